@@ -1,0 +1,1 @@
+"""Identity, Noise XX and AEAD records."""

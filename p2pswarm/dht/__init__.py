@@ -1,0 +1,1 @@
+"""Kademlia: who is near a key, and what is stored there."""

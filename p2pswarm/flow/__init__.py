@@ -1,0 +1,1 @@
+"""Estimates, buckets and backoff: how fast, how much, when again."""

@@ -1,0 +1,93 @@
+"""Who and where: peer ids, the XOR metric over them, and network addresses.
+
+An id is the hash of a public key, so nobody can choose or forge one; the DHT
+measures closeness by XOR over the same 256 bits.
+
+Units:   ids are 32 bytes; distances are integers in [0, 2**256).
+Errors:  ValueError for text or bytes that are not an id or an address.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), section 2.1; RFC 4648 base32; RFC 3986 3.2.2.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from typing import Self
+
+PEER_ID_BYTES = 32
+PEER_TAG = b"p2pswarm-peer-1:"  # separates this hash from every other use of the key
+SHORT_CHARS = 8  # 40 bits: enough to tell peers apart in a log
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PeerId:
+    """SHA-256 of a tag and an Ed25519 public key."""
+
+    raw: bytes
+    """32 bytes."""
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != PEER_ID_BYTES:
+            raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(self.raw)}")
+
+    @classmethod
+    def of_key(cls, public_key: bytes) -> Self:
+        """The id of the holder of `public_key`, 32 raw Ed25519 bytes."""
+        return cls(hashlib.sha256(PEER_TAG + public_key).digest())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` printed."""
+        padded = text.upper() + "=" * (-len(text) % 8)
+        try:
+            return cls(base64.b32decode(padded))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a peer id") from error
+
+    def distance(self, other: bytes) -> int:
+        """XOR distance to another id or a DHT key of 32 bytes."""
+        return int.from_bytes(self.raw) ^ int.from_bytes(other)
+
+    @property
+    def short(self) -> str:
+        """The first characters, for logs."""
+        return str(self)[:SHORT_CHARS]
+
+    def __str__(self) -> str:
+        return base64.b32encode(self.raw).decode().rstrip("=").lower()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """A host, by name or number, and a TCP port."""
+
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        if not self.host or any(c.isspace() for c in self.host):
+            raise ValueError(f"{self.host!r} is not a host")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"a port lies in 0..65535, not {self.port}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read HOST:PORT or [IPV6]:PORT."""
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or not port.isascii() or not port.isdigit():
+            raise ValueError(f"{text!r} is not HOST:PORT, for example 203.0.113.7:4000")
+        bracketed = host.startswith("[") and host.endswith("]")
+        if ":" in host and not bracketed:
+            raise ValueError(f"{text!r}: put an IPv6 address in brackets, [::1]:4000")
+        return cls(host[1:-1] if bracketed else host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Contact:
+    """A peer and where to dial it."""
+
+    peer: PeerId | None
+    """None where only an address is known, as with a bootstrap flag."""
+    address: Address

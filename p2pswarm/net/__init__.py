@@ -1,0 +1,1 @@
+"""Seam 1, the network: sockets, and the threads that drive bulk sockets."""

@@ -1,0 +1,1 @@
+"""Butterfly all-reduce among the replicas of a stage."""

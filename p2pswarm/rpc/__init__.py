@@ -1,0 +1,1 @@
+"""Seam 2, typed calls and exchanges with deadlines."""

@@ -1,0 +1,111 @@
+"""SEAM 2: what every protocol above asks of the network below.
+
+A call is one typed request and one typed reply. An exchange is a conversation:
+messages both ways in order, and bulk bytes that go round the messages straight
+into memory the receiver set aside. Sockets (`rpc/service.py`) and the
+simulated world (`sim/rpc.py`) implement it alike; `tests/contract/` holds both
+to the same suite.
+
+Units:   `timeout_s` seconds from now; buffers in bytes.
+Errors:  PathError, Late, Refused and PeerError as `errors.py` names them; a handler
+         that raises one of ours ends the other side's call with the same class.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from enum import IntEnum
+from typing import Protocol, TypeVar
+
+from p2pswarm.ids import Contact, PeerId
+from p2pswarm.wire.codec import Message
+
+M = TypeVar("M", bound=Message)
+
+
+class Priority(IntEnum):
+    """What goes first on a link; a lower number wins."""
+
+    CONTROL = 0
+    TENSOR = 1
+    """Activations, gradients and averaging: somebody waits for them now."""
+    STATE = 2
+    """Weights for a newcomer: they fill what is left."""
+
+
+class Arrival(Protocol):
+    """Bytes that were granted room and are on their way."""
+
+    transfer: int
+    """The number to tell the sender."""
+
+    async def wait(self) -> None:
+        """Return when every byte is in place; raises LinkLost if they cannot come."""
+        ...
+
+    def cancel(self) -> None:
+        """Give the room back: late chunks are read and thrown away."""
+        ...
+
+
+class Exchange(Protocol):
+    """One side's view of a conversation."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end, proven by the handshake."""
+        ...
+
+    async def send(self, message: Message) -> None:
+        """Send one message; waits for the stream's credit."""
+        ...
+
+    async def receive(self) -> Message | None:
+        """The next message, or None when the other side has finished well.
+
+        Raises what the other side ended with, or LinkLost, or Late at the deadline.
+        """
+        ...
+
+    def expect(self, room: memoryview) -> Arrival:
+        """Set `room` aside for one transfer from this peer, filled in any order."""
+        ...
+
+    async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
+        """Send all of `data` into the room that the peer numbered `transfer`.
+
+        Returns once the kernel has every byte; `data` may be reused then.
+        """
+        ...
+
+
+Answer = Callable[[PeerId, M], Awaitable[Message]]
+"""Handles a call: who asks, the request -> the reply."""
+Converse = Callable[[Exchange, M], Awaitable[None]]
+"""Handles an exchange: it ends, well or with the error raised, when this returns."""
+
+
+class Rpc(Protocol):
+    """Typed calls to peers, and the handlers of theirs."""
+
+    @property
+    def contact(self) -> Contact:
+        """Ourselves, as others should dial us."""
+        ...
+
+    async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
+        """Ask once and return the reply; dials if no link is up."""
+        ...
+
+    def converse(
+        self, to: Contact, opening: Message, timeout_s: float | None
+    ) -> AbstractAsyncContextManager[Exchange]:
+        """Open an exchange; leaving the block ends it, with an error if one is raised."""
+        ...
+
+    def answer(self, request: type[M], handler: Answer[M]) -> None:
+        """Serve calls of one message type."""
+        ...
+
+    def attend(self, opening: type[M], handler: Converse[M]) -> None:
+        """Serve exchanges that open with one message type."""
+        ...

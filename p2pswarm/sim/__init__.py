@@ -1,0 +1,1 @@
+"""The same code in virtual time, seeded."""

@@ -1,0 +1,1 @@
+"""A stage server: blocks of the model on a compute thread, and their ledger."""

@@ -1,0 +1,1 @@
+"""Weights and optimizer state for newcomers."""

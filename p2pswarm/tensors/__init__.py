@@ -1,0 +1,1 @@
+"""Tensors on the wire: meta, grant or refuse, chunks, codecs."""

@@ -1,0 +1,1 @@
+"""The trainer: microbatches, the step's commit, exactly once."""

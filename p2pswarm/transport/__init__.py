@@ -1,0 +1,1 @@
+"""Links: one control connection and bulk connections to a peer, multiplexed."""

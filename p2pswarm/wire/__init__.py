@@ -1,0 +1,1 @@
+"""Bytes: frames cut from a stream, typed messages with hard limits."""
