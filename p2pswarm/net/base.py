@@ -1,0 +1,162 @@
+"""SEAM 1: what the transport asks of the network, real or simulated.
+
+A stream is born raw: exact reads and writes, awaited, for the first bytes. Then
+it becomes one of two things. A *wire* carries control: bytes are pushed to its
+user from inside the event loop, and writes go out at once. A *bulk pipe*
+carries tensors: a sans-I/O machine says which buffer to fill and which to send,
+and the network drives it, with two threads on a real socket (`net/pump.py`),
+from the event loop in a simulation.
+
+Units:   bytes.
+Errors:  DialFailed from `dial`; LinkLost from a raw stream that ended; everything
+         that later ends a stream is told to its user once, as `lost`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from p2pswarm.errors import SwarmError
+from p2pswarm.ids import Address
+
+
+class Wire(Protocol):
+    """A stream that pushes: the sending side."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits in our memory for the kernel to take."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Write now; what the kernel does not take waits in memory."""
+        ...
+
+    def close(self) -> None:
+        """Send what waits, then end. `lost` is told soon after."""
+        ...
+
+    def abort(self) -> None:
+        """End now. `lost` is told soon after."""
+        ...
+
+
+class WireUser(Protocol):
+    """A stream that pushes: the receiving side. Called in the event loop."""
+
+    def opened(self, wire: Wire) -> None:
+        """The wire is up; called before anything else."""
+        ...
+
+    def received(self, data: bytes) -> None:
+        """Bytes came, in order, cut anywhere."""
+        ...
+
+    def drained(self) -> None:
+        """Few bytes wait in memory again, after many did."""
+        ...
+
+    def lost(self, error: SwarmError) -> None:
+        """The stream ended; called once, last."""
+        ...
+
+
+class BulkMachine(Protocol):
+    """The rules of one bulk pipe. One thread calls the first pair, one the second."""
+
+    def room(self) -> memoryview:
+        """Where the next bytes go: fill it whole, then call `filled`."""
+        ...
+
+    def filled(self) -> Callable[[], None] | None:
+        """The room is full. Returns what to call in the event loop, if anything.
+
+        Raises PeerError if the peer broke the protocol: the pipe ends.
+        """
+        ...
+
+    def next_out(self) -> memoryview | None:
+        """What to send next, or None until woken. It stays valid until `sent`."""
+        ...
+
+    def sent(self) -> Callable[[], None] | None:
+        """All of it is with the kernel. Returns what to call in the event loop, if anything."""
+        ...
+
+    def lost(self, error: SwarmError) -> None:
+        """The pipe ended; called once, in the event loop."""
+        ...
+
+
+class BulkPipe(Protocol):
+    """A stream driven by a BulkMachine."""
+
+    def wake(self) -> None:
+        """There is something to send. Any thread may call."""
+        ...
+
+    def close(self) -> None:
+        """End it; `lost` follows. What is under way may be cut off."""
+        ...
+
+
+class Stream(Protocol):
+    """A fresh connection whose purpose is not yet known."""
+
+    @property
+    def remote(self) -> Address:
+        """The other end."""
+        ...
+
+    async def receive(self, n: int) -> bytes:
+        """Exactly `n` bytes; raises LinkLost if the stream ends before."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Write all of it; raises LinkLost."""
+        ...
+
+    async def become_wire(self, user: WireUser) -> None:
+        """From now on push to `user`; this object is spent."""
+        ...
+
+    def become_bulk(self, machine: BulkMachine) -> BulkPipe:
+        """From now on drive `machine`; this object is spent."""
+        ...
+
+    def close(self) -> None:
+        """End it, if it has not become something else."""
+        ...
+
+
+class Listener(Protocol):
+    """A place where streams arrive."""
+
+    @property
+    def address(self) -> Address:
+        """What was bound, with the real port."""
+        ...
+
+    async def accept(self) -> Stream:
+        """The next stream; raises LinkLost once closed."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class Net(Protocol):
+    """A network to dial and listen on."""
+
+    async def listen(self, at: Address) -> Listener:
+        """Bind and listen; raises Unusable if the address cannot be bound."""
+        ...
+
+    async def dial(self, to: Address) -> Stream:
+        """Connect; raises DialFailed."""
+        ...
+
+    def lock(self) -> AbstractContextManager[object]:
+        """A lock for state that bulk machines share: real where they run in threads."""
+        ...

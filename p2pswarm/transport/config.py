@@ -1,0 +1,44 @@
+"""The transport's settings and limits, each with its reason.
+
+Units:   seconds (`_s`), bytes (`_bytes`).
+"""
+
+from dataclasses import dataclass
+
+NETWORK_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """How links are made and kept."""
+
+    network_id: bytes = b"p2pswarm-public1"
+    """16 bytes: peers of another network are turned away in the hello."""
+    bulk_connections: int = 1
+    """TCP connections for tensors per link that we dial: more help where loss holds cubic down."""
+    bulk_connections_max: int = 16
+    """How many a peer may join to one link: each costs two threads."""
+    chunk_bytes: int = 512 * 1024
+    """Payload of one bulk record: bench/bandwidth_sweep.py tried others."""
+    handshake_s: float = 5.0
+    """From the first byte to a proven identity; who stalls longer is dropped."""
+    dial_s: float = 5.0
+    """For TCP to connect."""
+    idle_ping_s: float = 5.0
+    """A ping goes out this often; it measures the round trip too."""
+    dead_after_s: float = 15.0
+    """Silence after which the link is given up: two lost pings and one to spare."""
+    pending_max: int = 64
+    """Connections in handshake at once: bounds what strangers cost us."""
+    pending_per_host_max: int = 16
+    """The same from one address."""
+    links_max: int = 1024
+    """Links at once: 64 KiB each when idle."""
+
+    def __post_init__(self) -> None:
+        if len(self.network_id) != NETWORK_ID_BYTES:
+            raise ValueError(f"network_id has {NETWORK_ID_BYTES} bytes, not {self.network_id!r}")
+        if not 1 <= self.bulk_connections <= self.bulk_connections_max:
+            raise ValueError(
+                f"bulk_connections is 1..{self.bulk_connections_max}, not {self.bulk_connections}"
+            )

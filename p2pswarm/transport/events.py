@@ -1,0 +1,60 @@
+"""What happens on a link, as values: the transport tells them, rpc acts on them.
+
+A stream is a conversation inside a link: both sides send DATA until each has
+ended its half, or either resets it. Events come in the order of the wire, from
+inside the event loop's read callback, so whoever handles one must be quick.
+
+Units:   bytes.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.errors import SwarmError
+
+RESET_REFUSED = 1  # codes 0..15 are the transport's own: too many streams are open
+RESET_CODES_OURS = 16  # rpc numbers its codes from here
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """The peer opened a stream."""
+
+    stream: int
+    data: bytes
+    """The first message."""
+    ended: bool
+    """The peer sends no more; we may still answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamData:
+    """The peer sent one message: what one `send` took, whole."""
+
+    stream: int
+    data: bytes
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReset:
+    """The peer gave the stream up: nothing more comes, nothing more may be sent."""
+
+    stream: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreditGained:
+    """A stream that was not writable is again."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnded:
+    """The link is over; every stream on it has ended with this error."""
+
+    error: SwarmError
+
+
+StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
