@@ -78,8 +78,12 @@ class Exchange(Protocol):
         ...
 
 
-Answer = Callable[[PeerId, M], Awaitable[Message]]
-"""Handles a call: who asks, the request -> the reply."""
+Answer = Callable[[PeerId, M], Awaitable[Message] | Message]
+"""Handles a call: who asks, the request -> the reply.
+
+A plain function answers at once and costs no task: right for a look into a table.
+A coroutine runs in a task of its own until its caller's deadline.
+"""
 Converse = Callable[[Exchange, M], Awaitable[None]]
 """Handles an exchange: it ends, well or with the error raised, when this returns."""
 

@@ -1,0 +1,149 @@
+"""Where the simulated machines stand, and what their links let through.
+
+Latency is a distance: hosts stand on a plane whose coordinates are seconds, so
+that the triangle inequality mostly holds, as it mostly does in the Internet.
+A host's own up- and downlink are queues: bytes leave one after another at its
+rate. A lost packet shows as TCP shows it, as delay.
+
+Units:   seconds, bytes, bytes per second.
+Errors:  ValueError when the world is misused. Nothing here fails by itself.
+Source:  Dabek et al., "Vivaldi" (SIGCOMM 2004), for latency as a distance; RFC 6298 for RTO_LEAST_S.
+"""
+
+import hashlib
+import math
+import random
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from p2pswarm.ids import Address, PeerId
+
+SQUARE_MEDIAN = 0.512  # median distance of two random points of a unit square
+RTO_LEAST_S = 0.2  # Linux never waits less before it sends a lost packet again
+PORT = 4000
+HOSTS_MAX = 1 << 24  # as many as 10.0.0.0/8 has addresses
+_EVENT = struct.Struct("<dIIQ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldConfig:
+    """What the network of a simulated world is like."""
+
+    rtt_median_s: float = 0.1
+    """Median round trip between two hosts placed at random."""
+    rtt_least_s: float = 0.004
+    """Round trip between neighbours: the last miles."""
+    jitter: float = 0.0
+    """Each message takes up to this share of its latency longer."""
+    bandwidth_bytes_per_s: float = math.inf
+    """Up and down, of each host that is not given its own."""
+    loss: float = 0.0
+    """Chance that a message has to be sent again."""
+    dial_rtts: float = 0.0
+    """Round trips before the first request to a peer without a link (TCP 1, Noise XX 1)."""
+    links_max: int = 256
+    """Links a host keeps; the one used longest ago goes first (NETWORK.md 3.4)."""
+    through_codec: bool = False
+    """Encode and decode every message, as a check; its size is exact then."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rtt_least_s <= self.rtt_median_s:
+            raise ValueError(f"rtt_least_s={self.rtt_least_s} is not in 0..rtt_median_s")
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss={self.loss} is not in [0, 1)")
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """One machine."""
+
+    index: int
+    peer: PeerId
+    address: Address
+    x_s: float
+    y_s: float
+    up_bytes_per_s: float
+    down_bytes_per_s: float
+    alive: bool = True
+    island: int = 0
+    """Hosts on different islands cannot hear each other."""
+    up_free_s: float = 0.0
+    """When the uplink has sent what it was given."""
+    down_free_s: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class World:
+    """All hosts and the roads between them; a function of the seed and of what it is told."""
+
+    def __init__(self, seed: int, config: WorldConfig) -> None:
+        self.seed = seed
+        self.config = config
+        self.rng = random.Random(seed)
+        self.hosts: dict[bytes, Host] = {}
+        """By peer id, in the order of their coming."""
+        self._at: dict[Address, Host] = {}
+        self._side_s = (config.rtt_median_s - config.rtt_least_s) / 2 / SQUARE_MEDIAN
+        self._events = hashlib.blake2b(digest_size=16)
+
+    def place(self, peer: PeerId, at: tuple[float, float] | None = None) -> Host:
+        """A new host, at random or `at` (x, y) in the unit square."""
+        index = len(self.hosts)
+        if peer.raw in self.hosts or index >= HOSTS_MAX:
+            raise ValueError(f"no place for {peer}: already here, or the world is full")
+        x, y = at or (self.rng.random(), self.rng.random())
+        rate = self.config.bandwidth_bytes_per_s
+        address = Address(f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}", PORT)
+        host = Host(index, peer, address, x * self._side_s, y * self._side_s, rate, rate)
+        self.hosts[peer.raw] = self._at[address] = host
+        return host
+
+    def at(self, address: Address) -> Host | None:
+        """Who listens there."""
+        return self._at.get(address)
+
+    def partition(self, *islands: Iterable[PeerId]) -> None:
+        """Cut the world into these islands; whoever is not named stays on one of its own."""
+        self.heal()
+        for number, members in enumerate(islands, start=1):
+            for peer in members:
+                self.hosts[peer.raw].island = number
+
+    def heal(self) -> None:
+        """One world again."""
+        for host in self.hosts.values():
+            host.island = 0
+
+    def one_way_s(self, a: Host, b: Host) -> float:
+        """Latency without jitter, loss and queues."""
+        return self.config.rtt_least_s / 2 + math.hypot(a.x_s - b.x_s, a.y_s - b.y_s)
+
+    def connected(self, a: Host, b: Host) -> bool:
+        """Whether a packet from `a` would come to `b` now."""
+        return a.alive and b.alive and a.island == b.island
+
+    def arrival_s(self, source: Host, target: Host, size_bytes: int, now_s: float) -> float | None:
+        """When bytes that `source` sends now are with `target`; None if they never will be."""
+        self._events.update(_EVENT.pack(now_s, source.index, target.index, size_bytes))
+        source.sent_bytes += size_bytes
+        if not self.connected(source, target):
+            return None
+        way_s = self.one_way_s(source, target)
+        config = self.config
+        if config.jitter:
+            way_s *= 1 + config.jitter * self.rng.random()
+        while config.loss and self.rng.random() < config.loss:
+            way_s += max(RTO_LEAST_S, 2 * way_s)
+        # Both queues are entered at the time of sending, so that a message from
+        # far away does not hold up one from near by that was sent after it.
+        source.up_free_s = max(now_s, source.up_free_s) + size_bytes / source.up_bytes_per_s
+        target.down_free_s = max(now_s, target.down_free_s) + size_bytes / target.down_bytes_per_s
+        target.received_bytes += size_bytes
+        return max(source.up_free_s, target.down_free_s) + way_s
+
+    @property
+    def digest(self) -> str:
+        """Of everything sent so far: when, by whom, to whom, how much."""
+        return self._events.hexdigest()
