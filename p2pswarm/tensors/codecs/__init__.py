@@ -1,0 +1,1 @@
+"""How a tensor becomes bytes and a tensor again: below the stages only this knows torch."""

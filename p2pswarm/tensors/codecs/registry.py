@@ -1,0 +1,105 @@
+"""All codecs, by name for people and by code for the wire; tensors in, parcels out, and back.
+
+Errors:  Unusable for a name or a use that the user got wrong; ValueError for a tensor
+         that the codec does not take; BadMessage or TooLarge for what a peer announces.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.tensors.codecs.base import DTYPES, Codec, Room, Use
+from p2pswarm.tensors.codecs.int8 import Int8
+from p2pswarm.tensors.codecs.narrow import Narrow
+from p2pswarm.tensors.codecs.planes import PlanesZstd
+from p2pswarm.tensors.codecs.raw import Raw
+from p2pswarm.tensors.meta import INLINE_BYTES_MAX, RANK_MAX, Dtype, Layout, TensorMeta, layout
+
+CODECS: tuple[Codec, ...] = (
+    Raw(),
+    Narrow("fp16", 2, Dtype.FLOAT16),
+    Narrow("bf16", 3, Dtype.BFLOAT16),
+    Int8(),
+    PlanesZstd(),
+)
+BY_NAME = {codec.name: codec for codec in CODECS}
+BY_CODE = {codec.code: codec for codec in CODECS}
+CPU = torch.device("cpu")
+MESSAGE_INLINE_BYTES = 2 * INLINE_BYTES_MAX  # of one announcement: half a mux frame
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A tensor ready to go."""
+
+    meta: TensorMeta
+    data: memoryview
+    """The encoded bytes; of a raw CPU tensor its own memory, so leave it alone until it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """An announcement that was found possible."""
+
+    layout: Layout
+    codec: Codec
+    memory_bytes: int
+    """What receiving it takes."""
+
+
+def named(name: str, use: Use | None = None) -> Codec:
+    """The codec that the user named, if it is fit for `use`."""
+    codec = BY_NAME.get(name)
+    if codec is None:
+        raise Unusable(f"no codec {name!r}: choose one of {', '.join(BY_NAME)}")
+    if use is not None and use not in codec.uses:
+        fit = ", ".join(c.name for c in CODECS if use in c.uses)
+        raise Unusable(f"codec {name} is not fit for {str(use.name).lower()}: choose {fit}")
+    return codec
+
+
+def encode(tensor: Tensor, codec_name: str, inline_bytes: int = INLINE_BYTES_MAX) -> Parcel:
+    """Write a tensor as bytes; up to `inline_bytes` of them ride in the announcement."""
+    codec = named(codec_name)
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None or dtype not in codec.dtypes:
+        raise ValueError(f"codec {codec_name} does not take {tensor.dtype}")
+    if tensor.dim() > RANK_MAX:
+        raise ValueError(f"a tensor of rank {tensor.dim()}; {RANK_MAX} is the most")
+    data = codec.encode(tensor)
+    inline = bytes(data) if len(data) <= inline_bytes else b""
+    return Parcel(TensorMeta(dtype, tuple(tensor.shape), codec.code, len(data), inline), data)
+
+
+def encode_all(tensors: Sequence[Tensor], codec_name: str) -> list[Parcel]:
+    """Parcels for one announcement: inline what fits into a message together, in order."""
+    parcels: list[Parcel] = []
+    left = MESSAGE_INLINE_BYTES
+    for tensor in tensors:
+        parcels.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX)))
+        left -= len(parcels[-1].meta.inline)
+    return parcels
+
+
+def admit(meta: TensorMeta) -> Admission:
+    """Check an announcement; no memory is touched before it passed."""
+    plan = layout(meta)
+    codec = BY_CODE.get(meta.codec)
+    if codec is None:
+        raise BadMessage(f"{meta.codec} is no codec")
+    if plan.dtype not in codec.dtypes:
+        raise BadMessage(f"codec {codec.name} does not make {plan.dtype.name.lower()}")
+    codec.check(plan, meta.encoded_bytes)
+    return Admission(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
+
+
+def room(meta: TensorMeta, device: torch.device = CPU) -> Room:
+    """Memory for the tensor that `meta` announces, filled already if its bytes are inline."""
+    admission = admit(meta)
+    place = admission.codec.room(admission.layout, meta.encoded_bytes, device)
+    if meta.inline:
+        place.buffer[:] = meta.inline
+    return place
