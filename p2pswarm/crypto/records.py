@@ -1,0 +1,185 @@
+"""The record layer: a stream of sealed records, in order, each under a nonce of its own.
+
+    record = u32 big-endian: bit 31 "the next record is under the next key",
+             bits 0..30 length of the ciphertext | ciphertext and tag
+
+The prefix is authenticated with the record. Nonces are never sent: both sides
+count, so a record that is replayed, dropped, moved or altered fails like any
+garbage, with one text for all. After a failure an Opener opens nothing more.
+
+The sealer decides when a key has done enough, by bytes or by time, and says so in
+the prefix; both sides then move to the next key by a one-way step, so that a key
+that leaks later opens nothing sent before.
+
+Units:   bytes, `now_s` seconds on the caller's monotonic clock.
+Errors:  BadRecord for the peer's bytes; ValueError when we are misused.
+Source:  NIST SP 800-38D; Noise specification 11.3 (rekey); RFC 5869.
+"""
+
+from cryptography.exceptions import InvalidTag
+
+from p2pswarm.crypto.suite import TAG_BYTES, Suite, hkdf
+from p2pswarm.errors import BadRecord
+
+PREFIX_BYTES = 4
+OVERHEAD_BYTES = PREFIX_BYTES + TAG_BYTES
+LABEL_BYTES = 4
+PLAINTEXT_BYTES_MAX = 1024 * 1024  # more gains nothing: AES runs at full speed from 256 KiB
+CIPHERTEXT_BYTES_MAX = PLAINTEXT_BYTES_MAX + TAG_BYTES
+REKEY_AFTER_BYTES = 64 * 1024**3  # 2^32 AES blocks: an attacker's advantage stays below 2^-64
+REKEY_AFTER_S = 3600.0
+REKEY_FLAG = 1 << 31
+REKEY_TAG = b"p2pswarm-rekey:"
+DERIVE_TAG = b"p2pswarm-derive:"
+REFUSED = "the record is not authentic"  # one text: why it failed is the attacker's question
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Sealer:
+    """Seals what one side sends, in order. Not for two threads at once."""
+
+    __slots__ = ("_aead", "_bytes", "_count", "_key", "_key_since_s", "_label", "_suite")
+
+    def __init__(self, key: bytes, suite: Suite, label: bytes, now_s: float = 0.0) -> None:
+        """`label`: 4 bytes that begin every nonce, another for each direction and connection."""
+        self._suite = suite
+        self._key = key
+        self._aead = suite.aead(key)
+        self._label = _checked_label(label)
+        self._count = 0
+        self._bytes = 0
+        self._key_since_s = now_s
+
+    def seal(self, plaintext: Buffer, now_s: float = 0.0) -> bytes:
+        """The record of `plaintext`, its prefix included."""
+        prefix, nonce = self._next(len(plaintext), now_s)
+        record = prefix + self._aead.encrypt(nonce, plaintext, prefix)
+        if prefix[0] & 0x80:
+            self._rekey(now_s)
+        return record
+
+    def seal_into(self, plaintext: Buffer, out: memoryview, now_s: float = 0.0) -> int:
+        """Write the record of `plaintext` to the start of `out`; returns its length.
+
+        Both are views of bytes; `out` has room for OVERHEAD_BYTES more than `plaintext`.
+        """
+        length = len(plaintext) + OVERHEAD_BYTES
+        if len(out) < length:
+            raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
+        prefix, nonce = self._next(len(plaintext), now_s)
+        out[:PREFIX_BYTES] = prefix
+        self._aead.encrypt_into(nonce, plaintext, prefix, out[PREFIX_BYTES:length])
+        if prefix[0] & 0x80:
+            self._rekey(now_s)
+        return length
+
+    def _next(self, length: int, now_s: float) -> tuple[bytes, bytes]:
+        if length > PLAINTEXT_BYTES_MAX:
+            raise ValueError(f"{length} bytes in a record, allowed are {PLAINTEXT_BYTES_MAX}")
+        nonce = self._label + self._count.to_bytes(8)
+        self._count += 1
+        self._bytes += length
+        header = length + TAG_BYTES
+        if self._bytes >= REKEY_AFTER_BYTES or now_s - self._key_since_s >= REKEY_AFTER_S:
+            header |= REKEY_FLAG
+        return header.to_bytes(PREFIX_BYTES), nonce
+
+    def _rekey(self, now_s: float) -> None:
+        self._key = _next_key(self._key)
+        self._aead = self._suite.aead(self._key)
+        self._bytes = 0
+        self._key_since_s = now_s
+
+
+class Opener:
+    """Opens what the other side's Sealer sealed, in the same order."""
+
+    __slots__ = ("_aead", "_count", "_failed", "_key", "_label", "_suite")
+
+    def __init__(self, key: bytes, suite: Suite, label: bytes) -> None:
+        """The sealer's own key, suite and label."""
+        self._suite = suite
+        self._key = key
+        self._aead = suite.aead(key)
+        self._label = _checked_label(label)
+        self._count = 0
+        self._failed = False
+
+    def open(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
+        """The plaintext of one record."""
+        nonce = self._next(ciphertext, prefix)
+        try:
+            plaintext = self._aead.decrypt(nonce, ciphertext, prefix)
+        except InvalidTag:
+            raise self._refusal() from None
+        if prefix[0] & 0x80:
+            self._rekey()
+        return plaintext
+
+    def open_into(self, ciphertext: Buffer, prefix: Buffer, out: memoryview) -> int:
+        """Write the plaintext of one record to the start of `out`; returns its length.
+
+        All are views of bytes. If the record is not authentic, that part of `out` is left zero.
+        """
+        length = len(ciphertext) - TAG_BYTES
+        if len(out) < length:
+            raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
+        nonce = self._next(ciphertext, prefix)
+        room = out[:length]
+        try:
+            self._aead.decrypt_into(nonce, ciphertext, prefix, room)
+        except InvalidTag:
+            room[:] = bytes(length)  # the cipher writes before it has checked the tag
+            raise self._refusal() from None
+        if prefix[0] & 0x80:
+            self._rekey()
+        return length
+
+    def _next(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
+        if self._failed or ciphertext_bytes(prefix) != len(ciphertext):
+            raise self._refusal()
+        nonce = self._label + self._count.to_bytes(8)
+        self._count += 1
+        return nonce
+
+    def _refusal(self) -> BadRecord:
+        self._failed = True
+        return BadRecord(REFUSED)
+
+    def _rekey(self) -> None:
+        self._key = _next_key(self._key)
+        self._aead = self._suite.aead(self._key)
+
+
+def ciphertext_bytes(prefix: Buffer) -> int:
+    """How many bytes follow this prefix of a record; BadRecord if no record is so long."""
+    length = int.from_bytes(prefix) & ~REKEY_FLAG
+    if len(prefix) != PREFIX_BYTES or not TAG_BYTES <= length <= CIPHERTEXT_BYTES_MAX:
+        raise BadRecord(REFUSED)
+    return length
+
+
+def derive(
+    exporter: bytes, label: bytes, nonce_i: bytes, nonce_r: bytes, number: int
+) -> tuple[bytes, bytes]:
+    """Keys for another connection of a session: (initiator to responder, the other way).
+
+    Both sides bring a nonce of the same fixed length, fresh for every connection, and
+    agree on the connection's number; `label` names the purpose.
+    """
+    if len(nonce_i) != len(nonce_r):
+        raise ValueError(f"nonces of {len(nonce_i)} and {len(nonce_r)} bytes")
+    info = DERIVE_TAG + bytes([len(label)]) + label + number.to_bytes(8)
+    key_i2r, key_r2i = hkdf(exporter, nonce_i + nonce_r, info, 2)
+    return key_i2r, key_r2i
+
+
+def _next_key(key: bytes) -> bytes:
+    return hkdf(key, b"", REKEY_TAG, 1)[0]
+
+
+def _checked_label(label: bytes) -> bytes:
+    if len(label) != LABEL_BYTES:
+        raise ValueError(f"a label has {LABEL_BYTES} bytes, not {len(label)}")
+    return label
