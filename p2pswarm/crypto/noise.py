@@ -106,6 +106,7 @@ class Handshake:
         static: StaticKey,
         ephemeral: bytes,
         payload: bytes = b"",
+        *,
         expect: PeerId | None = None,
     ) -> None:
         """`ephemeral`: 32 fresh random bytes. `payload`: told to the peer under encryption.
