@@ -57,4 +57,22 @@ class LinkEnded:
     error: SwarmError
 
 
+@dataclass(frozen=True, slots=True)
+class Ponged:
+    """Our ping came back. The link keeps this and the next two to itself."""
+
+    payload: bytes
+    """The 8 bytes of the ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoneAway:
+    """The peer opens no more streams on this link."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedForBulk:
+    """The peer wants us to join bulk connections."""
+
+
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded

@@ -1,0 +1,86 @@
+"""Frames: what the records of a control connection hold, one after another.
+
+    frame = kind u8 | flags u8 | priority u8 | 0 u8 | stream u32 | length u32 | payload
+
+Big-endian. Stream 0 is the link itself. A frame never spans records, and a
+message never spans frames: what one side sends at once arrives at once.
+
+Units:   bytes.
+Errors:  BadFrame for bytes that are not whole, known frames.
+Source:  docs/wire.md; yamux has the same 12 bytes and no session credit.
+"""
+
+import struct
+
+from p2pswarm.errors import BadFrame
+
+OPEN = 1
+DATA = 2
+CREDIT = 3
+RESET = 4
+PING = 5
+PONG = 6
+GOAWAY = 7
+ASK_BULK = 8
+
+END = 1  # flag of OPEN and DATA: this half of the stream is finished
+PRIORITIES = 8  # 0 goes first; rpc/base.py names three
+
+HEADER = struct.Struct(">BBBxII")
+HEADER_BYTES = HEADER.size
+MESSAGE_BYTES_MAX = 60 * 1024  # with its header well inside a record
+RECORD_BYTES_MAX = 64 * 1024  # plaintext of a control record: bounds what an urgent frame waits for
+PING_BYTES = 8
+NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes) and RESET (code)
+
+_LENGTHS = {  # shortest and longest payload
+    OPEN: (0, MESSAGE_BYTES_MAX),
+    DATA: (0, MESSAGE_BYTES_MAX),
+    CREDIT: (NUMBER.size, NUMBER.size),
+    RESET: (NUMBER.size, NUMBER.size),
+    PING: (PING_BYTES, PING_BYTES),
+    PONG: (PING_BYTES, PING_BYTES),
+    GOAWAY: (0, 0),
+    ASK_BULK: (0, 0),
+}
+_OF_STREAMS = (OPEN, DATA, RESET)  # never on stream 0
+_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK)  # always on stream 0
+
+Frame = tuple[int, int, int, int, bytes]
+"""Kind, flags, priority, stream, payload: a plain tuple, made once per small call."""
+
+
+def encode(
+    kind: int, stream: int, payload: bytes = b"", flags: int = 0, priority: int = 0
+) -> bytes:
+    """The bytes of one frame."""
+    return HEADER.pack(kind, flags, priority, stream, len(payload)) + payload
+
+
+def decode(record: bytes) -> list[Frame]:
+    """The frames of one record's plaintext; raises BadFrame unless all is well with each."""
+    frames: list[Frame] = []
+    start, end = 0, len(record)
+    while start < end:
+        body = start + HEADER_BYTES
+        if body > end:
+            raise BadFrame(f"{end - start} bytes are left where a frame header has {HEADER_BYTES}")
+        kind, flags, priority, stream, length = HEADER.unpack_from(record, start)
+        start = body + length
+        if start > end:
+            raise BadFrame(f"a frame of {length} bytes leaves its record")
+        _check(kind, flags, priority, stream, length)
+        frames.append((kind, flags, priority, stream, record[body:start]))
+    return frames
+
+
+def _check(kind: int, flags: int, priority: int, stream: int, length: int) -> None:
+    limits = _LENGTHS.get(kind)
+    if limits is None:
+        raise BadFrame(f"frame kind {kind} is unknown")
+    if not limits[0] <= length <= limits[1]:
+        raise BadFrame(f"a frame of kind {kind} with {length} bytes")
+    if flags > END or priority >= PRIORITIES:
+        raise BadFrame(f"a frame with flags {flags} and priority {priority}")
+    if (kind in _OF_STREAMS and stream == 0) or (kind in _OF_LINK and stream != 0):
+        raise BadFrame(f"a frame of kind {kind} on stream {stream}")

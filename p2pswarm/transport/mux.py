@@ -1,0 +1,371 @@
+"""Many streams on one connection: a machine of credit and priority.
+
+Each side sends only what the other has given credit for, per stream and for the
+session, so a peer can fill no more of our memory than the windows say, however
+many streams it opens. What has credit waits in the order of priority, round and
+round among equals, and leaves record by record: nothing urgent waits behind more
+than one record of what is not.
+
+A message costs its length and `MESSAGE_COST_BYTES`, for a crowd of tiny
+messages takes memory too; it travels whole, so credit for the whole of it must be there.
+
+Units:   bytes.
+Errors:  BadFrame if the peer breaks the rules; Busy if we would open too many streams.
+Source:  docs/wire.md; HTTP/2 (RFC 9113 5.2) for two levels of credit.
+"""
+
+from collections import deque
+
+from p2pswarm.errors import BadFrame, Busy
+from p2pswarm.transport import frames
+from p2pswarm.transport.events import (
+    RESET_REFUSED,
+    AskedForBulk,
+    CreditGained,
+    GoneAway,
+    Ponged,
+    StreamData,
+    StreamEvent,
+    StreamOpened,
+    StreamReset,
+)
+
+STREAM_WINDOW_BYTES = 256 * 1024  # four messages under way: 20 Mbit/s at 100 ms for one stream
+SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors go round the streams
+MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
+STREAMS_MAX = 1024  # opened by one side and not yet ended
+QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
+QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # who sends without asking `writable` is stopped here
+CONTROL_BYTES_MAX = 1024 * 1024  # answers that a peer provokes and does not read
+CREDIT_MAX = 1 << 30  # far above any window: a sum beyond it is an attack or an error
+STREAM_NUMBERS = 1 << 32
+
+LinkEvent = Ponged | GoneAway | AskedForBulk
+MuxEvent = StreamEvent | LinkEvent
+
+
+class _Stream:
+    """One side's account of a stream."""
+
+    __slots__ = (
+        "allowance",
+        "announced",
+        "credit",
+        "local_ended",
+        "number",
+        "owed",
+        "priority",
+        "queue",
+        "queued_bytes",
+        "ready",
+        "remote_ended",
+        "unconsumed",
+        "wanted",
+    )
+
+    def __init__(self, number: int, priority: int, *, announced: bool) -> None:
+        self.number = number
+        self.priority = priority
+        self.announced = announced  # its OPEN has been sent or received
+        self.queue: deque[tuple[bytes, int]] = deque()  # message, flags
+        self.queued_bytes = 0
+        self.credit = STREAM_WINDOW_BYTES  # what we may send
+        self.allowance = STREAM_WINDOW_BYTES  # what the peer may send
+        self.unconsumed = 0  # received and not yet taken by our user
+        self.owed = 0  # taken, and not yet told the peer
+        self.ready = False  # stands in line to send
+        self.wanted = False  # our user waits for CreditGained
+        self.local_ended = False  # our END is sent
+        self.remote_ended = False
+
+
+class Mux:
+    """One side's view of all streams of a link."""
+
+    def __init__(self, *, dialled: bool) -> None:
+        self._ours = 1 if dialled else 0
+        self._next = 1 if dialled else 2
+        self._streams: dict[int, _Stream] = {}
+        self._count = [0, 0]  # live streams: the peer's, ours
+        self._control: list[bytes] = []
+        self._control_bytes = 0
+        self._lines: tuple[deque[_Stream], ...] = tuple(deque() for _ in range(frames.PRIORITIES))
+        self._credit = SESSION_WINDOW_BYTES
+        self._allowance = SESSION_WINDOW_BYTES
+        self._owed = 0
+        self._events: list[MuxEvent] = []
+
+    # what our user does
+
+    @property
+    def live(self) -> int:
+        """How many streams are not finished."""
+        return len(self._streams)
+
+    def open(self, data: bytes, *, ended: bool, priority: int) -> int:
+        """A new stream and its first message; returns its number."""
+        if self._count[1] >= STREAMS_MAX:
+            raise Busy(f"{STREAMS_MAX} streams are open on this link")
+        if not 0 <= priority < frames.PRIORITIES:
+            raise ValueError(f"a priority is 0..{frames.PRIORITIES - 1}, not {priority}")
+        _check_length(data)
+        number = self._next
+        while number in self._streams:  # after 2^31 streams, an old one may still be up
+            number = (number + 2) % STREAM_NUMBERS or 2
+        self._next = (number + 2) % STREAM_NUMBERS or 2
+        stream = _Stream(number, priority, announced=False)
+        self._streams[number] = stream
+        self._count[1] += 1
+        self._enqueue(stream, data, frames.END if ended else 0)
+        return number
+
+    def send(self, number: int, data: bytes, *, ended: bool) -> None:
+        """Queue one more message; a stream that is gone swallows it."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        _check_length(data)
+        if stream.local_ended or (stream.queue and stream.queue[-1][1]):
+            raise ValueError(f"stream {number} has been ended by us")
+        if stream.queued_bytes >= QUEUE_BYTES_MAX:
+            raise ValueError(
+                f"stream {number} has {stream.queued_bytes} bytes queued: ask writable"
+            )
+        if not data and not ended:
+            return
+        self._enqueue(stream, data, frames.END if ended else 0)
+
+    def writable(self, number: int) -> bool:
+        """Whether a message would go out soon; if not, CreditGained follows."""
+        stream = self._streams.get(number)
+        if stream is None or stream.queued_bytes < QUEUE_BYTES:
+            return True
+        stream.wanted = True
+        return False
+
+    def reset(self, number: int, code: int) -> None:
+        """Give a stream up."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if stream.announced:
+            self._say(frames.encode(frames.RESET, number, frames.NUMBER.pack(code)))
+        self._forget(stream)
+
+    def consumed(self, number: int, n: int) -> None:
+        """One message of `n` bytes was taken; a stream that is gone has settled already."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        cost = n + MESSAGE_COST_BYTES
+        if cost > stream.unconsumed:
+            raise ValueError(f"stream {number}: {n} bytes consumed that had not come")
+        stream.unconsumed -= cost
+        self._repay(cost)
+        stream.owed += cost
+        if stream.owed >= STREAM_WINDOW_BYTES // 2 and not stream.remote_ended:
+            self._say(frames.encode(frames.CREDIT, number, frames.NUMBER.pack(stream.owed)))
+            stream.allowance += stream.owed
+            stream.owed = 0
+
+    def ping(self, payload: bytes) -> None:
+        """Ask for a Ponged with the same 8 bytes."""
+        self._say(frames.encode(frames.PING, 0, payload))
+
+    def go_away(self) -> None:
+        """Tell the peer that we open no more streams here."""
+        self._say(frames.encode(frames.GOAWAY, 0))
+
+    def ask_for_bulk(self) -> None:
+        """Ask the peer, who dialled, to join bulk connections to this link."""
+        self._say(frames.encode(frames.ASK_BULK, 0))
+
+    # what the wire does
+
+    def receive(self, record: bytes) -> None:
+        """Take the plaintext of one record."""
+        for kind, flags, priority, number, payload in frames.decode(record):
+            if kind == frames.DATA:
+                self._on_data(number, flags, payload)
+            elif kind == frames.OPEN:
+                self._on_open(number, flags, priority, payload)
+            else:
+                self._on_other(kind, number, payload)
+        if self._control_bytes > CONTROL_BYTES_MAX:
+            raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
+
+    def events(self) -> list[MuxEvent]:
+        """What happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def data_to_send(self) -> bytes:
+        """The plaintext of the next record, or nothing."""
+        parts, self._control = self._control, []
+        size, self._control_bytes = self._control_bytes, 0
+        if size > frames.RECORD_BYTES_MAX:
+            size = self._put_back(parts)
+        for line in self._lines:
+            while line:
+                stream = line[0]
+                data, _flags = stream.queue[0]
+                cost = len(data) + MESSAGE_COST_BYTES
+                size += len(data) + frames.HEADER_BYTES
+                if size > frames.RECORD_BYTES_MAX or cost > self._credit:
+                    return b"".join(parts)
+                parts.append(self._take(stream, line, cost))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # inside
+
+    def _put_back(self, parts: list[bytes]) -> int:
+        """Leave in `parts` what fits a record; the rest waits. Returns the size of `parts`."""
+        size = 0
+        for count, part in enumerate(parts):
+            if size + len(part) > frames.RECORD_BYTES_MAX:
+                self._control = parts[count:]
+                self._control_bytes = sum(map(len, self._control))
+                del parts[count:]
+                break
+            size += len(part)
+        return size
+
+    def _say(self, frame: bytes) -> None:
+        self._control.append(frame)
+        self._control_bytes += len(frame)
+
+    def _enqueue(self, stream: _Stream, data: bytes, flags: int) -> None:
+        stream.queue.append((data, flags))
+        stream.queued_bytes += len(data)
+        self._line_up(stream)
+
+    def _line_up(self, stream: _Stream) -> None:
+        """Put the stream in line if it has something to send and credit for it."""
+        if (
+            not stream.ready
+            and stream.queue
+            and len(stream.queue[0][0]) + MESSAGE_COST_BYTES <= stream.credit
+        ):
+            stream.ready = True
+            self._lines[stream.priority].append(stream)
+
+    def _take(self, stream: _Stream, line: deque[_Stream], cost: int) -> bytes:
+        """The frame of the first message of the first stream in `line`, who goes to its end."""
+        line.popleft()
+        stream.ready = False
+        data, flags = stream.queue.popleft()
+        stream.queued_bytes -= len(data)
+        stream.credit -= cost
+        self._credit -= cost
+        kind = frames.DATA if stream.announced else frames.OPEN
+        stream.announced = True
+        if flags:
+            stream.local_ended = True
+            if stream.remote_ended:
+                self._forget(stream)
+        elif stream.queue:
+            self._line_up(stream)
+        if stream.wanted and stream.queued_bytes < QUEUE_BYTES:
+            stream.wanted = False
+            self._events.append(CreditGained(stream.number))
+        return frames.encode(kind, stream.number, data, flags, stream.priority)
+
+    def _on_open(self, number: int, flags: int, priority: int, data: bytes) -> None:
+        if number % 2 == self._ours:
+            raise BadFrame(f"the peer opened stream {number}, a number of ours")
+        if number in self._streams:
+            raise BadFrame(f"stream {number} was opened twice")
+        cost = self._spend(data)
+        if self._count[0] >= STREAMS_MAX:
+            self._repay(cost)
+            self._say(frames.encode(frames.RESET, number, frames.NUMBER.pack(RESET_REFUSED)))
+            return
+        stream = _Stream(number, priority, announced=True)
+        stream.remote_ended = bool(flags)
+        stream.allowance -= cost
+        stream.unconsumed = cost
+        self._streams[number] = stream
+        self._count[0] += 1
+        self._events.append(StreamOpened(number, data, bool(flags)))
+
+    def _on_data(self, number: int, flags: int, data: bytes) -> None:
+        cost = self._spend(data)
+        stream = self._streams.get(number)
+        if stream is None:  # we reset it, and the peer did not know yet
+            self._repay(cost)
+            return
+        if stream.remote_ended:
+            raise BadFrame(f"data on stream {number} after its end")
+        if not data and not flags:
+            raise BadFrame(f"an empty message on stream {number}")
+        stream.allowance -= cost
+        if stream.allowance < 0:
+            raise BadFrame(f"stream {number} is over its credit")
+        stream.unconsumed += cost
+        self._events.append(StreamData(number, data, bool(flags)))
+        if flags:
+            stream.remote_ended = True
+            if stream.local_ended:
+                self._forget(stream)
+
+    def _on_other(self, kind: int, number: int, payload: bytes) -> None:
+        if kind == frames.CREDIT:
+            self._on_credit(number, frames.NUMBER.unpack(payload)[0])
+        elif kind == frames.RESET:
+            stream = self._streams.get(number)
+            if stream is not None:
+                self._forget(stream)
+                self._events.append(StreamReset(number, frames.NUMBER.unpack(payload)[0]))
+        elif kind == frames.PING:
+            self._say(frames.encode(frames.PONG, 0, payload))
+        elif kind == frames.PONG:
+            self._events.append(Ponged(payload))
+        elif kind == frames.GOAWAY:
+            self._events.append(GoneAway())
+        else:
+            self._events.append(AskedForBulk())
+
+    def _on_credit(self, number: int, gained: int) -> None:
+        if number == 0:
+            self._credit += gained
+            credit = self._credit
+        else:
+            stream = self._streams.get(number)
+            if stream is None:
+                return
+            stream.credit += gained
+            credit = stream.credit
+            self._line_up(stream)
+        if credit > CREDIT_MAX:
+            raise BadFrame(f"credit of {credit} bytes on stream {number}")
+
+    def _spend(self, data: bytes) -> int:
+        """Charge a message to the session; returns its cost."""
+        cost = len(data) + MESSAGE_COST_BYTES
+        self._allowance -= cost
+        if self._allowance < 0:
+            raise BadFrame("the session is over its credit")
+        return cost
+
+    def _repay(self, cost: int) -> None:
+        """Give session credit back, in halves of the window."""
+        self._owed += cost
+        if self._owed >= SESSION_WINDOW_BYTES // 2:
+            self._say(frames.encode(frames.CREDIT, 0, frames.NUMBER.pack(self._owed)))
+            self._allowance += self._owed
+            self._owed = 0
+
+    def _forget(self, stream: _Stream) -> None:
+        """The stream is finished, or given up: settle its account."""
+        del self._streams[stream.number]
+        self._count[1 if stream.number % 2 == self._ours else 0] -= 1
+        if stream.ready:
+            self._lines[stream.priority].remove(stream)
+        stream.queue.clear()
+        if stream.unconsumed:
+            self._repay(stream.unconsumed)
+
+
+def _check_length(data: bytes) -> None:
+    if len(data) > frames.MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message of {len(data)} bytes, allowed are {frames.MESSAGE_BYTES_MAX}")
