@@ -1,46 +1,94 @@
 """Settings as frozen dataclasses: every knob has a default, a unit and a meaning.
 
-`RunConfig` describes a run and travels to everybody in its manifest; `NodeConfig` describes
-one machine's part. Both are read from TOML by `load`.
+`RunConfig` describes a run and travels to everybody in its manifest; `NodeConfig` is one
+machine's part and stays there. `settings.py` reads both from TOML, and checks each value
+against the limits that stand beside its type here.
 
 Units:   in the names.
-Errors:  Unusable, one line that names the file, the key and what is allowed.
+Errors:  ValueError when settings that are each allowed contradict each other.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd")
+"""The codec registry's names; a test holds the two together."""
+ROLES = ("auto", "bootstrap", "stage", "trainer")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number lies in low..high, both included."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.low:g} to {self.high:g}"
+
+
+class OneOf:
+    """A text is one of `choices`."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text is 1..`longest` printable characters: it is shown in other people's terminals."""
+
+    longest: int
+
+    def __str__(self) -> str:
+        return f"1 to {self.longest} printable characters"
+
+
+Codec = Annotated[str, OneOf(*CODEC_NAMES)]
+Share = Annotated[float, Between(0.0, 1.0)]
+Count = Annotated[int, Between(1, 65_536)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """The transformer, a list of blocks: embedding, `layers` layers, head."""
 
-    family: str = "gpt"
+    family: Annotated[str, OneOf("gpt")] = "gpt"
     """The named family; `gpt` is the only one so far."""
-    vocabulary: int = 256
-    """Tokens; 256 = bytes."""
-    d_model: int = 128
-    layers: int = 4
-    heads: int = 4
-    sequence_length: int = 256
+    vocabulary: Annotated[int, Between(256, 256)] = 256
+    """Tokens; 256 = bytes, the only tokenizer so far."""
+    d_model: Annotated[int, Between(2, 65_536)] = 128
+    layers: Annotated[int, Between(1, 1_000)] = 4
+    heads: Annotated[int, Between(1, 1_024)] = 4
+    sequence_length: Annotated[int, Between(2, 1_048_576)] = 256
     """Tokens a sequence."""
-    dtype: str = "float32"
-    """float32 or float64, of weights and gradients."""
+    dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
+    """Of weights and gradients."""
+
+    def __post_init__(self) -> None:
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model {self.d_model} is no multiple of heads {self.heads}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
     """AdamW with linear warm-up and cosine decay."""
 
-    learning_rate: float = 3e-3
-    warmup_steps: int = 20
-    decay_steps: int = 2_000
+    learning_rate: Annotated[float, Between(0.0, 1e3)] = 3e-3
+    warmup_steps: Annotated[int, Between(0, 10**9)] = 20
+    decay_steps: Annotated[int, Between(1, 10**9)] = 2_000
     """Steps until the rate has fallen to `final_share` of its peak."""
-    final_share: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    epsilon: float = 1e-8
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
+    final_share: Share = 0.1
+    beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
+    beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95
+    epsilon: Annotated[float, Between(1e-16, 1.0)] = 1e-8
+    weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
+    clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
 
 
@@ -48,36 +96,111 @@ class OptimizerConfig:
 class BatchConfig:
     """One step trains on `microbatches` microbatches of `rows` sequences."""
 
-    microbatches: int = 16
-    rows: int = 8
-    window: int = 0
+    microbatches: Count = 16
+    rows: Count = 8
+    window: Annotated[int, Between(0, 65_536)] = 0
     """Microbatches in flight at most; 0: four for every server of the first stage."""
-    evaluate_every: int = 10
+    evaluate_every: Annotated[int, Between(0, 10**9)] = 10
     """Steps between two measurements of the held-out loss; 0: never."""
-    evaluate_microbatches: int = 4
+    evaluate_microbatches: Count = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecConfig:
     """How tensors travel, by name in the codec registry."""
 
-    activation: str = "bf16"
-    gradient: str = "bf16"
-    averaging: str = "raw"
+    activation: Codec = "bf16"
+    gradient: Codec = "bf16"
+    averaging: Codec = "raw"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A run, as its trainer describes it; the same on every member."""
 
-    name: str = "p2pswarm"
-    seed: int = 1
+    name: Annotated[str, Text(64)] = "p2pswarm"
+    seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """Of the initial weights and of the order of the samples."""
-    stages: int = 2
-    steps: int = 1_000
-    min_replicas: int = 1
+    stages: Annotated[int, Between(1, 256)] = 2
+    steps: Annotated[int, Between(1, 10**9)] = 1_000
+    min_replicas: Annotated[int, Between(1, 64)] = 1
     """Servers of each stage before the first step starts."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     codecs: CodecConfig = field(default_factory=CodecConfig)
+
+    def __post_init__(self) -> None:
+        blocks = self.model.layers + 2
+        if self.stages > blocks:
+            raise ValueError(
+                f"stages {self.stages} is more than the {blocks} blocks of the model "
+                f"(embedding, {self.model.layers} layers, head)"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """What only the trainer's own machine needs to know."""
+
+    data: Path | None = None
+    """A text file or a folder of them; required."""
+    suffixes: tuple[str, ...] = ()
+    """Of a folder, only files that end so, for example [".txt", ".md"]; empty: every text file."""
+    held_out_share: Annotated[float, Between(0.001, 0.5)] = 0.1
+    """Of the files (of the bytes, where there is one file) that are never trained on."""
+    weights: Path | None = Path("weights.safetensors")
+    """Written at the end; "" writes none."""
+    progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
+    """On stdout; auto: live in a terminal, lines elsewhere; json: one object a line."""
+    max_train_s: Annotated[float, Between(0.0, 1e9)] = 0.0
+    """Ends the run this long after its first step, at a whole step; 0: `run.steps` alone decide."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeConfig:
+    """What a stage server gives to a run."""
+
+    run: str = ""
+    """The name of the run to join; empty: the first that is found."""
+    stage: Annotated[int, Between(0, 255)] | None = None
+    """Serve only this stage; left out: whichever needs a server most."""
+    device: str = "auto"
+    """A torch device such as cpu or cuda:0; auto: the GPU where there is one."""
+    threads: Annotated[int, Between(0, 1_024)] = 0
+    """Of torch; 0: torch's own choice."""
+    graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
+    """Memory for what a forward keeps for its backward; past it, the forward is computed again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkConfig:
+    """How this node is reached and how much it takes in."""
+
+    announce: str = ""
+    """HOST:PORT that others dial; empty: the address listened on, or this host's own."""
+    bulk_connections: Annotated[int, Between(1, 16)] = 1
+    """To each peer, for tensors."""
+    peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
+    """Tensor bytes on their way from one peer at most."""
+    total_mib: Annotated[int, Between(1, 2**20)] = 4_096
+    """The same from all peers together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeConfig:
+    """One machine's part. A flag of the command line goes before the file."""
+
+    role: Annotated[str, OneOf(*ROLES)] = "auto"
+    """auto: `stage` with a bootstrap address, else `bootstrap`."""
+    listen: str = ""
+    """HOST:PORT; empty: all of this host's addresses, port 4000 or any free one."""
+    bootstrap: tuple[str, ...] = ()
+    """HOST:PORT of nodes that are in the swarm already."""
+    identity: Path | None = None
+    """The key file, made if absent; left out: a new identity each time."""
+    log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "info"
+    run: RunConfig = field(default_factory=RunConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    serve: ServeConfig = field(default_factory=ServeConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)

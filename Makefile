@@ -1,0 +1,51 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+
+PYTHON ?= $(shell command -v python3 || command -v python)
+VENV := .venv
+BIN := $(VENV)/bin
+# A stamp is newer than all that it was made of, so that a second call does nothing.
+STAMP := $(VENV)/.made
+EXTRAS := plot,test,lint
+ARGS ?=
+
+.PHONY: help venv demo test lint bench clean
+
+help:
+	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
+	@echo "make test    every test, through tox"
+	@echo "make lint    ruff and mypy alone"
+	@echo "make bench   the benchmarks that need no other machine"
+	@echo "make venv    the environment alone, in $(VENV)"
+	@echo "make clean   remove what the above made"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "error: no python3 found: install Python 3.11 or newer"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1): Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "error: $(PYTHON) has no venv or ensurepip: install them (on Debian: apt install python3-venv)"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/p2pswarm demo $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/tox run $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/tox run -e types,lint $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python bench/bandwidth_sweep.py --quick
+	$(BIN)/python bench/rpc_latency.py
+	$(BIN)/python bench/ready.py
+	$(BIN)/python bench/dht_scale.py
+	$(BIN)/python bench/overhead.py
+
+clean:
+	rm -rf $(VENV) .tox build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""A node's identity on disk: 32 secret bytes that only their owner may read.
+
+Two nodes with one identity would evict each other from every table, so the file stays
+locked while a node uses it.
+
+Errors:  Unusable, one line with the remedy.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import Unusable
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock and no mode bits to check
+    fcntl = None  # type: ignore[assignment]
+
+KEY_BYTES = 32
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@contextlib.contextmanager
+def identity_from(path: Path | None) -> Iterator[Identity]:
+    """The identity kept in `path`, made if absent; without a path, one that lives for this block."""
+    if path is None:
+        yield Identity.from_bytes(os.urandom(KEY_BYTES))
+        return
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        raise Unusable(f"identity file {path}: {error.strerror}") from error
+    try:
+        yield Identity.from_bytes(_checked_key(descriptor, path))
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    os.write(descriptor, os.urandom(KEY_BYTES))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _checked_key(descriptor: int, path: Path) -> bytes:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise Unusable(f"identity file {path} is not a file: name another with --identity")
+    if fcntl and status.st_mode & OTHERS:
+        raise Unusable(f"identity file {path} is open to other users: run chmod 600 {path}")
+    if status.st_size != KEY_BYTES:
+        raise Unusable(
+            f"identity file {path} has {status.st_size} bytes, an identity has {KEY_BYTES}: "
+            "name another with --identity, or move it away and a new one is made"
+        )
+    if fcntl:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Unusable(
+                f"identity file {path} is in use by another node: give each node its own"
+            ) from error
+    return os.read(descriptor, KEY_BYTES)

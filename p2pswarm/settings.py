@@ -1,0 +1,172 @@
+"""From TOML and JSON to the dataclasses of `config.py`, and back for a run's manifest.
+
+One walk over the dataclasses' own types checks everything, so a new field needs no new
+code: unknown keys, wrong types and values outside the limits that the type carries.
+
+Errors:  Unusable for a user's file, BadMessage for a peer's manifest: one line with the key
+         and what is allowed. RunVersion marks a manifest of another version of the program.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from p2pswarm.config import Between, NodeConfig, OneOf, RunConfig, Text
+from p2pswarm.errors import BadMessage, Unusable
+
+RUN_VERSION = 1  # rises when a manifest means something else than before
+RUN_TAG = b"p2pswarm-run-1:"
+RUN_ID_BYTES = 16
+SETTINGS_BYTES_MAX = 1 << 20  # a settings file is a page, not a data set
+SHOWN_CHARS = 60  # of a wrong value, so that the message stays one line
+
+T = TypeVar("T")
+
+
+def load(path: Path) -> NodeConfig:
+    """Read a node's settings; paths in the file are relative to its folder."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(SETTINGS_BYTES_MAX + 1)
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
+    if len(text) > SETTINGS_BYTES_MAX:
+        raise Unusable(f"{path}: larger than {SETTINGS_BYTES_MAX} bytes: not a settings file")
+    try:
+        table = tomllib.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{path}: not TOML: not UTF-8 at byte {error.start}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise Unusable(f"{path}: not TOML: {_one_line(error)}") from error
+    try:
+        return _build(NodeConfig, table, "", path.parent)
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}") from error
+
+
+def run_to_json(run: RunConfig) -> bytes:
+    """The canonical form: the same run gives the same bytes everywhere."""
+    whole = {"version": RUN_VERSION, "run": dataclasses.asdict(run)}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def run_from_json(data: bytes) -> RunConfig:
+    """Read what a peer announced; BadMessage if it is not what `run_to_json` writes."""
+    try:
+        whole = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"a manifest that is not JSON: {_one_line(error)}") from error
+    if not isinstance(whole, dict) or "version" not in whole:
+        raise BadMessage("a manifest without a version")
+    if whole["version"] != RUN_VERSION:
+        raise BadMessage(
+            f"a run of version {str(whole['version'])[:20]}; this program speaks version "
+            f"{RUN_VERSION}: install the same release on both sides"
+        )
+    try:
+        run = _build(RunConfig, whole.get("run"), "run", Path())
+    except ValueError as error:
+        raise BadMessage(f"manifest: {error}") from error
+    if run_to_json(run) != data:
+        raise BadMessage("a manifest that is not in canonical form")
+    return run
+
+
+def run_id(config: bytes) -> bytes:
+    """A run's 16-byte id, from its configuration as `run_to_json` wrote it."""
+    return hashlib.sha256(RUN_TAG + config).digest()[:RUN_ID_BYTES]
+
+
+def _build(kind: type[T], table: object, key: str, base: Path) -> T:
+    """An instance of the dataclass `kind`; ValueError names the key that is wrong."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{key} is a table, not {_show(table)}")  # noqa: TRY004 - the user's, not ours
+    hints = typing.get_type_hints(kind, include_extras=True)
+    values = {}
+    for name, value in table.items():
+        path = f"{key}.{name}" if key else str(name)
+        if name not in hints:
+            raise ValueError(_unknown(path, str(name), sorted(hints)))
+        values[name] = _convert(hints[name], value, path, base)
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error
+
+
+def _unknown(path: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    return f"{path[:80]} is no setting{guess}; known here: {', '.join(known)}"
+
+
+def _convert(hint: Any, value: object, key: str, base: Path) -> object:
+    """`value` as the type `hint`, checked against the limit that an Annotated carries."""
+    limit = None
+    if typing.get_origin(hint) is typing.Annotated:
+        hint, limit = typing.get_args(hint)[:2]
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return _convert_optional(hint, value, key, base)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _build(hint, value, key, base)
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ValueError(f"{key} is a list, not {_show(value)}")
+        of = typing.get_args(hint)[0]
+        return tuple(_convert(of, item, f"{key}[{i}]", base) for i, item in enumerate(value))
+    return _convert_scalar(hint, limit, value, key)
+
+
+def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
+    of = next(arm for arm in typing.get_args(hint) if arm is not types.NoneType)
+    if value is None:
+        return None
+    if of is Path:
+        text = _convert_scalar(str, None, value, key)
+        return base / Path(str(text)).expanduser() if text else None
+    return _convert(of, value, key, base)
+
+
+def _convert_scalar(hint: Any, limit: object, value: object, key: str) -> object:
+    allowed = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    if hint is float and type(value) is int:
+        value = float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{key} is {limit or allowed[hint]}, not {_show(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key} is {limit or 'a finite number'}, not {_show(value)}")
+    if not _fits(limit, value):
+        raise ValueError(f"{key} is {limit}, not {_show(value)}")
+    return value
+
+
+def _fits(limit: object, value: Any) -> bool:
+    match limit:
+        case Between(low, high):
+            return bool(low <= value <= high)
+        case OneOf():
+            return value in limit.choices
+        case Text(longest):
+            return 1 <= len(value) <= longest and value.isprintable()
+        case _:
+            return True
+
+
+def _show(value: object) -> str:
+    """What the user wrote, short enough for one line."""
+    if isinstance(value, Mapping):
+        return "a table"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
