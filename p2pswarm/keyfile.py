@@ -26,7 +26,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @contextlib.contextmanager
 def identity_from(path: Path | None) -> Iterator[Identity]:
-    """The identity kept in `path`, made if absent; without a path, one that lives for this block."""
+    """The identity kept in `path`, made if absent; without a path, one for this block only."""
     if path is None:
         yield Identity.from_bytes(os.urandom(KEY_BYTES))
         return

@@ -105,7 +105,8 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
 def _unknown(path: str, name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, known, 1)
     guess = f" (did you mean {near[0]}?)" if near else ""
-    return f"{path[:80]} is no setting{guess}; known here: {', '.join(known)}"
+    shown = path if path.isprintable() else repr(path)
+    return f"{shown[:SHOWN_CHARS]} is no setting{guess}; known here: {', '.join(known)}"
 
 
 def _convert(hint: Any, value: object, key: str, base: Path) -> object:

@@ -23,8 +23,9 @@ rpc
 dht tensors
 swarm reduce state
 stage train
-roles keyfile
-node sim demo
+progress keyfile
+roles sim
+node demo
 cli
 """.strip().split("\n")
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}

@@ -1,0 +1,58 @@
+"""A run for a log file: one line an event, and steps no oftener than somebody reads.
+
+Units:   seconds since the first step.
+"""
+
+from p2pswarm.progress.events import (
+    Ended,
+    Event,
+    HeldOut,
+    Note,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+)
+
+STEP_EVERY_S = 5.0  # a line this often tells enough of a run of minutes or days
+
+
+class Lines:
+    """Chooses what to print."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def told(self, event: Event) -> str | None:
+        """The line for an event, or None if it is not worth one."""
+        match event:
+            case Peers():
+                return None
+            case Stepped(seconds=seconds) if seconds < self._next_s:
+                return None
+            case Stepped(seconds=seconds):
+                self._next_s = seconds + STEP_EVERY_S
+        return f"{event.seconds:8.1f} s  {_text(event)}"
+
+
+def _text(event: Event) -> str:
+    match event:
+        case Waiting(stages=stages):
+            text = "waiting for a server of stage " + ", ".join(str(stage) for stage in stages)
+        case Started(parameters=parameters):
+            text = f"training begins: {parameters:,} parameters"
+        case Stepped():
+            text = (
+                f"step {event.step:5}  loss {event.loss:.4f}  {event.tokens_per_s:7.0f} tokens/s"
+                f"  counted {event.tally.counted}  replayed {event.tally.replayed}"
+            )
+        case HeldOut():
+            text = f"step {event.step:5}  held-out loss {event.nats_per_byte:.4f} nats/byte"
+        case Note():
+            text = event.text
+        case Ended():
+            how = "failed" if event.failed else "done"
+            text = f"{how} after {event.step} steps: {event.reason}"
+        case Peers():
+            text = f"{len(event.peers)} servers"
+    return text

@@ -1,0 +1,57 @@
+"""A run's manifest: what a stranger can rely on."""
+
+import dataclasses
+
+import pytest
+
+from p2pswarm.config import RunConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Address, Contact
+from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.swarm.manifest import MANIFEST_TAG, offer_in, sign_manifest
+from p2pswarm.swarm.messages import Manifest
+from p2pswarm.wire.codec import decode, encode
+
+TRAINER = Identity.generate(b"trainer")
+RUN = RunConfig(name="a run", stages=3)
+MANIFEST = sign_manifest(TRAINER, RUN, Address("203.0.113.7", 4000))
+
+
+def test_a_manifest_tells_the_run_and_where_its_trainer_is():
+    arrived = decode(encode(MANIFEST))
+
+    offer = offer_in(arrived)
+
+    assert offer.config == RUN
+    assert offer.run == run_id(run_to_json(RUN))
+    assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"address": "203.0.113.8:4000"},
+        {"config": run_to_json(RunConfig(name="another"))},
+        {"trainer_key": Identity.generate(b"thief").public_key},
+        {"signature": bytes(64)},
+    ],
+)
+def test_a_forged_manifest_is_refused(change):
+    with pytest.raises(BadMessage, match="wrong signature"):
+        offer_in(dataclasses.replace(MANIFEST, **change))
+
+
+def signed(config: bytes, address: str) -> Manifest:
+    signature = TRAINER.sign(MANIFEST_TAG, config + b"\0" + address.encode())
+    return Manifest(config, TRAINER.public_key, address, signature)
+
+
+def test_a_signed_manifest_of_another_version_is_refused_by_its_reason():
+    with pytest.raises(BadMessage, match="version 7; this program speaks version 1"):
+        offer_in(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
+
+
+def test_a_signed_manifest_without_an_address_is_refused():
+    with pytest.raises(BadMessage, match="without an address"):
+        offer_in(signed(run_to_json(RUN), "nowhere"))
