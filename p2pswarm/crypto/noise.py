@@ -58,12 +58,14 @@ class Hello:
         return MAGIC + bytes([self.suite]) + self.network
 
     @classmethod
-    def parse(cls, raw: bytes) -> Self:
-        """Read HELLO_BYTES of a peer's; BadHandshake if they are something else."""
+    def parse(cls, raw: bytes, network: bytes) -> Self:
+        """Read HELLO_BYTES of a peer's; BadHandshake unless it means our `network` too."""
         suite = raw[len(MAGIC) : len(MAGIC) + 1]
         if len(raw) != HELLO_BYTES or not raw.startswith(MAGIC) or suite not in SUITES:
             raise BadHandshake("the peer speaks another protocol or another version")
-        return cls(SUITES[suite], raw[-NETWORK_BYTES:])
+        if raw[-NETWORK_BYTES:] != network:
+            raise BadHandshake("the peer belongs to another network")
+        return cls(SUITES[suite], network)
 
 
 SUITES = {bytes([suite]): suite for suite in Suite}
