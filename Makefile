@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A stamp is newer than all that it was made of, so that a second call does nothing.
 STAMP := $(VENV)/.made
-EXTRAS := plot,test,lint
+EXTRAS := test,lint
 ARGS ?=
 
 .PHONY: help venv demo test lint bench clean

@@ -200,6 +200,8 @@ class NodeConfig:
     identity: Path | None = None
     """The key file, made if absent; left out: a new identity each time."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "info"
+    leave_at_eof: bool = False
+    """Leave when stdin ends: for a program that starts nodes and must not leave them behind."""
     run: RunConfig = field(default_factory=RunConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)

@@ -125,8 +125,9 @@ def global_chance(package: Path) -> Iterator[str]:
             match node:
                 case ast.Attribute(value=ast.Name(id="random"), attr=name) if name != "Random":
                     yield f"{path}:{node.lineno}: random.{name}"
-                case ast.ImportFrom(module="random"):
-                    yield f"{path}:{node.lineno}: from random"
+                case ast.ImportFrom(module="random", names=names):
+                    if any(name.name != "Random" for name in names):
+                        yield f"{path}:{node.lineno}: from random"
 
 
 def late_imports(package: Path) -> Iterator[str]:

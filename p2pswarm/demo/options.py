@@ -1,0 +1,79 @@
+"""What the demo is asked for, and the settings it writes for each of its nodes.
+
+Units:   steps; bytes.
+"""
+
+import json
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+STEPS = 600
+LAYERS_LEAST = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The knobs of `p2pswarm demo`."""
+
+    stages: int = 2
+    replicas: int = 2
+    """Servers a stage."""
+    steps: int = STEPS
+    kill_every: int | None = None
+    """Steps between two kills; None: one kill half way; 0: none."""
+    json: Path | None = None
+    plot: Path = Path("loss.png")
+    data: Path | None = None
+    """None: the Python standard library's own sources."""
+
+
+def bootstrap_settings() -> str:
+    """A node on this machine that the others join through."""
+    return _lines(role="bootstrap", listen="127.0.0.1:0", leave_at_eof=True)
+
+
+def server_settings(bootstrap: str) -> str:
+    """A server that goes where it is needed."""
+    top = _lines(role="stage", **_joining(bootstrap))
+    return top + "[serve]\n" + _lines(threads=1, device="cpu")
+
+
+def trainer_settings(bootstrap: str, options: Options) -> str:
+    """A trainer that tells its progress as JSON."""
+    top = _lines(role="trainer", **_joining(bootstrap))
+    if options.data is None:
+        data = _lines(data=sysconfig.get_path("stdlib"), suffixes=[".py"])
+    else:
+        data = _lines(data=str(options.data.resolve()))
+    train = "[train]\n" + data + _lines(progress="json", weights="")
+    run = "[run]\n" + _lines(
+        name="demo",
+        stages=options.stages,
+        steps=options.steps,
+        min_replicas=options.replicas,
+    )
+    model = "[run.model]\n" + _lines(
+        d_model=128,
+        layers=max(LAYERS_LEAST, options.stages),
+        heads=4,
+        sequence_length=256,
+    )
+    schedule = "[run.optimizer]\n" + _lines(
+        learning_rate=3e-3,
+        warmup_steps=min(20, options.steps),
+        decay_steps=options.steps,
+    )
+    batch = "[run.batch]\n" + _lines(
+        microbatches=8, rows=8, evaluate_every=10, evaluate_microbatches=4
+    )
+    return top + train + run + model + schedule + batch
+
+
+def _joining(bootstrap: str) -> dict[str, object]:
+    return {"listen": "127.0.0.1:0", "bootstrap": [bootstrap], "leave_at_eof": True}
+
+
+def _lines(**values: object) -> str:
+    """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())

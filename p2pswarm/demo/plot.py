@@ -1,0 +1,94 @@
+"""The demo's picture: what was learnt, how fast, and where servers were killed.
+
+Units:   seconds since the first step; nats per byte; tokens per second.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from p2pswarm.progress.story import Story
+
+INK, FAINT = "#222222", "#bbbbbb"
+TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
+SIZE_INCHES = (8.0, 5.4)
+SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
+
+
+def draw(story: Story, path: Path, title: str) -> None:
+    """Write the picture as `path`; its suffix chooses the format."""
+    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1.0])
+        _losses(losses, story)
+        _rates(rates, story)
+        for axes in (losses, rates):
+            _clean(axes)
+            for kill in story.kills:
+                axes.axvline(kill.seconds, color=KILL, linewidth=1, linestyle=(0, (4, 3)))
+        for kill in story.kills[:1]:
+            _name_kill(losses, kill.seconds, len(story.kills))
+        losses.set_title(title, loc="left", fontsize=11)
+        figure.savefig(path, dpi=150)
+
+
+def _losses(axes: Axes, story: Story) -> None:
+    times_s = [step.seconds for step in story.steps]
+    axes.plot(times_s, [step.loss for step in story.steps], color=TRAIN, linewidth=1, label="train")
+    points = story.held_out
+    axes.plot(
+        [point.seconds for point in points],
+        [point.nats_per_byte for point in points],
+        color=HELD_OUT,
+        linewidth=1.8,
+        marker="o",
+        markersize=3,
+        label="held out",
+    )
+    if points:
+        last = points[-1]
+        axes.annotate(
+            f"{last.nats_per_byte:.2f}",
+            (last.seconds, last.nats_per_byte),
+            xytext=(6, -3),
+            textcoords="offset points",
+            color=HELD_OUT,
+        )
+    axes.set_ylabel("loss, nats per byte")
+    axes.legend(frameon=False, loc="upper right")
+
+
+def _rates(axes: Axes, story: Story) -> None:
+    rates = [step.tokens_per_s for step in story.steps]
+    smooth = [
+        sum(window) / len(window)
+        for i in range(len(rates))
+        if (window := rates[max(0, i + 1 - SMOOTHED_STEPS) : i + 1])
+    ]
+    axes.plot([step.seconds for step in story.steps], smooth, color=RATE, linewidth=1.4)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("tokens/s")
+    axes.set_xlabel("seconds since the first step")
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(color=FAINT, labelcolor=INK)
+    axes.grid(axis="y", color="#eeeeee")
+    axes.set_axisbelow(True)
+
+
+def _name_kill(axes: Axes, seconds: float, kills: int) -> None:
+    text = "a server is killed" if kills == 1 else f"servers are killed ({kills} times)"
+    axes.annotate(
+        text,
+        (seconds, 0.97),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, 0),
+        textcoords="offset points",
+        color=KILL,
+        va="top",
+    )
