@@ -10,6 +10,7 @@ Shapes:  N all elements of a stage, every parameter starting at a multiple of `A
 Errors:  ValueError when a buffer does not fit.
 Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it.
 """
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import hashlib
 import math
@@ -19,9 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.config import OptimizerConfig, RunConfig
+from p2pswarm.stage.base import Update
 from p2pswarm.stage.model import DTYPES, Block, draw_blocks, make_blocks
+from p2pswarm.tensors.codecs.base import bytes_of, on_host
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
+NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
 CHUNK = 1 << 15  # elements the optimizer works on at a time: its seven arrays stay in the cache
 
 
@@ -75,7 +79,7 @@ class Flat:
 
     def digest(self) -> bytes:
         """SHA-256 of the weights' bytes."""
-        return hashlib.sha256(bytes_of(self.params_N)).digest()
+        return hashlib.sha256(bytes_of(on_host(self.params_N))).digest()
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
         """What a snapshot holds, in its order."""
@@ -92,17 +96,6 @@ class Flat:
             shape = block.get_parameter(name).shape
             setattr(block, name, nn.Parameter(view.view(shape)))
         return self._all_parameters()
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One step of the optimizer."""
-
-    number: int
-    """Counts from 1: the version it makes."""
-    scale: float
-    """Of the gradient; 0 leaves everything as it is."""
-    learning_rate: float
 
 
 class AdamW:
@@ -150,7 +143,9 @@ class AdamW:
         param.sub_(room.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
 
 
-def bytes_of(x_N: Tensor) -> memoryview:
-    """The memory of a contiguous tensor; of one on a GPU, a copy of it."""
-    flat = x_N.detach().cpu().numpy()
-    return memoryview(flat).cast("B")
+def squared_norm(x_N: Tensor) -> float:
+    """In float64, in one fixed order."""
+    return math.fsum(
+        torch.dot(wide, wide).item()
+        for wide in (part.double() for part in torch.split(x_N, NORM_CHUNK))
+    )

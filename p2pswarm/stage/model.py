@@ -10,6 +10,7 @@ Errors:  Unusable for a model or a cut that cannot be.
 Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared ReLU: arXiv
          2109.08668; depth-scaled output projections: GPT-2.
 """
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import hashlib
 import math

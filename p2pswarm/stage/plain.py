@@ -5,6 +5,7 @@ the swarm trains must equal this; what it costs is measured against this.
 
 Shapes:  tokens_BS holds S = T + 1 tokens a row: inputs and, one further, targets.
 """
+# ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from p2pswarm.config import RunConfig
-from p2pswarm.stage.flat import AdamW, Flat, Update
+from p2pswarm.stage.base import Update
+from p2pswarm.stage.flat import AdamW, Flat, squared_norm
 from p2pswarm.stage.model import block_count, loss_of
 
 
@@ -56,10 +58,3 @@ class PlainLoop:
     def evaluate(self, tokens_BS: Tensor) -> float:
         """Mean nats per token, nothing kept."""
         return self.loss(tokens_BS).item()
-
-
-def squared_norm(x_N: Tensor) -> float:
-    """In float64, in one fixed order."""
-    return math.fsum(
-        torch.dot(part, part).item() for part in x_N.split(1 << 20) for part in [part.double()]
-    )

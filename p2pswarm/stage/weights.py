@@ -1,0 +1,122 @@
+"""A stage's weights in torch: the averaging's view of the gradient sum, updates, snapshots.
+
+Errors:  BadMessage for a shard or a snapshot that does not fit.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import hashlib
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import BadMessage
+from p2pswarm.reduce.base import Outcome, Sums
+from p2pswarm.reduce.plan import Span
+from p2pswarm.stage.base import Engine, Update
+from p2pswarm.stage.flat import AdamW, Flat, squared_norm
+from p2pswarm.stage.model import stage_blocks
+from p2pswarm.stage.torch_stage import TorchStage
+from p2pswarm.tensors.codecs.base import bytes_of, on_host
+from p2pswarm.tensors.codecs.registry import Parcel, encode, room
+
+
+class TorchSums:
+    """Implements `Sums`: reads `sum_N`, writes `reduced_N`."""
+
+    def __init__(self, sum_N: Tensor, codec_name: str) -> None:
+        self._sum_N = sum_N
+        self.reduced_N = torch.empty_like(sum_N)
+        self._codec_name = codec_name
+
+    @property
+    def length(self) -> int:
+        """N."""
+        return self._sum_N.numel()
+
+    def part(self, span: Span) -> Parcel:
+        """Our part; for the raw codec on the CPU it is the sum's own memory."""
+        return encode(self._sum_N[span.start : span.stop], self._codec_name)
+
+    def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> Parcel:
+        """Add in the given order, in the sum's dtype, and keep what decoding gives."""
+        mine = self._sum_N[span.start : span.stop]
+        place = self.reduced_N[span.start : span.stop]
+        for number, part in enumerate(parts):
+            term = mine if part is None else self._checked(part, span)
+            if number:
+                place.add_(term)
+            else:
+                place.copy_(term)
+        parcel = encode(place, self._codec_name)
+        if self._codec_name != "raw":
+            decoder = room(parcel.meta, place.device)
+            decoder.buffer[:] = parcel.data
+            place.copy_(decoder.finish())
+        return parcel
+
+    def place(self, span: Span, shard: Tensor) -> None:
+        """Keep a reduced shard."""
+        self.reduced_N[span.start : span.stop].copy_(self._checked(shard, span))
+
+    def outcome(self) -> Outcome:
+        """SHA-256 of the reduced bytes, and their squared norm."""
+        digest = hashlib.sha256(bytes_of(on_host(self.reduced_N))).digest()
+        norm = squared_norm(self.reduced_N)
+        return Outcome(digest, norm if math.isfinite(norm) else None)
+
+    def _checked(self, shard: Tensor, span: Span) -> Tensor:
+        if shard.shape != (span.length,) or shard.dtype != self._sum_N.dtype:
+            raise BadMessage(f"a shard of {shard.dtype} {tuple(shard.shape)} for {span}")
+        return shard
+
+
+class TorchWeights:
+    """Implements `Weights` on flat memory."""
+
+    def __init__(self, run: RunConfig, flat: Flat) -> None:
+        self._flat = flat
+        self._codec_name = run.codecs.averaging
+        self._optimizer = AdamW(run.optimizer, flat)
+
+    def reset(self, *, draw: bool) -> bytes:
+        """Empty the sum; with `draw`, everything is as at the run's start."""
+        self._flat.sum_N.zero_()
+        if draw:
+            self._flat.draw()
+        return self._flat.digest()
+
+    def reduction(self) -> TorchSums:
+        """Fresh room each time: a slow newcomer may still be sent from the last one."""
+        return TorchSums(self._flat.sum_N, self._codec_name)
+
+    def apply(self, reduced: Sums, update: Update) -> bytes:
+        """One optimizer step."""
+        assert isinstance(reduced, TorchSums)
+        self._optimizer.step(reduced.reduced_N, update)
+        self._flat.sum_N.zero_()
+        return self._flat.digest()
+
+    def snapshot(self) -> memoryview:
+        """Weights, first and second moments, one after another."""
+        return bytes_of(on_host(torch.cat(self._flat.state())))
+
+    def install(self, snapshot: memoryview) -> bytes:
+        """Overwrite weights and moments; the sum is emptied."""
+        state = self._flat.state()
+        if snapshot.nbytes != sum(x_N.nbytes for x_N in state):
+            raise BadMessage(f"a snapshot of {snapshot.nbytes} bytes does not fit this stage")
+        values = torch.frombuffer(snapshot, dtype=self._flat.params_N.dtype)
+        with torch.no_grad():
+            for x_N, part in zip(state, values.chunk(len(state)), strict=True):
+                x_N.copy_(part)
+        return self.reset(draw=False)
+
+
+def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: int) -> Engine:
+    """Stage `stage` of a run on `device`, with `keep_bytes` for autograd graphs."""
+    flat = Flat(run, stage_blocks(run, stage), device)
+    size_bytes = sum(x_N.nbytes for x_N in flat.state())
+    return Engine(TorchStage(run, stage, flat, keep_bytes), TorchWeights(run, flat), size_bytes)
