@@ -141,7 +141,8 @@ def decode(data: bytes | memoryview) -> Message:
     try:
         return _decode(data)
     except ValueError as error:  # ours, msgpack's and UnicodeDecodeError alike
-        raise BadMessage(f"malformed message: {error}") from error
+        detail = str(error) or "nested too deep"  # msgpack's StackError comes without a text
+        raise BadMessage(f"malformed message: {detail}") from error
 
 
 def _decode(data: bytes | memoryview) -> Message:
@@ -151,7 +152,7 @@ def _decode(data: bytes | memoryview) -> Message:
         data,
         use_list=False,
         strict_map_key=True,
-        max_array_len=ITEMS_MAX,
+        max_array_len=min(ITEMS_MAX, len(data)),  # room is made before the items are read
         max_map_len=0,
         max_ext_len=0,
     )
