@@ -19,14 +19,11 @@ from typing import Protocol
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Address
 
+CROWDED_BYTES = 64 * 1024  # one record: what an urgent message may wait behind in our memory
+
 
 class Wire(Protocol):
     """A stream that pushes: the sending side."""
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What waits in our memory for the kernel to take."""
-        ...
 
     def send(self, data: bytes) -> None:
         """Write now; what the kernel does not take waits in memory."""
@@ -52,8 +49,12 @@ class WireUser(Protocol):
         """Bytes came, in order, cut anywhere."""
         ...
 
+    def crowded(self) -> None:
+        """More than CROWDED_BYTES wait in memory: send nothing until `drained`."""
+        ...
+
     def drained(self) -> None:
-        """Few bytes wait in memory again, after many did."""
+        """Few bytes wait in memory again."""
         ...
 
     def lost(self, error: SwarmError) -> None:
@@ -75,7 +76,7 @@ class BulkMachine(Protocol):
         """
         ...
 
-    def next_out(self) -> memoryview | None:
+    def next_out(self, now_s: float) -> memoryview | None:
         """What to send next, or None until woken. It stays valid until `sent`."""
         ...
 

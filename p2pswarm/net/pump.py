@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -86,7 +87,7 @@ class SocketPipe:
     def _send(self) -> None:
         machine, send_all = self._machine, self._sock.sendall
         while self._ended is None:
-            out = machine.next_out()
+            out = machine.next_out(time.monotonic())
             if out is None:
                 self._wakeups.get()
                 continue

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 
 from p2pswarm.errors import DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address
-from p2pswarm.net.base import BulkMachine, BulkPipe, WireUser
+from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, WireUser
 from p2pswarm.net.pump import SocketPipe
 
 BACKLOG = 256  # the kernel's queue; the transport bounds what it takes from it
@@ -182,23 +182,20 @@ class _WireProtocol(asyncio.Protocol):
     def __init__(self, user: WireUser, label: str) -> None:
         self._user = user
         self._label = label
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        transport.set_write_buffer_limits(CROWDED_BYTES)
         self.send = transport.write
         self.close = transport.close
         self.abort = transport.abort
         self._user.opened(self)
 
-    @property
-    def unsent_bytes(self) -> int:
-        assert self._transport is not None
-        return self._transport.get_write_buffer_size()
-
     def data_received(self, data: bytes) -> None:
         self._user.received(data)
+
+    def pause_writing(self) -> None:
+        self._user.crowded()
 
     def resume_writing(self) -> None:
         self._user.drained()

@@ -5,6 +5,8 @@ Units:   seconds (`_s`), bytes (`_bytes`).
 
 from dataclasses import dataclass
 
+from p2pswarm.crypto.suite import Suite
+
 NETWORK_ID_BYTES = 16
 
 
@@ -33,7 +35,9 @@ class TransportConfig:
     pending_per_host_max: int = 16
     """The same from one address."""
     links_max: int = 1024
-    """Links at once: 64 KiB each when idle."""
+    """Links at once: bounds what proven strangers cost us."""
+    suite: Suite = Suite.AES_GCM
+    """The cipher of links that we dial; ChaCha20 where the processor has no AES."""
 
     def __post_init__(self) -> None:
         if len(self.network_id) != NETWORK_ID_BYTES:

@@ -194,6 +194,11 @@ class Mux:
         if self._control_bytes > CONTROL_BYTES_MAX:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `events` would give any."""
+        return bool(self._events)
+
     def events(self) -> list[MuxEvent]:
         """What happened since the last call."""
         events, self._events = self._events, []

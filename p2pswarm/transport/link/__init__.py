@@ -1,0 +1,1 @@
+"""A link to one peer: streams for messages, rooms for tensors."""

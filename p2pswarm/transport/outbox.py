@@ -1,0 +1,94 @@
+"""What waits to be sent in bulk: the most urgent transfer first, cut into chunks.
+
+Every bulk connection of a link takes its next chunk here when it is free, so a
+transfer spreads over all of them by itself, and an urgent transfer waits for no
+more than the chunks that are already under way.
+
+Units:   bytes.
+Errors:  none that a peer can cause.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from p2pswarm.transport.rooms import CHUNK_BYTES_MIN
+
+_NOTHING = memoryview(b"")
+
+
+class Job:
+    """One transfer on its way out."""
+
+    __slots__ = ("chunk_bytes", "data", "next", "sent", "transfer", "unsent_bytes")
+
+    def __init__(
+        self, transfer: int, data: memoryview, chunk_bytes: int, sent: Callable[[], None]
+    ) -> None:
+        """`sent`: to be called once the kernel has all of `data`."""
+        self.transfer = transfer
+        self.data = data
+        self.chunk_bytes = chunk_bytes
+        self.sent = sent
+        self.next = 0
+        self.unsent_bytes = len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a job."""
+
+    job: Job
+    start: int
+    data: memoryview
+
+
+class Outbox:
+    """The jobs of one link. `lock` makes it safe for several bulk connections."""
+
+    def __init__(self, lock: AbstractContextManager[object], chunk_bytes: int) -> None:
+        self._lock = lock
+        self._chunk_bytes = chunk_bytes
+        self._jobs: list[tuple[int, int, Job]] = []
+        self._count = 0
+
+    def add(
+        self, transfer: int, data: memoryview, priority: int, lanes: int, sent: Callable[[], None]
+    ) -> Job:
+        """Queue a flat view of bytes; `lanes`: how many connections should share it."""
+        even = -(-len(data) // lanes)
+        chunk_bytes = min(self._chunk_bytes, max(even, CHUNK_BYTES_MIN))
+        job = Job(transfer, data, chunk_bytes, sent)
+        with self._lock:
+            self._count += 1
+            heappush(self._jobs, (priority, self._count, job))
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Send no more of it; a chunk that is being sent goes out."""
+        with self._lock:
+            job.data = _NOTHING
+
+    def take(self) -> Chunk | None:
+        """The next chunk to send, if any; report it with `sent`."""
+        with self._lock:
+            jobs = self._jobs
+            while jobs:
+                job = jobs[0][2]
+                start = job.next
+                if start < len(job.data):
+                    job.next = end = min(start + job.chunk_bytes, len(job.data))
+                    return Chunk(job, start, job.data[start:end])
+                heappop(jobs)
+            return None
+
+    def sent(self, chunk: Chunk) -> Callable[[], None] | None:
+        """A chunk is with the kernel. Returns what to call if its job is done now."""
+        job = chunk.job
+        with self._lock:
+            job.unsent_bytes -= len(chunk.data)
+            if job.unsent_bytes:
+                return None
+            job.data = _NOTHING  # the caller may do with its memory what it likes
+            return job.sent
