@@ -1,0 +1,104 @@
+"""Stochastic wiring: which server of the next stage gets the next microbatch.
+
+Interleaved weighted round robin over measured time. Every server carries the virtual time that it
+has been charged; the one charged least is chosen and charged what a microbatch is expected to take
+it. So a peer twice as fast is chosen twice as often, a near one looks faster than a far one, and
+every sender finds its own weights without asking anybody.
+
+What is measured is the time between answers while a server is kept busy, and from grant to answer
+while it is not: throughput, not latency, so that a deep queue does not make a fast server look slow.
+A newcomer starts level with the least charged, as fast as the median of the others: it is tried at
+once, and not flooded.
+
+Units:   seconds on the caller's clock.
+Errors:  none; a peer that is not known is ignored, since views and answers cross on the way.
+Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1; the throughput-measuring average follows
+         hivemind's PerformanceEMA (TRAINING notes: alpha 0.1, bias-corrected).
+"""
+
+import random
+import statistics
+from dataclasses import dataclass
+
+from p2pswarm.swarm.messages import MemberRecord
+
+SMOOTHING = 0.1  # of the moving average: a tenth for the newest sample, as SWARM and hivemind
+FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
+
+
+@dataclass(slots=True)
+class _Server:
+    """One server as this sender sees it."""
+
+    member: MemberRecord
+    charged_s: float
+    guess_s: float
+    average_s: float = 0.0
+    samples: int = 0
+    settled_s: float = float("-inf")
+    busy_until_s: float = float("-inf")
+
+    @property
+    def expected_s(self) -> float:
+        """What one microbatch takes it: the average, corrected for its short history."""
+        if not self.samples:
+            return self.guess_s
+        return self.average_s / (1.0 - (1.0 - SMOOTHING) ** self.samples)
+
+
+class Router:
+    """Chooses among the ready servers of one stage."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._servers: dict[bytes, _Server] = {}
+
+    def update(self, members: tuple[MemberRecord, ...]) -> None:
+        """Follow a new view: servers that left go, new lives start afresh."""
+        kept = {m.peer: self._servers.get(m.peer) for m in members}
+        known = [s for m in members if (s := kept[m.peer]) and s.member == m]
+        guess_s = statistics.median(s.expected_s for s in known) if known else FIRST_GUESS_S
+        level_s = min((s.charged_s for s in known), default=0.0)
+        self._servers = {s.member.peer: s for s in known}
+        for member in members:
+            if member.peer not in self._servers:
+                start_s = level_s + self._rng.random() * guess_s  # senders must not march in step
+                self._servers[member.peer] = _Server(member, start_s, guess_s)
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """The server to try next, charged for one microbatch; None while all are busy or gone."""
+        free = [s for s in self._servers.values() if s.busy_until_s <= now_s]
+        if not free:
+            return None
+        server = min(free, key=lambda s: (s.charged_s + s.expected_s, s.member.peer))
+        server.charged_s += server.expected_s
+        return server.member
+
+    def settle(self, peer: bytes, started_s: float, now_s: float) -> None:
+        """A microbatch granted at `started_s` has been computed."""
+        server = self._servers.get(peer)
+        if server is None:
+            return
+        interval_s = max(0.0, now_s - max(started_s, server.settled_s))
+        server.settled_s = now_s
+        server.average_s += SMOOTHING * (interval_s - server.average_s)
+        server.samples += 1
+
+    def busy(self, peer: bytes, until_s: float) -> None:
+        """It is full: leave it alone until then, and give back what it was charged."""
+        if server := self._servers.get(peer):
+            server.busy_until_s = until_s
+            server.charged_s -= server.expected_s
+
+    def lost(self, peer: bytes) -> None:
+        """It cannot be reached: forget it until a view brings it back."""
+        self._servers.pop(peer, None)
+
+    def free_at_s(self) -> float | None:
+        """When the first busy server may be asked again; None if there is no server at all."""
+        return min((s.busy_until_s for s in self._servers.values()), default=None)
+
+    def expected_s(self, peer: bytes) -> float | None:
+        """What one microbatch takes a server, as measured; None if it is not known."""
+        server = self._servers.get(peer)
+        return server.expected_s if server else None

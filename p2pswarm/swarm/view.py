@@ -1,0 +1,77 @@
+"""Who is in the run: a member's picture of it, put together from the parts that the trainer sends.
+
+A view is cut into messages; the picture changes only when the last part of the newest view is here,
+so that nobody ever routes by half a view.
+
+Errors:  none; a part of an older view is ignored.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.swarm.messages import VIEW_PART_MAX, MemberRecord, View
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Life:
+    """One incarnation of one peer: what ledgers and fences are about."""
+
+    peer: bytes
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{PeerId(self.peer).short}#{self.incarnation}"
+
+
+def life(member: MemberRecord) -> Life:
+    """The life that a record describes."""
+    return Life(member.peer, member.incarnation)
+
+
+def contact(member: MemberRecord) -> Contact:
+    """Where to dial a member; raises ValueError if its address is not one."""
+    return Contact(PeerId(member.peer), Address.parse(member.address))
+
+
+def parts(number: int, members: tuple[MemberRecord, ...]) -> list[View]:
+    """Cut a whole view into messages."""
+    cuts = [members[i : i + VIEW_PART_MAX] for i in range(0, len(members), VIEW_PART_MAX)] or [()]
+    return [View(number, part, len(cuts), cut) for part, cut in enumerate(cuts)]
+
+
+class Roster:
+    """The newest whole view."""
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._members: dict[bytes, MemberRecord] = {}
+        self._building = -1
+        self._pending: dict[int, View] = {}
+
+    @property
+    def members(self) -> tuple[MemberRecord, ...]:
+        """Everybody, ready or not, by peer id."""
+        return tuple(self._members.values())
+
+    def receive(self, part: View) -> bool:
+        """Take one part; True if the picture changed."""
+        if part.number <= self._number or part.number < self._building:
+            return False
+        if part.number > self._building:
+            self._building, self._pending = part.number, {}
+        self._pending[part.part] = part
+        if len(self._pending) < part.parts:
+            return False
+
+        whole = [m for _, view in sorted(self._pending.items()) for m in view.members]
+        self._members = {m.peer: m for m in sorted(whole, key=lambda m: m.peer)}
+        self._number, self._pending = part.number, {}
+        return True
+
+    def ready(self, stage: int) -> tuple[MemberRecord, ...]:
+        """The members that may be given microbatches of `stage`."""
+        return tuple(m for m in self._members.values() if m.stage == stage and m.ready)
+
+    def record(self, peer: bytes) -> MemberRecord | None:
+        """What is known of a peer."""
+        return self._members.get(peer)

@@ -1,0 +1,135 @@
+"""The microbatches of a step on their way: attempts, paths, deadlines, what to launch next.
+
+A job waits, runs, is fenced, waits again, and is done when every stage has counted it. How long a
+run may take is measured, not guessed: four times the 95th percentile of the last ones.
+
+Units:   seconds on the caller's clock.
+Errors:  none; notes about attempts that are over are answered with None or ignored.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from p2pswarm.swarm.messages import Work
+from p2pswarm.swarm.view import Life
+
+EVALUATION_BASE = 2**61  # held-out batches are numbered from here: no step reaches it
+FIRST_DEADLINE_S = 120.0  # nothing is measured yet, and first passes are slow
+DEADLINE_MIN_S = 10.0  # below this a garbage collection or a kernel's hiccup would count as late
+DEADLINE_MAX_S = 600.0
+DEADLINE_FACTOR = 4.0  # times the 95th percentile: one healthy run in thousands is fenced
+MEASURED = 64  # runs remembered for the percentile
+RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
+RETRY_MAX_S = 2.0
+ATTEMPTS_MAX = 24  # about half a minute of retries, then the reason is told to the user
+
+
+class Phase(Enum):
+    """Where a job stands."""
+
+    WAITING = "to be launched"
+    RUNNING = "in the pipeline"
+    FENCING = "given up, and not yet certain that nobody will count it"
+    DONE = "counted by every stage"
+
+
+@dataclass(slots=True)
+class Job:
+    """One microbatch of the step, or one held-out batch."""
+
+    microbatch: int
+    work: Work
+    phase: Phase = Phase.WAITING
+    attempt: int = -1
+    path: list[Life] = field(default_factory=list)
+    launched_s: float = 0.0
+    not_before_s: float = float("-inf")
+    reason: str = ""
+    """Why the last attempt was given up."""
+
+
+class Flight:
+    """All jobs of one step."""
+
+    def __init__(self, jobs: list[Job], runs_s: deque[float]) -> None:
+        self._jobs = {job.microbatch: job for job in jobs}
+        self._runs_s = runs_s  # shared from step to step
+        self._deadline_s = _deadline_s(runs_s)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job is done."""
+        return all(job.phase is Phase.DONE for job in self._jobs.values())
+
+    def job(self, microbatch: int) -> Job | None:
+        """The job of a microbatch, if it is of this step."""
+        return self._jobs.get(microbatch)
+
+    def running(self, microbatch: int, attempt: int) -> Job | None:
+        """The job, if exactly this attempt of it is in the pipeline."""
+        job = self._jobs.get(microbatch)
+        current = job is not None and job.phase is Phase.RUNNING and job.attempt == attempt
+        return job if current else None
+
+    def launch(self, window: int, now_s: float) -> Job | None:
+        """Start the next attempt of the first job that may go, within the window."""
+        if sum(j.phase is Phase.RUNNING for j in self._jobs.values()) >= window:
+            return None
+        for job in self._jobs.values():
+            if job.phase is Phase.WAITING and job.not_before_s <= now_s:
+                job.phase, job.launched_s, job.path = Phase.RUNNING, now_s, []
+                job.attempt += 1
+                return job
+        return None
+
+    def finish(self, job: Job, now_s: float) -> None:
+        """Every stage has counted it."""
+        if job.phase is Phase.RUNNING:
+            self._runs_s.append(now_s - job.launched_s)
+        job.phase = Phase.DONE
+
+    def again(self, job: Job, now_s: float) -> None:
+        """Nobody will count the last attempt any more: it may be launched once more."""
+        delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** max(0, job.attempt - 1))
+        job.phase, job.not_before_s = Phase.WAITING, now_s + delay_s
+
+    def touched_by(self, gone: Life) -> list[Job]:
+        """The running jobs that went through a life."""
+        return [
+            j for j in self._jobs.values() if j.phase is Phase.RUNNING and gone in j.path
+        ]
+
+    def late(self, now_s: float) -> list[Job]:
+        """The running jobs that have been under way for too long."""
+        return [
+            j
+            for j in self._jobs.values()
+            if j.phase is Phase.RUNNING and now_s >= j.launched_s + self._deadline_s
+        ]
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When a job will be late, or may be launched again."""
+        late = [
+            j.launched_s + self._deadline_s
+            for j in self._jobs.values()
+            if j.phase is Phase.RUNNING
+        ]
+        retry = [
+            j.not_before_s
+            for j in self._jobs.values()
+            if j.phase is Phase.WAITING and j.not_before_s > now_s
+        ]
+        return min(late + retry, default=None)
+
+
+def runs_window() -> deque[float]:
+    """How long the last jobs took, empty at the start of a run."""
+    return deque(maxlen=MEASURED)
+
+
+def _deadline_s(runs_s: deque[float]) -> float:
+    if not runs_s:
+        return FIRST_DEADLINE_S
+    slow_s = sorted(runs_s)[int(0.95 * (len(runs_s) - 1))]
+    return min(DEADLINE_MAX_S, max(DEADLINE_MIN_S, DEADLINE_FACTOR * slow_s))

@@ -1,0 +1,97 @@
+"""Who serves which stage, in which life, and who is needed where.
+
+Units:   stages from 0; incarnations count up over the whole run, so no two lives share a number.
+Errors:  none; questions about lives that are over answer None.
+"""
+
+from dataclasses import dataclass, replace
+
+from p2pswarm.swarm.messages import MemberRecord
+from p2pswarm.swarm.view import Life
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One living incarnation."""
+
+    life: Life
+    address: str
+    stage: int
+    since: int
+    """The first step whose reduction reaches it."""
+    ready: bool
+
+    @property
+    def record(self) -> MemberRecord:
+        """As the views show it."""
+        return MemberRecord(
+            self.life.peer, self.address, self.stage, self.life.incarnation, self.ready
+        )
+
+
+class Membership:
+    """The living members; a peer has at most one life at a time."""
+
+    def __init__(self, stages: int) -> None:
+        self._stages = stages
+        self._members: dict[bytes, Member] = {}
+        self._incarnations = 0
+        self.number = 0
+        """Rises with every change: the number of the view."""
+
+    def admit(self, peer: bytes, address: str, stage: int | None, since: int) -> Member:
+        """Begin a life, where it was asked for or where the fewest serve."""
+        self._incarnations += 1
+        self.number += 1
+        where = stage if stage is not None and stage < self._stages else self._neediest()
+        member = Member(Life(peer, self._incarnations), address, where, since, ready=False)
+        self._members[peer] = member
+        return member
+
+    def make_ready(self, life: Life) -> Member:
+        """Let routers choose it."""
+        member = replace(self._members[life.peer], ready=True)
+        self._members[life.peer] = member
+        self.number += 1
+        return member
+
+    def end(self, life: Life) -> Member | None:
+        """End a life; None if it was over before."""
+        member = self.alive(life)
+        if member is not None:
+            del self._members[life.peer]
+            self.number += 1
+        return member
+
+    def alive(self, life: Life) -> Member | None:
+        """The member that lives this life."""
+        member = self._members.get(life.peer)
+        return member if member and member.life == life else None
+
+    def of_peer(self, peer: bytes) -> Member | None:
+        """The present life of a peer."""
+        return self._members.get(peer)
+
+    def ready(self, stage: int | None = None) -> list[Member]:
+        """Those who may be given microbatches, by peer id; of one stage or of all."""
+        return [m for m in self._in_order() if m.ready and stage in (None, m.stage)]
+
+    def waiting(self, stage: int | None = None) -> list[Member]:
+        """Those who are not ready yet, by peer id; of one stage or of all."""
+        return [m for m in self._in_order() if not m.ready and stage in (None, m.stage)]
+
+    def records(self) -> tuple[MemberRecord, ...]:
+        """Everybody, as the next view shows them."""
+        return tuple(m.record for m in self._in_order())
+
+    def bare_stages(self, at_least: int = 1) -> list[int]:
+        """The stages with fewer than `at_least` ready members."""
+        return [s for s in range(self._stages) if len(self.ready(s)) < at_least]
+
+    def _in_order(self) -> list[Member]:
+        return [self._members[peer] for peer in sorted(self._members)]
+
+    def _neediest(self) -> int:
+        """Fewest ready members first, then fewest members at all, then the first stage."""
+        serving = [(len(self.ready(s)) + len(self.waiting(s)), s) for s in range(self._stages)]
+        return min(serving)[1]

@@ -1,0 +1,65 @@
+"""The roster: a view is whole or it is not there."""
+
+import pytest
+
+from p2pswarm.ids import Address
+from p2pswarm.swarm.messages import VIEW_PART_MAX, MemberRecord, View
+from p2pswarm.swarm.view import Life, Roster, contact, life, parts
+
+
+def member(number: int, stage: int = 0, *, ready: bool = True) -> MemberRecord:
+    return MemberRecord(number.to_bytes(32), f"10.0.0.1:{number}", stage, number, ready)
+
+
+def test_a_view_shows_only_when_its_last_part_is_here():
+    members = tuple(member(n) for n in range(VIEW_PART_MAX + 5))
+    first, second = parts(1, members)
+    roster = Roster()
+
+    assert not roster.receive(second)
+    assert roster.members == ()
+    assert roster.receive(first)
+    assert roster.members == members
+
+
+def test_an_older_view_changes_nothing():
+    roster = Roster()
+    roster.receive(View(5, 0, 1, (member(1),)))
+
+    assert not roster.receive(View(4, 0, 1, (member(2),)))
+    assert not roster.receive(View(5, 0, 1, (member(2),)))
+    assert roster.members == (member(1),)
+
+
+def test_parts_of_an_overtaken_view_are_dropped():
+    roster = Roster()
+    roster.receive(View(6, 0, 2, (member(1),)))
+    roster.receive(View(7, 1, 2, (member(3),)))
+
+    assert not roster.receive(View(6, 1, 2, (member(2),)))
+    assert roster.receive(View(7, 0, 2, (member(4),)))
+    assert roster.members == (member(3), member(4))
+
+
+def test_only_the_ready_members_of_a_stage_are_offered():
+    roster = Roster()
+    roster.receive(View(1, 0, 1, (member(1), member(2, ready=False), member(3, stage=1))))
+
+    assert roster.ready(0) == (member(1),)
+    assert roster.record(member(2).peer) == member(2, ready=False)
+    assert roster.record(b"y" * 32) is None
+
+
+def test_an_empty_view_is_one_part():
+    roster = Roster()
+
+    assert roster.receive(parts(1, ())[0])
+    assert roster.members == ()
+
+
+def test_a_record_names_a_life_and_a_place_to_dial():
+    assert life(member(9)) == Life(member(9).peer, 9)
+    assert str(life(member(9))) == "aaaaaaaa#9"
+    assert contact(member(9)).address == Address("10.0.0.1", 9)
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        contact(MemberRecord(bytes(32), "nowhere", 0, 0, ready=True))
