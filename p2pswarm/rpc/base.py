@@ -11,10 +11,10 @@ Errors:  PathError, Late, Refused and PeerError as `errors.py` names them; a han
          that raises one of ours ends the other side's call with the same class.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.wire.codec import Message
@@ -78,14 +78,19 @@ class Exchange(Protocol):
         ...
 
 
-Answer = Callable[[PeerId, M], Awaitable[Message] | Message]
+Answer = Callable[[PeerId, M], Coroutine[Any, Any, Message] | Message]
 """Handles a call: who asks, the request -> the reply.
 
 A plain function answers at once and costs no task: right for a look into a table.
-A coroutine runs in a task of its own until its caller's deadline.
+A coroutine runs in a task of its own. It is cancelled at its caller's deadline, and
+when the caller gives up or its link is lost.
 """
-Converse = Callable[[Exchange, M], Awaitable[None]]
-"""Handles an exchange: it ends, well or with the error raised, when this returns."""
+Converse = Callable[[Exchange, M], Coroutine[Any, Any, None]]
+"""Handles an exchange: it ends, well or with the error raised, when this returns.
+
+When the other side fails, gives up or is lost, what waits on the exchange raises
+that; a handler that waits for something else then is cancelled, as at the deadline.
+"""
 
 
 class Rpc(Protocol):

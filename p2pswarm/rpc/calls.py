@@ -10,11 +10,13 @@ Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
 Errors:  BadMessage for bytes that are none of this.
 """
 
+import logging
 import math
 import struct
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from p2pswarm.errors import (
     BadChunk,
@@ -39,9 +41,15 @@ from p2pswarm.errors import (
 from p2pswarm.ids import PeerId
 from p2pswarm.wire.codec import Message, Range, Size, decode, encode, message
 
+log = logging.getLogger(__name__)
+
 DETAIL_CHARS = 200  # an error is one line
 RETRY_AFTER_MAX_S = 3600.0
 DEADLINE_MAX_MS = (1 << 32) - 1  # 49 days
+FRAME_BYTES_MAX = 60 * 1024  # what the transport takes in one piece
+RESET_GIVEN_UP = 16  # the caller does not want the answer any more
+RESET_LATE = 17  # the handler was stopped at the caller's deadline
+RESET_LEAVING = 18  # the handler was stopped because its process ends
 GOOD = b"\0"
 _OPENING = struct.Struct("<BI")
 
@@ -110,8 +118,9 @@ def error_of(status: int, failure: Failure) -> SwarmError:
 def pack_opening(kind: Kind, timeout_s: float | None, body: bytes) -> bytes:
     """The first frame of a stream; `body` is an encoded message."""
     if timeout_s is None:
-        return _OPENING.pack(kind, 0) + body
-    return _OPENING.pack(kind, min(max(math.ceil(timeout_s * 1e3), 1), DEADLINE_MAX_MS)) + body
+        return _fitting(_OPENING.pack(kind, 0) + body)
+    timeout_ms = min(max(math.ceil(timeout_s * 1e3), 1), DEADLINE_MAX_MS)
+    return _fitting(_OPENING.pack(kind, timeout_ms) + body)
 
 
 def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
@@ -125,9 +134,9 @@ def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
     return Kind(kind), timeout_ms / 1e3 if timeout_ms else None, request
 
 
-def pack_good(reply: Message) -> bytes:
+def pack_good(good: Message) -> bytes:
     """A frame that carries a message."""
-    return GOOD + encode(reply)
+    return _fitting(GOOD + encode(good))
 
 
 def pack_error(error: SwarmError) -> bytes:
@@ -135,16 +144,100 @@ def pack_error(error: SwarmError) -> bytes:
     return bytes((status_of(error),)) + encode(failure_of(error))
 
 
-def unpack(frame: bytes) -> Message:
-    """The message of a good frame; raises the error that another one carries."""
+def is_good(frame: bytes) -> bool:
+    """Whether a frame carries a message and not an error."""
+    return frame[:1] == GOOD
+
+
+def unpack_good(frame: bytes) -> Message:
+    """The message of a good frame."""
+    if not is_good(frame):
+        raise BadMessage("an error where a message was due")
+    return decode(memoryview(frame)[1:])
+
+
+def unpack_error(frame: bytes) -> SwarmError:
+    """The error of a frame that is not good."""
     if not frame:
         raise BadMessage("a frame without a status")
-    body = decode(memoryview(frame)[1:])
-    if frame[0] == 0:
-        return body
-    if not isinstance(body, Failure):
-        raise BadMessage(f"status {frame[0]} with a {type(body).__name__}")
-    raise error_of(frame[0], body)
+    failure = decode(memoryview(frame)[1:])
+    if not isinstance(failure, Failure):
+        raise BadMessage(f"status {frame[0]} with a {type(failure).__name__}")
+    return error_of(frame[0], failure)
+
+
+def reset_error(code: int) -> SwarmError:
+    """What a stream that the other side gave up means to whoever waits on it."""
+    if code < RESET_GIVEN_UP:
+        return Busy("the peer has too many streams open")
+    if code == RESET_LATE:
+        return Late("the peer stopped working on it at the deadline")
+    return Refused("the peer gave it up")
+
+
+def told(error: Exception, request: Message) -> SwarmError:
+    """What the caller hears of an error in a handler; one that is not ours is our bug."""
+    if isinstance(error, SwarmError):
+        return error
+    log.error("the handler of %s failed", type(request).__name__, exc_info=error)
+    return Refused("internal error")
+
+
+def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> bytes:
+    """The last frame of a call; a reply that cannot travel is our bug."""
+    if isinstance(outcome, SwarmError):
+        return pack_error(outcome)
+    try:
+        return pack_good(outcome)  # type: ignore[arg-type]  # None is a TypeError there
+    except (TypeError, ValueError) as error:
+        return pack_error(told(error, request))
+
+
+def _fitting(frame: bytes) -> bytes:
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ValueError(f"a message of {len(frame)} bytes is over {FRAME_BYTES_MAX}")
+    return frame
+
+
+class Inbox:
+    """What came on a stream and nobody has taken yet, in order; then how it ended."""
+
+    __slots__ = ("_items", "error", "over")
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        self.over = False
+        self.error: SwarmError | None = None
+
+    def put(self, item: object) -> None:
+        """Something came."""
+        self._items.append(item)
+
+    def finish(self, error: SwarmError | None) -> None:
+        """Nothing more will come; the first reason stands."""
+        if not self.over:
+            self.over = True
+            self.error = error
+
+    def clear(self) -> list[Any]:
+        """Take everything that waits: nobody will read it."""
+        items = list(self._items)
+        self._items.clear()
+        return items
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something to say."""
+        return bool(self._items) or self.over
+
+    def take(self) -> Any:
+        """The oldest item, or None when all is taken and the other side has finished well."""
+        if self._items:
+            return self._items.popleft()
+        if self.error is not None:
+            raise self.error
+        assert self.over
+        return None
 
 
 class Intake:

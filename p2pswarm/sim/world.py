@@ -7,7 +7,7 @@ rate. A lost packet shows as TCP shows it, as delay.
 
 Units:   seconds, bytes, bytes per second.
 Errors:  ValueError when the world is misused. Nothing here fails by itself.
-Source:  Dabek et al., "Vivaldi" (SIGCOMM 2004), for latency as a distance; RFC 6298 for RTO_LEAST_S.
+Source:  Dabek et al., "Vivaldi" (SIGCOMM 2004), for latency as a distance.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ class World:
     def __init__(self, seed: int, config: WorldConfig) -> None:
         self.seed = seed
         self.config = config
-        self.rng = random.Random(seed)
+        self.rng = random.Random(seed)  # noqa: S311  chance, not secrets
         self.hosts: dict[bytes, Host] = {}
         """By peer id, in the order of their coming."""
         self._at: dict[Address, Host] = {}

@@ -1,0 +1,1 @@
+"""The handlers that serve peers, counted and owned."""

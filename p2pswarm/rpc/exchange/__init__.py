@@ -1,0 +1,1 @@
+"""Exchanges over a link, apart from the calls so that each fits the eye."""

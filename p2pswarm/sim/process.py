@@ -1,0 +1,146 @@
+"""The processes that run on simulated hosts, and how one's bytes reach another.
+
+A process may end in two ways. After a power cut nobody is told: callers wait for
+their deadline, and whoever shares a link gives it up after `DEAD_AFTER_S`. When
+only the process dies, its host's kernel says so to all, at once.
+
+Units:   virtual seconds, bytes.
+Errors:  DialFailed, BadHandshake from `connect`.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Self, TypeVar
+
+from p2pswarm.errors import BadHandshake, DialFailed
+from p2pswarm.ids import Contact, PeerId
+from p2pswarm.sim.world import Host, World, WorldConfig
+
+DEAD_AFTER_S = 15.0  # silence that ends a link, as transport/config.py
+DIAL_S = 5.0  # until a dial without an answer fails, as transport/config.py
+
+
+class Process:
+    """What runs on one host."""
+
+    def __init__(self, population: "Population[Any]", host: Host) -> None:
+        self.population = population
+        self.world: World = population.world
+        self.host = host
+        self.contact = Contact(host.peer, host.address)
+        """Where this process stands in the simulated world."""
+        self.running = True
+        self.lost: dict[object, Callable[[float], None]] = {}
+        """Whom to tell when this process dies, and after how many seconds."""
+        self._links: dict[int, Process | None] = {}
+
+    def deliver(
+        self, target: Host, size_bytes: int, event: Callable[..., None], *args: Any
+    ) -> bool:
+        """Call `event` when bytes of ours have come to `target`; False if they never will."""
+        if not self.running:
+            return False
+        loop = asyncio.get_running_loop()
+        came_s = self.world.arrival_s(self.host, target, size_bytes, loop.time())
+        if came_s is None:
+            return False
+        loop.call_at(came_s, event, *args)
+        return True
+
+    def dial_s(self, target: Host) -> float:
+        """Seconds until a link to `target` is up; it is kept from now on."""
+        if not self.world.config.dial_rtts:
+            return 0.0
+        process = self.population.at(target)
+        linked = target.index in self._links and self._links[target.index] is process
+        self.note_link(target, process)
+        return 0.0 if linked else self.world.config.dial_rtts * 2 * self.way_s(target)
+
+    def note_link(self, other: Host, process: "Process | None") -> None:
+        """Keep a link to a process; the one used longest ago goes if there are too many."""
+        self._links.pop(other.index, None)  # to the end of the dict: the newest
+        self._links[other.index] = process
+        if len(self._links) > self.world.config.links_max:
+            del self._links[next(iter(self._links))]
+
+    def way_s(self, other: Host) -> float:
+        """Latency to another host."""
+        return self.world.one_way_s(self.host, other)
+
+    async def connect(self, to: Contact) -> Self:
+        """The process at a contact, once a link to it is up."""
+        host, meant = self.population.find(to)
+        if host is None or not self.world.connected(self.host, host):
+            await asyncio.sleep(DIAL_S)
+            raise DialFailed(f"{to.address} does not answer")
+        process = self.population.at(host)
+        await asyncio.sleep(2 * self.way_s(host) if not (meant and process) else self.dial_s(host))
+        if process is None or not process.running:
+            raise DialFailed(f"nobody listens at {to.address}")
+        if not meant:
+            raise BadHandshake(f"{to.address} is not {to.peer}")
+        return process  # type: ignore[no-any-return]  # all of a population are of one kind
+
+    def stop(self, *, silent: bool) -> None:
+        """End; those who talk with us are told or find out."""
+        self.running = False
+        for tell in tuple(self.lost.values()):
+            tell(DEAD_AFTER_S if silent else 0.0)
+        self.lost.clear()
+
+
+P = TypeVar("P", bound=Process)
+
+
+class Population(Generic[P]):
+    """All processes of a world."""
+
+    def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
+        self.world = World(seed, config or WorldConfig())
+        self._running: dict[int, P] = {}
+
+    def enter(self, peer: PeerId, at: tuple[float, float] | None) -> Host:
+        """The host of a new process: a new one, or the one it had."""
+        host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
+        if host.index in self._running:
+            self.kill(peer, silent=False)
+        host.alive = True
+        return host
+
+    def start(self, process: P) -> P:
+        """From now on this is what runs on its host."""
+        self._running[process.host.index] = process
+        return process
+
+    def kill(self, peer: PeerId, *, silent: bool = True) -> None:
+        """End a process; `silent` as a power cut is, else as SIGKILL is on a living host."""
+        host = self.world.hosts[peer.raw]
+        process = self._running.pop(host.index, None)
+        host.alive = not silent
+        if process is not None:
+            process.stop(silent=silent)
+
+    def find(self, to: Contact) -> tuple[Host | None, bool]:
+        """The host at an address, and whether it is the peer that was meant."""
+        if to.peer is not None:
+            host = self.world.hosts.get(to.peer.raw)
+            if host is not None and host.address == to.address:
+                return host, True
+        return self.world.at(to.address), to.peer is None
+
+    def at(self, host: Host) -> P | None:
+        """What runs there."""
+        return self._running.get(host.index)
+
+    def partition(self, *islands: Iterable[PeerId]) -> None:
+        """Cut the world into these islands; see `World.partition`."""
+        self.world.partition(*islands)
+
+    def heal(self) -> None:
+        """One world again."""
+        self.world.heal()
+
+    @property
+    def digest(self) -> str:
+        """Equal for two runs that sent the same bytes at the same times."""
+        return self.world.digest
