@@ -31,14 +31,16 @@ class Sink(ServicerBase):
     """Takes tensors and small calls."""
 
     async def rpc_push(
-        self, requests: AsyncIterator[runtime_pb2.ExpertRequest], context: P2PContext
+        self, requests: AsyncIterator[runtime_pb2.ExpertRequest], _: P2PContext
     ) -> AsyncIterator[runtime_pb2.ExpertResponse]:
+        """Take one tensor in parts; tell its size when it is a tensor again."""
         tensors = await deserialize_tensor_stream(amap_in_executor(lambda r: r.tensors, requests))
         yield runtime_pb2.ExpertResponse(tensors=[runtime_pb2.Tensor(chunks=tensors[0].nbytes)])
 
     async def rpc_echo(
-        self, request: runtime_pb2.ExpertUID, context: P2PContext
+        self, request: runtime_pb2.ExpertUID, _: P2PContext
     ) -> runtime_pb2.ExpertUID:
+        """Say the same."""
         return request
 
 
@@ -84,7 +86,7 @@ async def link(server: list[str] | None) -> None:
     await p2p.shutdown()
 
 
-async def holds(dht: DHT, node: DHTNode, keys: list[str]) -> list[bool]:
+async def holds(_: DHT, node: DHTNode, keys: list[str]) -> list[bool]:
     """Which keys a peer could answer for without asking anybody."""
     ids = [DHTID.generate(source=key) for key in keys]
     local = (node.protocol.storage, node.protocol.cache)

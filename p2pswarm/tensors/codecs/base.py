@@ -98,7 +98,8 @@ def expect_bytes(codec: str, told: int, right: int) -> None:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """A contiguous CPU tensor's memory as bytes, without a copy."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # 0 or 1 values have any stride
+    return flat.view(torch.uint8).numpy().data
 
 
 def on_host(tensor: Tensor) -> Tensor:
