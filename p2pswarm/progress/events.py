@@ -118,8 +118,8 @@ def to_line(event: Event) -> str:
 
 def from_line(line: str) -> Event:
     """Read what `to_line` wrote."""
-    fields: Any = json.loads(line)
     try:
+        fields: Any = json.loads(line)
         kind = KINDS[fields.pop("event")]
         if "tally" in fields:
             fields["tally"] = Tally(**fields["tally"])
@@ -128,5 +128,5 @@ def from_line(line: str) -> Event:
         if "stages" in fields:
             fields["stages"] = tuple(fields["stages"])
         return kind(**fields)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no event of a run: {line[:80]!r}") from error

@@ -1,0 +1,16 @@
+"""A node that only keeps its part of the DHT: others join through it.
+
+Units:   none.
+Errors:  none of its own.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from p2pswarm.roles.ground import Ground
+
+
+async def run(_ground: Ground, leaving: asyncio.Event, _say: Callable[[str], None]) -> int:
+    """Stay until asked to leave."""
+    await leaving.wait()
+    return 0
