@@ -50,6 +50,8 @@ class Endpoint:
 
     on_event: Callable[[Link, StreamEvent], None]
     """Told everything that happens on links, from inside the event loop."""
+    announced: Address | None
+    """Where others dial us, if that is not to be told from where we listen."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
+        self.announced = None
 
     @property
     def peer_id(self) -> PeerId:
@@ -85,6 +88,8 @@ class Endpoint:
     @property
     def contact(self) -> Contact:
         """Ourselves, as others should dial us."""
+        if self.announced is not None:
+            return Contact(self.peer_id, self.announced)
         if not self._listeners:
             return Contact(self.peer_id, Address(self._observed_host or "127.0.0.1", 0))
         at = self._listeners[0].address
@@ -275,7 +280,7 @@ class Endpoint:
         return link
 
     def _introduction(self, remote: Address) -> bytes:
-        port = self._listeners[0].address.port if self._listeners else 0
+        port = self.contact.address.port
         return encode(Introduction(self._incarnation, port, remote.host))
 
     async def _join(self, link: Link, number: int) -> None:
