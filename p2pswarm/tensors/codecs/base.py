@@ -1,8 +1,7 @@
 """What a codec is, and how torch memory is seen as bytes.
 
 Bytes and tensors share memory wherever they can: a contiguous CPU tensor is sent
-from where it lies, and a received one is filled where it will stay. A tensor on
-another device is copied through pinned host memory, once each way.
+from where it lies, and a received one is filled where it will stay.
 
 Units:   bytes; little-endian on the wire, as every machine torch runs on.
 Errors:  ValueError when we are asked for what cannot be encoded; BadMessage for a peer's bytes.
@@ -100,17 +99,3 @@ def bytes_of(tensor: Tensor) -> memoryview:
     """A contiguous CPU tensor's memory as bytes, without a copy."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # 0 or 1 values have any stride
     return flat.view(torch.uint8).numpy().data
-
-
-def on_host(tensor: Tensor) -> Tensor:
-    """The tensor, contiguous, on the CPU: itself if it is so already."""
-    tensor = tensor.detach().contiguous()
-    if tensor.device.type == "cpu":
-        return tensor
-    host = host_memory(tensor.shape, tensor.dtype, tensor.device)
-    return host.copy_(tensor)  # blocks until the bytes are here
-
-
-def host_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Uninitialised CPU memory, pinned where `device` copies faster from such."""
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")

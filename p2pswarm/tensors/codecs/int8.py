@@ -25,9 +25,8 @@ from p2pswarm.tensors.codecs.base import (
     Room,
     bytes_of,
     expect_bytes,
-    host_memory,
-    on_host,
 )
+from p2pswarm.tensors.codecs.device import host_memory, on_host
 from p2pswarm.tensors.meta import TENSOR_BYTES_MAX, Layout
 
 BLOCK_VALUES = 256

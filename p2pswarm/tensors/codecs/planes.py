@@ -27,9 +27,8 @@ from p2pswarm.tensors.codecs.base import (
     Codec,
     Room,
     bytes_of,
-    host_memory,
-    on_host,
 )
+from p2pswarm.tensors.codecs.device import host_memory, on_host
 from p2pswarm.tensors.meta import VALUE_BYTES, Layout
 
 # Level 1 with nearly no search: in planes of floats a match is an accident that costs more than

@@ -15,9 +15,8 @@ from p2pswarm.tensors.codecs.base import (
     Room,
     bytes_of,
     expect_bytes,
-    host_memory,
-    on_host,
 )
+from p2pswarm.tensors.codecs.device import host_memory, on_host
 from p2pswarm.tensors.meta import Layout
 
 

@@ -1,0 +1,104 @@
+"""What each codec makes of Gaussian values: bytes, speed and error.
+
+    python bench/codecs.py [--mib 64] [--device cuda] [--json FILE]
+
+Speed is of the tensor's own bytes, the best of several rounds, on one thread.
+Decoding is counted from the announcement to the tensor, memory for it included.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from p2pswarm.tensors.codecs.base import TORCH, Codec
+from p2pswarm.tensors.codecs.registry import CODECS, encode, room
+from p2pswarm.tensors.meta import Dtype
+
+ROUNDS = 7
+DTYPES = (Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT64)
+IN_PLACE_MB_PER_S = 1e6  # past any memory: nothing was copied
+
+
+def best_s(work: Any, device: torch.device) -> float:
+    """Seconds of the fastest round."""
+    taken_s = []
+    for _ in range(ROUNDS):
+        begin_s = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken_s.append(time.perf_counter() - begin_s)
+    return min(taken_s)
+
+
+def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
+    """One row of the table."""
+    parcel = encode(tensor, codec.name, inline_bytes=0)
+    place = room(parcel.meta, tensor.device)
+    place.buffer[:] = parcel.data
+    error = (place.finish().double() - tensor.double()).abs()
+
+    def decode() -> None:
+        fresh = room(parcel.meta, tensor.device)
+        if codec.heavy:
+            fresh.buffer[:] = parcel.data  # zstd and the check of scales want true bytes
+        fresh.finish()
+
+    encode_s = best_s(lambda: encode(tensor, codec.name, inline_bytes=0), tensor.device)
+    decode_s = best_s(decode, tensor.device)
+    return {
+        "codec": codec.name,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "device": tensor.device.type,
+        "bytes": tensor.nbytes,
+        "ratio": tensor.nbytes / parcel.meta.encoded_bytes,
+        "encode_mb_per_s": tensor.nbytes / encode_s / 1e6,
+        "decode_mb_per_s": tensor.nbytes / decode_s / 1e6,
+        "error_max": error.max().item() / tensor.double().abs().max().item(),
+        "error_rms": (error.square().mean().sqrt() / tensor.double().std()).item(),
+    }
+
+
+def shown(rate_mb_per_s: float) -> str:
+    return "in place" if rate_mb_per_s > IN_PLACE_MB_PER_S else f"{rate_mb_per_s:,.0f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mib", type=int, default=64, help="size of each tensor")
+    parser.add_argument("--device", default="cpu", help="where the tensors live: cpu or cuda")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device here: use --device cpu", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+
+    rows = []
+    print(f"{'codec':12} {'dtype':9} {'ratio':>6} {'encode MB/s':>12} {'decode MB/s':>12}", end=" ")
+    print(f"{'max error':>10} {'rms error':>10}   relative to the largest value, to the spread")
+    for dtype in DTYPES:
+        kind = TORCH[dtype]
+        values = (args.mib << 20) // torch.empty(0, dtype=kind).element_size()
+        rng = torch.Generator(device).manual_seed(0)
+        tensor = torch.randn(values, generator=rng, device=device).to(kind)
+        for codec in (c for c in CODECS if dtype in c.dtypes):
+            row = measure(codec, tensor)
+            rows.append(row)
+            speeds = (shown(row["encode_mb_per_s"]), shown(row["decode_mb_per_s"]))
+            print(f"{row['codec']:12} {row['dtype']:9} {row['ratio']:6.2f}", end=" ")
+            print(f"{speeds[0]:>12} {speeds[1]:>12}", end=" ")
+            print(f"{row['error_max']:10.1e} {row['error_rms']:10.1e}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
