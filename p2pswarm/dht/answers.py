@@ -1,0 +1,68 @@
+"""What we answer to others, from our table and our store; nothing here waits.
+
+Units:   `_ms` milliseconds since 1970 on the wall clock.
+Errors:  none: a request that passed the codec has an answer.
+"""
+
+from p2pswarm.dht.messages import (
+    PAGE_BYTES,
+    RECORDS_MAX,
+    Circle,
+    Find,
+    Found,
+    Get,
+    Got,
+    Hello,
+    Record,
+    Store,
+    Stored,
+    Welcome,
+    circle,
+)
+from p2pswarm.dht.store import RecordStore
+from p2pswarm.dht.table import Table
+from p2pswarm.ids import PeerId
+
+NOBODY = Circle(b"", ())
+
+
+class Answers:
+    """Speaks for one node."""
+
+    def __init__(self, own: PeerId, home: str, table: Table, store: RecordStore) -> None:
+        self._own = own
+        self._home = home
+        self._table = table
+        self._store = store
+
+    def hello(self, peer: PeerId, request: Hello) -> Welcome:
+        """Who we are, and whom the newcomer should meet."""
+        return Welcome(self._own.raw, self._home, self._near(request.target, peer))
+
+    def find(self, peer: PeerId, request: Find) -> Found:
+        """The closest we know."""
+        return Found(self._near(request.target, peer))
+
+    def get(self, peer: PeerId, request: Get, now_ms: int) -> Got:
+        """The records we have, or the closest we know, or both if both are wanted."""
+        records: list[Record] = []
+        left_bytes, more = PAGE_BYTES, False
+        for record in self._store.read(request.key, now_ms, request.after):
+            left_bytes -= record.size_bytes
+            if left_bytes < 0 or len(records) == RECORDS_MAX:
+                more = True
+                break
+            records.append(record)
+        near = NOBODY if records and not request.closer else self._near(request.key, peer)
+        return Got(tuple(records), more, near)
+
+    def store(self, peer: PeerId, request: Store, now_ms: int) -> Stored:
+        """Keep what may be kept."""
+        offer = self._store.offer
+        return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
+
+    def _near(self, target: bytes, asker: PeerId) -> Circle:
+        """The k closest to `target`, without the one who asks."""
+        k = self._table.config.k
+        near = self._table.nearest(target, k + 1)
+        return circle([(each.raw, each.home) for each in near if each.raw != asker.raw][:k])

@@ -1,0 +1,1 @@
+"""The pump of the DHT: machines say whom to ask, this asks."""

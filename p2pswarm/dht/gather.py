@@ -1,0 +1,124 @@
+"""Getting the records of a key: a lookup that asks `Get` and merges what is true of it.
+
+For soft state the first holder's answer is enough. Where more is at stake a quorum of
+holders is heard and the newest record of each subkey wins. Who answered with less
+than the whole is told who should know better: `repairs`.
+
+Units:   seconds on the caller's monotonic clock; `_ms` on the wall clock.
+Errors:  BadMessage for a reply that is none to `Get`, or carries a record that it should not.
+Source:  go-libp2p-kad-dht `searchValueQuorum` and its correction of stale holders.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.lookup import Lookup
+from p2pswarm.dht.messages import Get, Got, Record, contacts_in
+from p2pswarm.dht.quest import Ask
+from p2pswarm.dht.records import Proofs, merge
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Contact
+from p2pswarm.wire.codec import Message
+
+PAGES_MAX = 64  # of one holder: 3 MiB, or 8,192 subkeys
+REPAIRS_MAX = 2  # holders put right by one get; the next reader finds the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to get, and how."""
+
+    request: Get
+    quorum: int
+    """Holders to hear before the answer is given."""
+    wall_less_loop_s: float
+    """What to add to the loop's time for the time of day."""
+
+
+class Gather:
+    """A `Quest` for the records of one key."""
+
+    def __init__(self, lookup: Lookup, wish: Wish, config: DhtConfig, proofs: Proofs) -> None:
+        self.records: dict[bytes, Record] = {}
+        """The newest by subkey."""
+        self.lookup = lookup
+        self._wish = wish
+        self._config = config
+        self._proofs = proofs
+        self._heard: dict[Contact, dict[bytes, Record]] = {}
+        """What each of those who answered has."""
+        self._next: list[Ask] = []
+        self._paging: dict[Contact, int] = {}
+
+    @property
+    def ready(self) -> bool:
+        """The answer can be given."""
+        return self.finished
+
+    @property
+    def finished(self) -> bool:
+        """A quorum was heard, or all who should know were."""
+        return self.lookup.finished
+
+    def asks(self, now_s: float) -> list[Ask]:
+        """See `Quest`."""
+        further, self._next = self._next, []
+        return further + [Ask(each, self._wish.request) for each in self.lookup.asks(now_s)]
+
+    def took(self, contact: Contact, reply: Message, now_s: float) -> None:
+        """See `Quest`."""
+        if not isinstance(reply, Got):
+            raise BadMessage(f"{type(reply).__name__} is no answer to Get")
+        now_ms = int(1000 * (now_s + self._wish.wall_less_loop_s))
+        sound = [record for record in reply.records if self._sound(record, now_ms)]
+        told = self._heard.setdefault(contact, {})
+        merge(told, sound)
+        merge(self.records, sound)
+        pages = self._paging.get(contact, 0) + 1
+        self._paging[contact] = pages
+        if reply.more and reply.records and pages < PAGES_MAX and not self.finished:
+            after = reply.records[-1].subkey
+            self._next.append(Ask(contact, replace(self._wish.request, after=after)))
+            return
+        assert contact.peer is not None
+        self.lookup.answered(contact.peer.raw, contacts_in(reply.circle))
+        if sum(1 for held in self._heard.values() if held) >= self._wish.quorum:
+            self.lookup.stop()
+
+    def _sound(self, record: Record, now_ms: int) -> bool:
+        """Whether a record may be believed; raises BadMessage if its sender may not be."""
+        latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
+        if record.key != self._wish.request.key or record.expires_ms > latest_ms:
+            raise BadMessage("a record of another key, or one that would last too long")
+        if not self._proofs.holds(record):
+            raise BadMessage("a record that its publisher did not sign")
+        return record.expires_ms > now_ms
+
+    def failed(self, contact: Contact) -> None:
+        """See `Quest`."""
+        assert contact.peer is not None
+        self.lookup.failed(contact.peer.raw)
+
+    def next_deadline_s(self) -> float:
+        """See `Quest`."""
+        return self.lookup.next_deadline_s()
+
+    def on_deadline(self, now_s: float) -> None:
+        """See `Quest`."""
+        self.lookup.on_deadline(now_s)
+
+    def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
+        """Those closest to the key who answered without what we now know, and what they lack."""
+        if not self.records:
+            return
+        nearest = self.lookup.closest(self._config.replicas)
+        repaired = 0
+        for contact in nearest:
+            told = self._heard.get(contact)
+            if told is None:
+                continue
+            lacking = [r for r in self.records.values() if told.get(r.subkey) != r]
+            if lacking and repaired < REPAIRS_MAX:
+                repaired += 1
+                yield contact, lacking

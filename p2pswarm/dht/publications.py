@@ -1,0 +1,66 @@
+"""What we ourselves keep in the DHT: it expires unless it is published again in time.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  ValueError when we publish more than any peer's quota would let us.
+"""
+
+import random
+from dataclasses import dataclass
+
+from p2pswarm.dht.config import DhtConfig
+
+REPUBLISH_SHARE = 1 / 3  # of the time to live: two republications may fail
+
+
+@dataclass(slots=True)
+class Publication:
+    """A value of ours."""
+
+    key: bytes
+    subkey: bytes
+    value: bytes
+    seq: int
+    ttl_s: float
+    due_s: float
+    """When it is to be published again."""
+
+
+class Publications:
+    """Our values by key and subkey."""
+
+    def __init__(self, config: DhtConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._ours: dict[tuple[bytes, bytes], Publication] = {}
+
+    def __len__(self) -> int:
+        return len(self._ours)
+
+    def keep(self, publication: Publication, now_s: float) -> None:
+        """Publish this again and again, in place of what was there before."""
+        place = publication.key, publication.subkey
+        most = self._config.records_per_publisher
+        if place not in self._ours and len(self._ours) >= most:
+            raise ValueError(f"{most} values are published already: withdraw some of them")
+        self._ours[place] = publication
+        self._postpone(publication, now_s)
+
+    def withdraw(self, key: bytes, subkey: bytes) -> None:
+        """Let a value expire."""
+        self._ours.pop((key, subkey), None)
+
+    def due(self, now_s: float) -> list[Publication]:
+        """Those to publish now; each is due again after about a third of its time to live."""
+        due = [each for each in self._ours.values() if each.due_s <= now_s]
+        for publication in due:
+            self._postpone(publication, now_s)
+        return due
+
+    def next_due_s(self) -> float:
+        """When the first is due; inf if there is none."""
+        return min((each.due_s for each in self._ours.values()), default=float("inf"))
+
+    def _postpone(self, publication: Publication, now_s: float) -> None:
+        jitter = self._config.jitter
+        pause_s = publication.ttl_s * REPUBLISH_SHARE
+        publication.due_s = now_s + pause_s * self._rng.uniform(1 - jitter, 1 + jitter)

@@ -1,0 +1,73 @@
+"""The addresses we were started with, and when to greet them again.
+
+A swarm that started in two halves, because its seeds could not see each other then,
+stays in two halves unless somebody asks the other seeds again (hivemind #624). So all
+are greeted for a while after the start, and then one at random for ever.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  none.
+"""
+
+import random
+from collections.abc import Iterable
+
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.ids import Address, Contact, PeerId
+
+SEEDS_MAX = 64  # more entry points help nobody, and each is greeted by every newcomer
+
+
+class Seeds:
+    """Entry points, ourselves excepted."""
+
+    def __init__(self, own: Contact, config: DhtConfig, rng: random.Random) -> None:
+        self._own = own
+        self._config = config
+        self._rng = rng
+        self._peers: dict[Address, PeerId | None] = {}
+        self._start_s = 0.0
+        self._due_s = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def start(self, contacts: Iterable[Contact], now_s: float) -> list[Contact]:
+        """Take the seeds and say whom to greet first: all at once."""
+        for contact in contacts:
+            ours = contact.address == self._own.address or contact.peer == self._own.peer
+            if not ours and len(self._peers) < SEEDS_MAX:
+                self._peers[contact.address] = contact.peer
+        self._start_s = now_s
+        self._postpone(now_s)
+        return self._all()
+
+    def learned(self, address: Address, peer: PeerId | None) -> None:
+        """Who answered there; None if nobody did."""
+        if address in self._peers:
+            self._peers[address] = peer
+
+    def is_us(self, address: Address) -> None:
+        """That seed turned out to be ourselves, under another name."""
+        self._peers.pop(address, None)
+
+    def due(self, now_s: float) -> list[Contact]:
+        """Whom to greet now."""
+        if now_s < self._due_s or not self._peers:
+            return []
+        everybody = self._all()
+        young = now_s <= self._start_s + self._config.seeds_all_s
+        self._postpone(now_s)
+        return everybody if young else [self._rng.choice(everybody)]
+
+    def next_due_s(self) -> float:
+        """When to greet next; inf without seeds."""
+        return self._due_s if self._peers else float("inf")
+
+    def _all(self) -> list[Contact]:
+        return [Contact(peer, address) for address, peer in self._peers.items()]
+
+    def _postpone(self, now_s: float) -> None:
+        config = self._config
+        young = now_s < self._start_s + config.seeds_all_s
+        pause_s = config.seeds_all_every_s if young else config.seeds_one_every_s
+        self._due_s = now_s + pause_s * self._rng.uniform(1 - config.jitter, 1 + config.jitter)

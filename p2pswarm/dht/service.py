@@ -1,0 +1,299 @@
+"""The DHT of one node: publish a value, get what others published, find peers.
+
+What is asked of whom is for the machines to say (`lookup.py`, `gather.py`,
+`placement.py`); here they are joined with the table, the store and the network.
+
+Units:   seconds on the loop's clock; `_ms` milliseconds since 1970 on the wall clock.
+Errors:  NoRoute, Refused and Unusable as told at each method; ValueError when we are misused.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.answers import Answers
+from p2pswarm.dht.asking.service import Asker, Drive
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.gather import Gather, Wish
+from p2pswarm.dht.lookup import Aim, Lookup
+from p2pswarm.dht.messages import (
+    Find,
+    Found,
+    Get,
+    Got,
+    Hello,
+    Ping,
+    Pong,
+    Record,
+    Store,
+    Stored,
+    Welcome,
+    contact_of,
+)
+from p2pswarm.dht.outbox import Parcel
+from p2pswarm.dht.pace import Pace
+from p2pswarm.dht.placement import Placement, Spread
+from p2pswarm.dht.publications import Publication, Publications
+from p2pswarm.dht.records import Proofs, sign
+from p2pswarm.dht.store import RecordStore, Verdict
+from p2pswarm.dht.table import Table
+from p2pswarm.dht.upkeep.service import NAP_S, Upkeep
+from p2pswarm.errors import NoRoute, Refused, Unusable
+from p2pswarm.ids import Contact, PeerId
+from p2pswarm.rpc.base import Rpc
+
+EXPIRE_EVERY_S = 10.0  # reads check the time themselves; this only frees memory
+REPUBLISH_TOGETHER = 16  # records of ours that are placed again at once
+MISSES_MAX = 4096  # keys remembered as not found
+
+
+class Dht:
+    """One node's part in the DHT. Use it as a context manager: it owns its tasks."""
+
+    def __init__(
+        self,
+        rpc: Rpc,
+        identity: Identity,
+        config: DhtConfig,
+        rng: random.Random,
+        wall_s: Callable[[], float],
+    ) -> None:
+        """`rpc` must be listening already if we are a server; `wall_s` tells seconds since 1970."""
+        peer = identity.peer_id
+        self.config = config
+        self.table = Table(peer, config)
+        self.pace = Pace(config)
+        self._identity = identity
+        self._wall_s = wall_s
+        self._proofs = Proofs()
+        self.store = RecordStore(peer, config, self._proofs)
+        self._contact = Contact(peer, rpc.contact.address)
+        self._asker = Asker(self._contact, rpc, self.table, self.pace, self._keep)
+        self._answers = Answers(peer, self._asker.home, self.table, self.store)
+        self._upkeep = Upkeep(self._contact, self._asker, self.table, self.pace, rng)
+        self._publications = Publications(config, rng)
+        self._gets: dict[tuple[bytes, int], tuple[Drive, Gather]] = {}
+        self._misses: dict[bytes, float] = {}
+        self._seq = 0
+        if config.server:
+            self._serve(rpc)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every request under way; whoever waits for one is cancelled."""
+        await self._asker.close()
+
+    async def bootstrap(self, seeds: Sequence[Contact]) -> None:
+        """Join through any of the seeds, all greeted at once; see `Upkeep.bootstrap`."""
+        await self._upkeep.bootstrap(seeds)
+
+    async def maintain(self) -> None:
+        """Upkeep, until cancelled: seeds, our own values, stale buckets, expired records."""
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._upkeep.greet_seeds())
+            loops.create_task(self._upkeep.refresh())
+            loops.create_task(self._republish())
+            loops.create_task(self._expire())
+
+    async def closest(self, key: bytes) -> list[Contact]:
+        """The k servers closest to a key, closest first; the last of them perhaps dead."""
+        return await self._upkeep.search(key)
+
+    def _now_ms(self) -> int:
+        return int(1000 * self._wall_s())
+
+    # Publishing
+
+    async def put(
+        self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, *, republish: bool = True
+    ) -> int:
+        """Publish a value of ours for `ttl_s`, and again in time unless told otherwise.
+
+        Returns how many peers have it so far. Raises NoRoute if nobody could be asked,
+        Refused if nobody would keep it, Unusable if our clock is to blame.
+        """
+        if not 0 < ttl_s <= self.config.ttl_most_s:
+            raise ValueError(f"a value lives up to {self.config.ttl_most_s:g} s, not {ttl_s}")
+        now_s = asyncio.get_running_loop().time()
+        self._seq = max(self._seq + 1, self._now_ms())
+        publication = Publication(key, subkey, value, self._seq, ttl_s, now_s)
+        record = self._signed(publication)
+        if republish:
+            self._publications.keep(publication, now_s)
+        placement = await self._place(record, waited_for=True)
+        if placement.holders:
+            return placement.holders
+        refusals = sorted({Verdict(v).name for v in placement.refusals if v in list(Verdict)})
+        if {"EXPIRED", "FUTURE"} & set(refusals):
+            raise Unusable("the clocks of other peers differ by minutes: set this machine's right")
+        if refusals:
+            raise Refused(f"nobody would keep the value: {', '.join(refusals)}")
+        raise NoRoute("nobody could be reached to keep the value")
+
+    def withdraw(self, key: bytes, subkey: bytes) -> None:
+        """Publish a value no more; it is gone when its time to live is over."""
+        self._publications.withdraw(key, subkey)
+
+    def _signed(self, p: Publication) -> Record:
+        expires_ms = self._now_ms() + int(1000 * p.ttl_s)
+        return sign(self._identity, p.key, p.subkey, p.value, p.seq, expires_ms)
+
+    async def _place(self, record: Record, *, waited_for: bool) -> Placement:
+        """Store a record with those closest to its key, ourselves perhaps among them."""
+        config = self.config
+        self._misses.pop(record.key, None)
+        candidates = await self._holders(record.key)
+        success = config.replicas_success if waited_for else 0
+        calm = self.pace.failure_share <= config.calm_share
+        spread = Spread(
+            replicas=config.replicas,
+            success=success,
+            first=success if calm or not waited_for else config.replicas,
+            patience_s=config.lookup_s,
+        )
+        placement = Placement(record, self._asker.home, candidates, spread, self.pace)
+        await self._asker.drive(placement).wait()
+        return placement
+
+    async def _holders(self, key: bytes) -> list[Contact]:
+        """The k closest to a key, ourselves included if we are one of them."""
+        k, replicas = self.config.k, self.config.replicas
+        near = self.table.nearest(key, k)
+        now_s = asyncio.get_running_loop().time()
+        if self.table.sure(key, near[:replicas], replicas, now_s):
+            found = [each.contact for each in near]
+        else:
+            found = await self._upkeep.search(key)
+        if self.config.server:
+            ours = self._identity.peer_id.distance(key)
+            distances = [each.peer.distance(key) for each in found if each.peer]
+            at = next((i for i, other in enumerate(distances) if other > ours), len(distances))
+            found.insert(at, self._contact)
+        return found[:k]
+
+    async def _republish(self) -> None:
+        while True:
+            await asyncio.sleep(NAP_S)
+            due = self._publications.due(asyncio.get_running_loop().time())
+            for start in range(0, len(due), REPUBLISH_TOGETHER):
+                async with asyncio.TaskGroup() as group:
+                    for publication in due[start : start + REPUBLISH_TOGETHER]:
+                        record = self._signed(publication)
+                        group.create_task(self._place(record, waited_for=False))
+
+    # Getting
+
+    async def get(self, key: bytes, quorum: int = 1) -> dict[bytes, Record]:
+        """The newest records of a key by subkey; empty if there are none.
+
+        With a quorum of 1 the first holder's answer is taken, ours if we are one. More are
+        heard, and their answers merged, where it matters that nothing is missing.
+        """
+        if quorum == 1 and (records := self._held(key)):
+            return records
+        under_way = self._gets.get((key, quorum))
+        if under_way is None:
+            now_s = asyncio.get_running_loop().time()
+            if self._misses.get(key, now_s) > now_s:
+                return {}
+            under_way = self._gather(key, quorum, now_s)
+        drive, gather = under_way
+        await drive.wait()
+        return dict(gather.records)
+
+    def _held(self, key: bytes) -> dict[bytes, Record]:
+        """What we hold ourselves, if we are among those who should."""
+        if key not in self.store:
+            return {}
+        near = self.table.nearest(key, self.config.replicas)
+        if len(near) == self.config.replicas:
+            farthest = near[-1].number ^ int.from_bytes(key)
+            if self._identity.peer_id.distance(key) > farthest:
+                return {}
+        return {record.subkey: record for record in self.store.read(key, self._now_ms())}
+
+    def _gather(self, key: bytes, quorum: int, now_s: float) -> tuple[Drive, Gather]:
+        config = self.config
+        near = self.table.nearest(key, config.k)
+        sure = self.table.sure(key, near[: config.replicas], config.replicas, now_s)
+        aim = Aim(
+            width=config.k,
+            settle=config.replicas,
+            patience_s=config.lookup_s,
+            first=quorum if sure else config.alpha_lossy,
+            choice=config.replicas_success if sure else 1,
+        )
+        lookup = Lookup(key, self._identity.peer_id.raw, aim, self.pace, now_s)
+        lookup.learned([each.contact for each in near])
+        request = Get(self._asker.home, key, b"", quorum > 1, 0)
+        wish = Wish(request=request, quorum=quorum, wall_less_loop_s=self._wall_s() - now_s)
+        gather = Gather(lookup, wish, config, self._proofs)
+        drive = self._asker.drive(gather, lambda: self._gathered(key, quorum, gather))
+        if not gather.finished:
+            self._gets[key, quorum] = drive, gather
+        return drive, gather
+
+    def _gathered(self, key: bytes, quorum: int, gather: Gather) -> None:
+        """Remember what is not there, and put right who should have had it."""
+        self._gets.pop((key, quorum), None)
+        self._misses.pop(key, None)
+        if not gather.records:
+            now_s = asyncio.get_running_loop().time()
+            self._misses[key] = now_s + self.config.negative_s
+            if len(self._misses) > MISSES_MAX:
+                del self._misses[next(iter(self._misses))]
+        for contact, records in gather.repairs():
+            for record in records:
+                self._asker.post(contact, Parcel(record, None))
+
+    # Answering
+
+    def _serve(self, rpc: Rpc) -> None:
+        rpc.answer(Hello, self._on_hello)
+        rpc.answer(Find, self._on_find)
+        rpc.answer(Get, self._on_get)
+        rpc.answer(Store, self._on_store)
+        rpc.answer(Ping, self._on_ping)
+
+    def _met(self, peer: PeerId, home: str) -> None:
+        """Who asks us, and says where it can be dialled, is a server we have met."""
+        if home:
+            self._asker.met(contact_of(peer.raw, home))
+
+    def _on_hello(self, peer: PeerId, request: Hello) -> Welcome:
+        self._met(peer, request.home)
+        return self._answers.hello(peer, request)
+
+    def _on_find(self, peer: PeerId, request: Find) -> Found:
+        self._met(peer, request.home)
+        return self._answers.find(peer, request)
+
+    def _on_get(self, peer: PeerId, request: Get) -> Got:
+        self._met(peer, request.home)
+        return self._answers.get(peer, request, self._now_ms())
+
+    def _on_store(self, peer: PeerId, request: Store) -> Stored:
+        self._met(peer, request.home)
+        for record in request.records:
+            self._misses.pop(record.key, None)
+        return self._keep(peer, request)
+
+    def _keep(self, peer: PeerId, request: Store) -> Stored:
+        return self._answers.store(peer, request, self._now_ms())
+
+    def _on_ping(self, peer: PeerId, request: Ping) -> Pong:
+        self._met(peer, request.home)
+        return Pong()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_EVERY_S)
+            self.store.expire(self._now_ms())

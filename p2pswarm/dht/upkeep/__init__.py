@@ -1,0 +1,1 @@
+"""How a node gets into the DHT and stays in it."""
