@@ -244,6 +244,7 @@ class LinkRpc:
                 self._on_stream(link, event)
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
+            self._ended(link, error)
             link.close()
 
     def _on_stream(self, link: Link, event: StreamData | StreamReset | CreditGained) -> None:
@@ -253,9 +254,9 @@ class LinkRpc:
             if party is None:  # our side has finished; the other side does not know yet
                 link.consumed(event.stream, len(event.data))
                 return
+            party.data(event.data, ended=event.ended)
             if event.ended and isinstance(party, _Caller):
                 del parties[event.stream]
-            party.data(event.data, ended=event.ended)
         elif party is not None:
             if isinstance(event, StreamReset):
                 del parties[event.stream]

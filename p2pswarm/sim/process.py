@@ -32,7 +32,8 @@ class Process:
         self.running = True
         self.lost: dict[object, Callable[[float], None]] = {}
         """Whom to tell when this process dies, and after how many seconds."""
-        self._links: dict[int, Process | None] = {}
+        self._links: dict[int, tuple[Process | None, float]] = {}
+        """To whom, by the index of its host, and since when."""
 
     def deliver(
         self, target: Host, size_bytes: int, event: Callable[..., None], *args: Any
@@ -51,15 +52,18 @@ class Process:
         """Seconds until a link to `target` is up; it is kept from now on."""
         if not self.world.config.dial_rtts:
             return 0.0
+        now_s = asyncio.get_running_loop().time()
         process = self.population.at(target)
-        linked = target.index in self._links and self._links[target.index] is process
-        self.note_link(target, process)
-        return 0.0 if linked else self.world.config.dial_rtts * 2 * self.way_s(target)
+        known, up_s = self._links.get(target.index, (None, 0.0))
+        if known is None or known is not process:
+            up_s = now_s + self.world.config.dial_rtts * 2 * self.way_s(target)
+        self.note_link(target, process, up_s)
+        return max(0.0, up_s - now_s)
 
-    def note_link(self, other: Host, process: "Process | None") -> None:
-        """Keep a link to a process; the one used longest ago goes if there are too many."""
+    def note_link(self, other: Host, process: "Process | None", up_s: float) -> None:
+        """Keep a link that is up at `up_s`; the one used longest ago goes if there are too many."""
         self._links.pop(other.index, None)  # to the end of the dict: the newest
-        self._links[other.index] = process
+        self._links[other.index] = process, up_s
         if len(self._links) > self.world.config.links_max:
             del self._links[next(iter(self._links))]
 

@@ -121,7 +121,7 @@ class SimWorld(Population[SimRpc]):
         at: tuple[float, float] | None = None,
         config: DeskConfig | None = None,
     ) -> SimRpc:
-        """Start a process of `peer` on its host; a new one stands `at` a point of the unit square."""
+        """Start a process of `peer` on its host; `at` places a new one in the unit square."""
         return self.start(SimRpc(self, self.enter(peer, at), config or DeskConfig()))
 
 
@@ -188,7 +188,7 @@ class _Call:
                 asyncio.get_running_loop().call_later(caller.way_s(target), self.settle, error)
             return
         if caller.world.config.dial_rtts:
-            server.note_link(caller.host, caller)
+            server.note_link(caller.host, caller, 0.0)
         self._server = server
         try:
             self._serve(server, request)

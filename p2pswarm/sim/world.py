@@ -81,10 +81,10 @@ class World:
     def __init__(self, seed: int, config: WorldConfig) -> None:
         self.seed = seed
         self.config = config
-        self.rng = random.Random(seed)  # noqa: S311  chance, not secrets
+        self.rng = random.Random(seed)
         self.hosts: dict[bytes, Host] = {}
         """By peer id, in the order of their coming."""
-        self._at: dict[Address, Host] = {}
+        self._at: dict[str, Host] = {}
         self._side_s = (config.rtt_median_s - config.rtt_least_s) / 2 / SQUARE_MEDIAN
         self._events = hashlib.blake2b(digest_size=16)
 
@@ -97,12 +97,12 @@ class World:
         rate = self.config.bandwidth_bytes_per_s
         address = Address(f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}", PORT)
         host = Host(index, peer, address, x * self._side_s, y * self._side_s, rate, rate)
-        self.hosts[peer.raw] = self._at[address] = host
+        self.hosts[peer.raw] = self._at[address.host] = host
         return host
 
     def at(self, address: Address) -> Host | None:
-        """Who listens there."""
-        return self._at.get(address)
+        """The host that has this address, at whatever port."""
+        return self._at.get(address.host)
 
     def partition(self, *islands: Iterable[PeerId]) -> None:
         """Cut the world into these islands; whoever is not named stays on one of its own."""
