@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 
@@ -51,8 +52,14 @@ async def _interruptible(options: Options, console: Console) -> int:
     return await demo(options, console)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every error of ours."""
+        self.exit(2, f"error: {message}; see --help\n")
+
+
 def _options(argv: Sequence[str] | None) -> Options:
-    parser = argparse.ArgumentParser(prog="p2pswarm", description=__doc__.splitlines()[0])
+    parser = _Parser(prog="p2pswarm", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     show = commands.add_parser(
         "demo",

@@ -199,7 +199,7 @@ class NodeConfig:
     """HOST:PORT of nodes that are in the swarm already."""
     identity: Path | None = None
     """The key file, made if absent; left out: a new identity each time."""
-    log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "info"
+    log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: for a program that starts nodes and must not leave them behind."""
     run: RunConfig = field(default_factory=RunConfig)

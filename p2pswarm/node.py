@@ -20,10 +20,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.keyfile import identity_from
 from p2pswarm.roles.ground import Ground, ground
 from p2pswarm.settings import load
@@ -84,8 +85,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         with identity_from(config.identity) as identity:
             return asyncio.run(_live(config, identity, begun_s))
     except SwarmError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return FAILED if isinstance(error, RunEnded) else UNUSABLE
+        return _failed(error)
+    except ExceptionGroup as group:
+        ours, bugs = group.split(SwarmError)
+        if bugs or not ours:
+            raise
+        return _failed(_first(ours))
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong first, out of the groups of the tasks it passed through."""
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def _failed(error: Exception) -> int:
+    sys.stderr.write(f"error: {error}\n")
+    return FAILED if isinstance(error, RunEnded) else UNUSABLE
 
 
 def settings(argv: Sequence[str] | None) -> NodeConfig:
@@ -102,6 +117,8 @@ def settings(argv: Sequence[str] | None) -> NodeConfig:
     config = dataclasses.replace(config, **{name: value for name, value in given.items() if value})
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
+    if config.role == "trainer" and config.train.data is None:
+        raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
     return config
 
 
@@ -121,7 +138,7 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
 def _greet(node: Ground, ready_s: float) -> None:
     """Tell who and where we are, and what others type."""
     contact = node.endpoint.contact
-    say(f"peer {node.identity.peer_id.short} at {contact.address}, ready after {ready_s:.2f} s")
+    say(f"peer {node.identity.peer_id.short} at {contact.address}, ready after {ready_s:.3f} s")
     if not node.config.bootstrap:
         say("a swarm of one; others join it with")
         say(f"  python -m p2pswarm.node --bootstrap {contact.address}")
@@ -133,8 +150,14 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as every error of ours."""
+        self.exit(UNUSABLE, f"error: {message}; see --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m p2pswarm.node",
         description="A node of a swarm. Without flags it starts a swarm; "
         "with --bootstrap it joins one and serves the stage that needs it most.",

@@ -64,7 +64,7 @@ def test_a_pipe_is_no_identity_and_does_not_hang(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").touch()
 
-    with pytest.raises(Unusable, match="Not a directory"):
+    with pytest.raises(Unusable, match="File exists"):
         identity(tmp_path / "file" / "identity")
 
 

@@ -235,6 +235,8 @@ def _address(name: tuple[str | int, ...]) -> Address:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "Connection refused"  # asyncio puts the address in its place
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

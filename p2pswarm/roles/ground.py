@@ -21,7 +21,7 @@ from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.service import Dht
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.rpc.service import LinkRpc
@@ -54,15 +54,10 @@ async def ground(config: NodeConfig, identity: Identity) -> AsyncIterator[Ground
     async with endpoint:
         bound = await _listen(endpoint, config.listen)
         endpoint.announced = announced(bound, config)
-        async with LinkRpc(endpoint) as rpc:
-            dht = Dht(
-                rpc,
-                identity,
-                DhtConfig(negative_s=LOOK_AGAIN_S),
-                Random(os.urandom(32)),
-                time.time,
-            )
-            await _join(dht, seeds)
+        limits = DhtConfig(negative_s=LOOK_AGAIN_S)
+        rng = Random(os.urandom(32))
+        async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, time.time) as dht:
+            await _join(endpoint, dht, seeds)
             async with asyncio.TaskGroup() as tasks:
                 upkeep = tasks.create_task(dht.maintain())
                 yield Ground(config, identity, endpoint, rpc, dht)
@@ -87,9 +82,26 @@ async def _listen(endpoint: Endpoint, text: str) -> Address:
         return await endpoint.listen(Address("0.0.0.0", 0))  # noqa: S104
 
 
-async def _join(dht: Dht, seeds: tuple[Contact, ...]) -> None:
-    """Meet the swarm through any of the seeds."""
-    await dht.bootstrap(seeds)
+async def _join(endpoint: Endpoint, dht: Dht, seeds: tuple[Contact, ...]) -> None:
+    """Meet the swarm through any of the seeds; if none answers, say why."""
+    try:
+        await dht.bootstrap(seeds)
+    except NoRoute:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(_why_not(endpoint, seed)) for seed in seeds]
+        reasons = "; ".join(each.result() for each in asked)
+        raise Unusable(
+            f"no bootstrap address answers: {reasons}; is a node running there, and its port open?"
+        ) from None
+
+
+async def _why_not(endpoint: Endpoint, seed: Contact) -> str:
+    """What stands between us and a seed, in a few words."""
+    try:
+        link = await endpoint.link(seed)
+    except SwarmError as error:
+        return str(error)
+    return f"{seed.address}: {link.peer.short} did not answer in time"
 
 
 def announced(bound: Address, config: NodeConfig) -> Address:

@@ -17,21 +17,23 @@ from p2pswarm.wire.codec import decode, encode
 log = logging.getLogger(__name__)
 
 RECORD_S = 60.0  # a run whose trainer died is offered no longer than this
-REFRESH_S = 20.0  # two refreshes may fail
-FIRST_TRIES_S = 1.0  # until the first put succeeds, somebody waits for it
+TRY_AGAIN_S = 1.0  # somebody waits for it
 
 
 async def announce(ground: Ground, manifest: Manifest) -> None:
-    """Keep our run in the DHT until cancelled."""
+    """Put our run into the DHT, which publishes it again in time; until cancelled."""
     subkey = ground.identity.peer_id.raw
-    while True:
-        pause_s = REFRESH_S
-        try:
-            await ground.dht.put(RUNS_KEY, subkey, encode(manifest), RECORD_S)
-        except SwarmError as error:
-            log.warning("the run could not be announced: %s", error)
-            pause_s = FIRST_TRIES_S
-        await asyncio.sleep(pause_s)
+    try:
+        while True:
+            try:
+                await ground.dht.put(RUNS_KEY, subkey, encode(manifest), RECORD_S)
+            except SwarmError as error:
+                log.warning("the run could not be announced: %s", error)
+                await asyncio.sleep(TRY_AGAIN_S)
+            else:
+                await asyncio.Event().wait()
+    finally:
+        ground.dht.withdraw(RUNS_KEY, subkey)
 
 
 class Search:

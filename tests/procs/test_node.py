@@ -1,0 +1,215 @@
+"""A node as its user meets it: the command line, its first words, its errors, its leaving."""
+
+import contextlib
+import re
+import socket
+import threading
+
+import pytest
+
+HERE = ("--listen", "127.0.0.1:0")
+
+
+@pytest.fixture
+def server():
+    """Starts a TCP server that does `act(connection)` with whoever connects; its address."""
+    with contextlib.ExitStack() as stack:
+
+        def serve(act) -> str:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def accept() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        connection = stack.enter_context(listener.accept()[0])
+                        act(connection)
+
+            threading.Thread(target=accept, daemon=True).start()
+            return f"127.0.0.1:{listener.getsockname()[1]}"
+
+        yield serve
+
+
+def dial(address: str) -> socket.socket:
+    host, port = address.split(":")
+    return socket.create_connection((host, int(port)))
+
+
+def assert_one_line(node, *parts: str) -> None:
+    assert node.end() == 2
+    assert node.errors.startswith("error: ")
+    assert node.errors.count("\n") == 1
+    for part in parts:
+        assert part in node.errors
+
+
+def test_a_swarm_starts_and_prints_the_line_that_others_paste(start):
+    node = start(*HERE)
+
+    line = node.line_with("--bootstrap")
+
+    assert re.fullmatch(r"  python -m p2pswarm.node --bootstrap 127\.0\.0\.1:\d+", line)
+
+
+def test_a_node_that_listens_everywhere_names_an_address_others_can_dial(start):
+    node = start("--listen", "0.0.0.0:0")
+
+    address = node.address
+
+    assert not address.startswith("0.0.0.0")
+    dial(address).close()
+
+
+def test_two_nodes_without_flags_live_side_by_side(start):
+    first, second = start().address, start().address
+
+    assert first != second
+
+
+def test_a_node_joins_through_any_of_its_bootstrap_addresses(start, seed_node):
+    _, address = seed_node
+
+    node = start(
+        *("--role", "bootstrap", *HERE),
+        *("--bootstrap", "127.0.0.1:1", "--bootstrap", address, "--bootstrap", "127.0.0.1:2"),
+    )
+
+    assert node.address
+
+
+def test_a_bootstrap_node_needs_no_torch(start, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('a bootstrap node loads torch')\n")
+
+    node = start("--role", "bootstrap", *HERE)
+
+    assert node.line_with("--bootstrap")
+    node.interrupt()
+    assert node.end() == 0
+
+
+@pytest.mark.parametrize("way", ["ctrl-c", "sigterm", "stdin"])
+def test_a_node_leaves_when_it_is_told(start, tmp_path, way):
+    (tmp_path / "node.toml").write_text("leave_at_eof = true")
+    node = start("--config", tmp_path / "node.toml", *HERE)
+    node.line_with("--bootstrap")
+
+    match way:
+        case "ctrl-c":
+            node.interrupt()
+        case "sigterm":
+            node.process.terminate()
+        case "stdin":
+            node.process.stdin.close()
+
+    assert node.end() == 0
+    assert node.errors == ""
+
+
+def test_an_identity_file_keeps_the_peer_id(start, tmp_path):
+    peers = []
+    for _ in range(2):
+        node = start("--identity", tmp_path / "identity", *HERE)
+        peers.append(node.line_with("peer ").split()[1])
+        node.interrupt()
+        assert node.end() == 0
+
+    assert peers[0] == peers[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (("--bootstrap", "nowhere"), ["bootstrap", "'nowhere' is not HOST:PORT"]),
+        (("--bootstrap", "127.0.0.1:1"), ["no bootstrap address answers", "Connection refused"]),
+        (("--bootstrap", "host.invalid:1"), ["no bootstrap address answers", "host.invalid:1"]),
+        (("--listen", "4000"), ["listen", "'4000' is not HOST:PORT"]),
+        (("--listen", "203.0.113.1:1"), ["cannot listen on 203.0.113.1:1"]),
+        (("--role", "cook"), ["--role", "'bootstrap', 'stage', 'trainer'"]),
+        (("--flavour", "sweet"), ["--flavour", "--help"]),
+        (("--config", "none.toml"), ["none.toml: cannot be read"]),
+        (("--role", "trainer", *HERE), ["train.data", "--config"]),
+    ],
+)
+def test_wrong_input_is_one_line_with_the_remedy(start, flags, parts):
+    node = start(*flags)
+
+    assert_one_line(node, *parts)
+
+
+def test_a_port_in_use_is_named(start):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        node = start("--listen", f"127.0.0.1:{port}")
+
+        assert_one_line(node, f"127.0.0.1:{port}", "in use", "--listen")
+
+
+def test_an_identity_open_to_others_is_refused_with_the_remedy(start, tmp_path):
+    path = tmp_path / "identity"
+    path.write_bytes(bytes(32))
+    path.chmod(0o644)
+
+    node = start("--identity", path, *HERE)
+
+    assert_one_line(node, "open to other users", f"chmod 600 {path}")
+
+
+def test_an_identity_in_use_is_refused(start, tmp_path):
+    path = tmp_path / "identity"
+    assert start("--identity", path, *HERE).address
+
+    node = start("--identity", path, *HERE)
+
+    assert_one_line(node, "in use by another node")
+
+
+def test_a_settings_file_that_is_wrong_is_named_with_key_and_choices(start, tmp_path):
+    path = tmp_path / "node.toml"
+    path.write_text("[run.codecs]\nactivation = 'zip'")
+
+    node = start("--config", path)
+
+    assert_one_line(node, str(path), "run.codecs.activation is one of raw, fp16", '"zip"')
+
+
+def test_a_bootstrap_node_that_speaks_something_else_is_named(start, server):
+    address = server(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n" * 40))
+
+    node = start("--bootstrap", address, *HERE)
+
+    assert_one_line(node, "no bootstrap address answers", address)
+
+
+def test_a_bootstrap_node_that_says_nothing_is_named(start, server):
+    address = server(lambda _: None)
+
+    node = start("--bootstrap", address, *HERE)
+
+    assert_one_line(node, "no bootstrap address answers", address, "stalled")
+
+
+GARBAGE = [
+    b"",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x00" * 4096,
+    b"\xff" * 100_000,
+    b"p2ps\x01" + b"\xff" * 4096,
+    b"p2ps\xff" + b"\x00" * 64,
+]
+
+
+def test_peers_that_speak_garbage_or_stall_do_no_harm(start, seed_node):
+    node, address = seed_node
+    with contextlib.ExitStack() as stack:
+        for garbage in GARBAGE:
+            connection = stack.enter_context(dial(address))
+            with contextlib.suppress(OSError):  # it may hang up before we are through
+                connection.sendall(garbage)
+
+        joined = start("--role", "bootstrap", *HERE, "--bootstrap", address)
+
+        assert joined.address
+    node.interrupt()
+    assert node.end() == 0
+    assert "Traceback" not in node.errors
