@@ -35,10 +35,10 @@ from .hosts import Host, enter_user_namespace, kill_inhabitants, make_host
 from .link import FRAME_OVERHEAD_BYTES, Link, LinkQueue
 from .packet import VNET_BYTES, cut, train_of
 
-READ_BYTES_MAX = 1 << 17  # a vnet header and the largest train, 64 KiB; the kernel wants slack
+FRAME_BYTES_MAX = VNET_BYTES + (1 << 16)  # the largest train that the kernel makes
 BURST_PACKETS = 64  # taken from one host before the others have their turn
 REQUEST_BYTES_MAX = 1 << 20
-TICK_S = 0.0001  # what is due within this time is delivered together
+TICK_S = 0.0005  # what is due within this time is delivered together: fewer wakes, 0.25 ms late
 
 _PR_SET_TIMERSLACK = 29
 
@@ -84,7 +84,7 @@ class Switch:
         routes = self._routes[tun_fd]
         for _ in range(BURST_PACKETS):
             try:
-                frame = os.read(tun_fd, READ_BYTES_MAX)
+                frame = os.read(tun_fd, FRAME_BYTES_MAX)
             except BlockingIOError:
                 return
             # IPv4 destination, or that of IPv6; multicast and strangers have no road
