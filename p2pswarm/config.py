@@ -153,8 +153,6 @@ class TrainConfig:
     """Written at the end; "" writes none."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
     """On stdout; auto: live in a terminal, lines elsewhere; json: one object a line."""
-    max_train_s: Annotated[float, Between(0.0, 1e9)] = 0.0
-    """Ends the run this long after its first step, at a whole step; 0: `run.steps` alone decide."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,6 +183,10 @@ class NetworkConfig:
     """Tensor bytes on their way from one peer at most."""
     total_mib: Annotated[int, Between(1, 2**20)] = 4_096
     """The same from all peers together."""
+
+    def __post_init__(self) -> None:
+        if self.peer_mib > self.total_mib:
+            raise ValueError(f"peer_mib {self.peer_mib} is more than total_mib {self.total_mib}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,153 @@
+"""A server: finds a run, serves the stage that needs it, and looks for the next run.
+
+Units:   seconds; MiB in the settings, bytes below.
+Errors:  Unusable when torch has no such device. A run that ends is no error.
+"""
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, TypeVar
+
+import torch
+
+from p2pswarm.config import NetworkConfig, ServeConfig
+from p2pswarm.errors import RunEnded, Unusable
+from p2pswarm.roles.ground import Ground
+from p2pswarm.roles.runs import Search
+from p2pswarm.stage.life import Setting
+from p2pswarm.stage.service import StageServer
+from p2pswarm.stage.weights import torch_engine
+from p2pswarm.swarm.manifest import Offer
+from p2pswarm.swarm.router import Router
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.service import Tensors
+
+MIB = 1 << 20
+LOOK_S = 0.5  # between two looks whether the server has been given another stage
+END_S = 0.5  # for the farewell to reach the trainer
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+class ComputeThread:
+    """Implements `Compute`: one thread, so that weights and gradients need no lock."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """The result of `work`."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Start nothing more; what runs is left to end with the process."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
+    """Serve run after run until asked to leave."""
+    serve = ground.config.serve
+    device = chosen_device(serve)
+    search = Search(ground, say)
+    compute = ComputeThread()
+    try:
+        while True:
+            offer = await unless(leaving, search.run(serve.run))
+            if offer is None:
+                return 0
+            say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
+            server = StageServer(_setting(ground, offer, compute, device))
+            reason = await _serve(server, offer, leaving, say)
+            if leaving.is_set():
+                return 0
+            say(f"run {offer.config.name!r} is over: {reason}")
+            search.over(offer)
+    finally:
+        compute.close()
+
+
+def chosen_device(serve: ServeConfig) -> torch.device:
+    """Where to compute, with as many threads as the settings say."""
+    if serve.threads:
+        torch.set_num_threads(serve.threads)
+    if serve.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=serve.device).device
+    except (RuntimeError, AssertionError) as error:  # torch tells a build without CUDA by assert
+        first = str(error).partition("\n")[0]
+        raise Unusable(f"serve.device {serve.device!r}: {first}") from error
+
+
+def tensors_within(network: NetworkConfig, device: torch.device) -> Tensors:
+    """Tensors from peers, within the settings' limits."""
+    return Tensors(Budget(network.peer_mib * MIB, network.total_mib * MIB), device)
+
+
+async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`, or None if we are asked to leave before."""
+    async with asyncio.TaskGroup() as tasks:
+        doing = tasks.create_task(work)
+        asked = tasks.create_task(leaving.wait())
+        await asyncio.wait((doing, asked), return_when=asyncio.FIRST_COMPLETED)
+        doing.cancel()
+        asked.cancel()
+    return None if doing.cancelled() else doing.result()
+
+
+def _setting(ground: Ground, offer: Offer, compute: ComputeThread, device: torch.device) -> Setting:
+    serve, config = ground.config.serve, offer.config
+    keep_bytes = serve.graph_mib * MIB
+    return Setting(
+        rpc=ground.rpc,
+        tensors=tensors_within(ground.config.network, device),
+        run=config,
+        run_id=offer.run,
+        trainer=offer.trainer,
+        compute=compute,
+        make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
+        make_router=functools.partial(Router, Random(os.urandom(32))),
+    )
+
+
+async def _serve(server: StageServer, offer: Offer, leaving: asyncio.Event, say: Say) -> str:
+    """Serve until the run ends or we leave; the reason."""
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(_run(server))
+        beside = [
+            tasks.create_task(_leave(server, work, leaving)),
+            tasks.create_task(_tell(server, offer, say)),
+        ]
+        await asyncio.wait((work,))
+        for task in beside:
+            task.cancel()
+    return "left" if work.cancelled() else work.result()
+
+
+async def _run(server: StageServer) -> str:
+    try:
+        return await server.run()
+    except RunEnded as error:
+        return str(error)
+
+
+async def _leave(server: StageServer, work: asyncio.Task[str], leaving: asyncio.Event) -> None:
+    await leaving.wait()
+    await server.leave()
+    await asyncio.wait((work,), timeout=END_S)
+    work.cancel()
+
+
+async def _tell(server: StageServer, offer: Offer, say: Say) -> None:
+    """Say which stage we were given."""
+    told: int | None = None
+    while True:
+        if server.stage != told and server.version is not None:
+            told = server.stage
+            say(f"serving stage {told} of {offer.config.stages}, weights of step {server.version}")
+        await asyncio.sleep(LOOK_S)
