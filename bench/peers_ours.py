@@ -1,0 +1,174 @@
+"""The p2pswarm side of bench/peers.py: the same three roles as bench/peers_hivemind.py."""
+
+import asyncio
+import hashlib
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from peers_worker import obey
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.service import Dht
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.sockets import SocketNet
+from p2pswarm.rpc.base import Exchange, Priority
+from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.service import Endpoint
+from p2pswarm.wire.codec import Message, message
+
+CALL_S = 30.0
+EXPIRES_AFTER_S = 600.0
+HERE = Address("127.0.0.1", 0)
+
+
+@message(60001)
+@dataclass(frozen=True, slots=True)
+class Echo(Message):
+    """Say the same."""
+
+    payload: bytes
+
+
+@message(60002)
+@dataclass(frozen=True, slots=True)
+class Taken(Message):
+    """The tensor is a tensor again."""
+
+    size_bytes: int
+
+
+@asynccontextmanager
+async def listening(identity: Identity) -> AsyncIterator[LinkRpc]:
+    """A node's network, as `node.py` makes it."""
+    async with Endpoint(identity, SocketNet(), TransportConfig(), os.urandom) as endpoint:
+        await endpoint.listen(HERE)
+        async with LinkRpc(endpoint) as rpc:
+            yield rpc
+
+
+def contact(server: list[str]) -> Contact:
+    """What `address` told."""
+    return Contact(PeerId.parse(server[0]), Address.parse(server[1]))
+
+
+async def link(server: list[str] | None) -> None:
+    """One end of the stream and the small calls; `server` is the other's id and address."""
+    import torch  # noqa: PLC0415 - the DHT's peers do without
+
+    from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
+    from p2pswarm.tensors.meta import Grant, TensorMeta  # noqa: PLC0415
+    from p2pswarm.tensors.service import Tensors  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    tensors = Tensors(Budget())
+
+    def on_echo(_: PeerId, request: Echo) -> Echo:
+        return request
+
+    async def on_push(exchange: Exchange, meta: TensorMeta) -> None:
+        async with tensors.accept(exchange, [meta]) as incoming:
+            await exchange.send(incoming.grant)
+            got = await incoming.tensors()
+            await exchange.send(Taken(got[0].nbytes))
+
+    async with listening(Identity.generate()) as rpc:
+        rpc.answer(Echo, on_echo)
+        rpc.attend(TensorMeta, on_push)
+
+        async def address() -> list[str]:
+            return [str(rpc.contact.peer), str(rpc.contact.address)]
+
+        async def stream(bytes_: int, times: int) -> list[float]:
+            """Seconds for each of the tensors, until the other side has it as a tensor."""
+            x = torch.randn(bytes_ // 4)
+            taken_s = []
+            for _ in range(times):
+                begin_s = time.perf_counter()
+                parcels = await tensors.pack([x], "raw")
+                async with rpc.converse(contact(server), parcels[0].meta, CALL_S) as exchange:
+                    grant = await exchange.receive()
+                    assert isinstance(grant, Grant)
+                    await tensors.send(exchange, grant, parcels, Priority.TENSOR)
+                    assert await exchange.receive() == Taken(x.nbytes)
+                taken_s.append(time.perf_counter() - begin_s)
+            return taken_s
+
+        async def echo(bytes_: int, times: int) -> list[float]:
+            """Seconds for each call."""
+            to, request = contact(server), Echo(b"x" * bytes_)
+            taken_s = []
+            for _ in range(times):
+                begin_s = time.perf_counter()
+                await rpc.call(to, request, CALL_S)
+                taken_s.append(time.perf_counter() - begin_s)
+            return taken_s
+
+        await obey({"address": address, "stream": stream, "echo": echo})
+
+
+@asynccontextmanager
+async def joined(seed: list[str] | None) -> AsyncIterator[tuple[LinkRpc, Dht]]:
+    """A node that listens and is in the DHT."""
+    identity = Identity.generate()
+    async with listening(identity) as rpc:
+        rng = random.Random(os.urandom(16))
+        async with Dht(rpc, identity, DhtConfig(), rng, time.time) as dht:
+            if seed:
+                await dht.bootstrap([contact(seed)])
+            yield rpc, dht
+
+
+async def dht(seed: list[str] | None) -> None:
+    """One peer of the DHT."""
+    async with joined(seed) as (rpc, node):
+        upkeep = asyncio.create_task(node.maintain())
+
+        async def address() -> list[str]:
+            return [str(rpc.contact.peer), str(rpc.contact.address)]
+
+        async def store(keys: list[str], value: str) -> list[float]:
+            taken_s = []
+            for key in map(digest, keys):
+                begin_s = time.perf_counter()
+                assert await node.put(key, b"", value.encode(), EXPIRES_AFTER_S)
+                taken_s.append(time.perf_counter() - begin_s)
+            return taken_s
+
+        async def get(keys: list[str], value: str) -> list[float]:
+            """Seconds for each key that the peer does not hold itself."""
+            taken_s = []
+            for key in (k for k in map(digest, keys) if k not in node.store):
+                begin_s = time.perf_counter()
+                found = await node.get(key)
+                taken_s.append(time.perf_counter() - begin_s)
+                assert found[b""].value == value.encode()
+            return taken_s
+
+        async def start() -> float:
+            """Seconds for one more peer to be there."""
+            begin_s = time.perf_counter()
+            async with joined(await address()):
+                return time.perf_counter() - begin_s
+
+        await obey({"address": address, "store": store, "get": get, "start": start})
+        upkeep.cancel()
+
+
+def digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def main(role: str, *rest: str) -> None:
+    run = {"link": link, "dht": dht}[role](list(rest) or None)
+    asyncio.run(run)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
