@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.errors import BadMessage, Busy, NotServing, PathError, Refused, SwarmError
+from p2pswarm.flow.failure import cause_of
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.reduce.base import Compute, Outcome, Sums
 from p2pswarm.reduce.plan import Span, shards
@@ -174,8 +175,8 @@ class Averaging:
                     group.create_task(self._own(round_))
                 for waiting in round_.gathered.values():
                     group.create_task(_arrived(waiting))
-        except* SwarmError as failed:
-            raise _first(failed) from None
+        except BaseExceptionGroup as failed:
+            raise cause_of(failed) from None
         finally:
             round_.close()
         return await self._compute(round_.sums.outcome)
@@ -244,13 +245,6 @@ async def _arrived(waiting: asyncio.Future[Tensor]) -> None:
 
 def _shard(order: Reduce, index: int, parcel: Parcel, *, gathered: bool) -> Shard:
     return Shard(order.run, order.step, order.generation, gathered, index, parcel.meta)
-
-
-def _first(group: BaseExceptionGroup[SwarmError]) -> SwarmError:
-    """One of the errors of a group of tasks that failed together."""
-    for error in group.exceptions:
-        return _first(error) if isinstance(error, BaseExceptionGroup) else error
-    raise AssertionError("an empty group of errors")
 
 
 def _raw(peer: PeerId | None) -> bytes:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from p2pswarm.config import OptimizerConfig, RunConfig
 from p2pswarm.stage.base import Update
 from p2pswarm.stage.model import DTYPES, Block, draw_blocks, make_blocks
-from p2pswarm.tensors.codecs.base import bytes_of, on_host
+from p2pswarm.tensors.codecs.base import bytes_of
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
 NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
@@ -79,7 +79,7 @@ class Flat:
 
     def digest(self) -> bytes:
         """SHA-256 of the weights' bytes."""
-        return hashlib.sha256(bytes_of(on_host(self.params_N))).digest()
+        return hashlib.sha256(host_bytes(self.params_N)).digest()
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
         """What a snapshot holds, in its order."""
@@ -149,3 +149,8 @@ def squared_norm(x_N: Tensor) -> float:
         torch.dot(wide, wide).item()
         for wide in (part.double() for part in torch.split(x_N, NORM_CHUNK))
     )
+
+
+def host_bytes(x_N: Tensor) -> memoryview:
+    """The memory of a tensor on the CPU, a copy of one on a GPU."""
+    return bytes_of(x_N.detach().cpu())

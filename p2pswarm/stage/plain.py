@@ -49,10 +49,14 @@ class PlainLoop:
         norm = math.sqrt(squared_norm(self.flat.sum_N))
         limit = self._run.optimizer.clip_norm
         scale = 1.0 if norm <= limit else limit / norm
+        self.apply(scale, learning_rate)
+        return norm
+
+    def apply(self, scale: float, learning_rate: float) -> None:
+        """Update with the sum times `scale`, and empty it."""
         self.version += 1
         self._optimizer.step(self.flat.sum_N, Update(self.version, scale, learning_rate))
         self.flat.sum_N.zero_()
-        return norm
 
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor) -> float:

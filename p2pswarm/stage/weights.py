@@ -16,10 +16,9 @@ from p2pswarm.errors import BadMessage
 from p2pswarm.reduce.base import Outcome, Sums
 from p2pswarm.reduce.plan import Span
 from p2pswarm.stage.base import Engine, Update
-from p2pswarm.stage.flat import AdamW, Flat, squared_norm
+from p2pswarm.stage.flat import AdamW, Flat, host_bytes, squared_norm
 from p2pswarm.stage.model import stage_blocks
 from p2pswarm.stage.torch_stage import TorchStage
-from p2pswarm.tensors.codecs.base import bytes_of, on_host
 from p2pswarm.tensors.codecs.registry import Parcel, encode, room
 
 
@@ -63,7 +62,7 @@ class TorchSums:
 
     def outcome(self) -> Outcome:
         """SHA-256 of the reduced bytes, and their squared norm."""
-        digest = hashlib.sha256(bytes_of(on_host(self.reduced_N))).digest()
+        digest = hashlib.sha256(host_bytes(self.reduced_N)).digest()
         norm = squared_norm(self.reduced_N)
         return Outcome(digest, norm if math.isfinite(norm) else None)
 
@@ -101,7 +100,7 @@ class TorchWeights:
 
     def snapshot(self) -> memoryview:
         """Weights, first and second moments, one after another."""
-        return bytes_of(on_host(torch.cat(self._flat.state())))
+        return host_bytes(torch.cat(self._flat.state()))
 
     def install(self, snapshot: memoryview) -> bytes:
         """Overwrite weights and moments; the sum is emptied."""

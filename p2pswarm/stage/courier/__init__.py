@@ -1,0 +1,1 @@
+"""Handing microbatches on to the next stage, and gradients back."""

@@ -1,0 +1,1 @@
+"""Taking microbatches in and computing them, one after another."""

@@ -1,0 +1,340 @@
+"""A stage server: joins a run, serves one stage of it, and leaves.
+
+This file keeps the exchange with the trainer: it joins, says what the parts have to say, hears views,
+and answers what must be acknowledged. Microbatches come in through `intake`, go out through
+`courier`; `replica` has the weights. A life lasts as long as the exchange; the server outlives it
+and joins again.
+
+Units:   seconds.
+Errors:  RunEnded, with the reason, when the trainer is gone for good or will not have us.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from p2pswarm.errors import (
+    BadMessage,
+    LinkLost,
+    NotServing,
+    Refused,
+    RunEnded,
+    SwarmError,
+    Unusable,
+)
+from p2pswarm.flow.failure import cause_of
+from p2pswarm.ids import Contact
+from p2pswarm.reduce.service import Averaging
+from p2pswarm.rpc.base import Exchange
+from p2pswarm.stage.courier.service import Courier
+from p2pswarm.stage.desk import Desk
+from p2pswarm.stage.intake.service import Intake
+from p2pswarm.stage.life import Life, Setting
+from p2pswarm.stage.replica.service import Reduction, Replica
+from p2pswarm.state.service import Donor, fetch
+from p2pswarm.swarm.messages import (
+    Assigned,
+    Commit,
+    Committed,
+    Fence,
+    FetchState,
+    Finished,
+    Join,
+    Leaving,
+    Push,
+    Ready,
+    Reduce,
+    Reduced,
+    Shard,
+    View,
+)
+from p2pswarm.swarm.view import Roster, contact
+from p2pswarm.wire.codec import Message
+
+log = logging.getLogger(__name__)
+
+LOAD_EVERY_S = 1.0
+JOIN_S = 300.0  # for the first word of the trainer: it may park us until a step has closed
+REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 5.0
+NOTES_MAX = 100_000  # a trainer that reads nothing for so long does not train
+LEAVE_S = 3.0  # Ctrl-C has 5 s; the step's end saves the others a replay
+DONOR_WAIT_S = 0.1  # between two looks for somebody who has the weights
+
+
+class _Over(Exception):
+    """The run or our part in it is over."""
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What serves during one life."""
+
+    life: Life
+    intake: Intake
+    averaging: Averaging
+    outbox: deque[Message]
+    told: asyncio.Event
+
+
+class StageServer:
+    """Serves one stage of one run."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._replica: Replica | None = None
+        self._donor: Donor | None = None
+        self._parts: _Parts | None = None
+        self._lives = 0
+        self._leaving = asyncio.Event()
+        rpc = setting.rpc
+        rpc.attend(Push, self._push)
+        rpc.attend(Shard, self._shard)
+        rpc.attend(FetchState, self._fetch_state)
+        rpc.answer(Fence, self._fence)
+        rpc.answer(Reduce, self._reduce)
+        rpc.answer(Commit, self._commit)
+
+    @property
+    def stage(self) -> int | None:
+        """What it serves; None before it was told."""
+        return self._replica.stage if self._replica else None
+
+    @property
+    def version(self) -> int | None:
+        """Of its weights; None while it has none."""
+        return self._replica.version if self._replica else None
+
+    async def run(self) -> str:
+        """Serve until the run ends or `leave` is called; why it ended."""
+        loop = asyncio.get_running_loop()
+        wait_s, last_s = REJOIN_FIRST_S, loop.time()
+        while True:
+            lives = self._lives
+            try:
+                return await self._live()
+            except (RunEnded, Unusable):
+                raise
+            except SwarmError as error:
+                now_s = loop.time()
+                if self._lives > lives:  # the time counts from the end of a life
+                    wait_s, last_s = REJOIN_FIRST_S, now_s
+                log.warning("out of the run: %s", error)
+                if now_s - last_s >= self._setting.rejoin_s:
+                    name = self._setting.trainer.address
+                    reason = f"the trainer at {name} is gone for {now_s - last_s:.0f} s"
+                    raise RunEnded(f"{reason}: {error}") from error
+            if self._leaving.is_set():
+                return "left"
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, REJOIN_MAX_S)
+
+    async def leave(self) -> None:
+        """Take nothing on any more, wait for the end of the step for a while, say goodbye."""
+        parts, replica = self._parts, self._replica
+        if parts is not None and replica is not None and replica.version is not None:
+            parts.life.desk.closing = True
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await replica.reach(replica.version + 1)
+            except TimeoutError:
+                log.info("leaving in the middle of a step")
+        self._leaving.set()
+
+    async def _live(self) -> str:
+        """One life, from `Join` to the end of its exchange."""
+        setting, replica = self._setting, self._replica
+        join = Join(
+            setting.run_id,
+            str(setting.rpc.contact.address),
+            replica.stage if replica else None,
+            replica.version if replica else None,
+            replica.digest if replica and replica.version is not None else b"",
+        )
+        async with setting.rpc.converse(setting.trainer, join, None) as exchange:
+            async with asyncio.timeout(JOIN_S):
+                first = await exchange.receive()
+            if isinstance(first, Finished):
+                return first.reason
+            if not isinstance(first, Assigned):
+                raise LinkLost(f"the trainer answered {type(first).__name__}")
+            self._lives += 1
+            try:
+                await self._serve(exchange, first)
+            except BaseExceptionGroup as group:
+                error = cause_of(group)
+                if isinstance(error, _Over):
+                    return str(error)
+                raise error from None
+        raise AssertionError("a life ends with an exception")
+
+    async def _serve(self, exchange: Exchange, assigned: Assigned) -> None:
+        setting = self._setting
+        replica = self._replica
+        if replica is None or replica.stage != assigned.stage:
+            engine = await setting.compute(lambda: setting.make_engine(assigned.stage))
+            replica = self._replica = Replica(assigned.stage, engine, setting.compute)
+            self._donor = Donor(replica.snapshot)
+        outbox: deque[Message] = deque()
+        told = asyncio.Event()
+
+        def note(message: Message) -> None:
+            if len(outbox) >= NOTES_MAX:
+                raise LinkLost("the trainer does not read what is said to it")
+            outbox.append(message)
+            told.set()
+
+        desk = Desk(
+            assigned.stage,
+            setting.run.stages,
+            assigned.incarnation,
+            setting.run.batch.microbatches,
+        )
+        life = Life(setting, replica.engine, desk, Roster(), setting.make_router(), note)
+        log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
+        async with asyncio.TaskGroup() as tasks:
+            intake = Intake(life, Courier(life, tasks))
+            averaging = Averaging(
+                setting.rpc, setting.tensors, setting.compute, lambda peer: _find(life, peer)
+            )
+            parts = self._parts = _Parts(life, intake, averaging, outbox, told)
+            try:
+                draw = assigned.since == 0 and not assigned.keep
+                await replica.begin(keep=assigned.keep, draw=draw)
+                tasks.create_task(self._listen(exchange, parts))
+                tasks.create_task(self._tell(exchange, parts))
+                tasks.create_task(self._report(parts))
+                tasks.create_task(intake.work())
+                tasks.create_task(self._say_goodbye(parts))
+                await self._become_ready(parts, replica, assigned)
+                await asyncio.get_running_loop().create_future()  # until a task ends the life
+            finally:
+                self._parts = None
+                averaging.close()
+                intake.close()
+
+    async def _become_ready(self, parts: _Parts, replica: Replica, assigned: Assigned) -> None:
+        """Get the weights, and say so."""
+        if replica.version is None:
+            setting, life = self._setting, parts.life
+            request = FetchState(setting.run_id, assigned.stage, assigned.since)
+
+            async def donors() -> tuple[Contact, ...]:
+                me = setting.rpc.contact.peer
+                while True:
+                    members = life.roster.ready(assigned.stage)
+                    others = tuple(c for c in map(contact, members) if c.peer != me)
+                    if others:
+                        return others
+                    await asyncio.sleep(DONOR_WAIT_S)
+
+            snapshot = await fetch(setting.rpc, donors, request, replica.engine.state_bytes)
+            await replica.install(snapshot)
+        assert replica.version is not None, "weights were kept, made or fetched"
+        parts.intake.moved_to(replica.version)
+        parts.life.note(Ready(replica.version, replica.digest))
+
+    async def _listen(self, exchange: Exchange, parts: _Parts) -> None:
+        """Views, until the trainer ends the run or the link does."""
+        life = parts.life
+        while True:
+            message = await exchange.receive()
+            match message:
+                case View():
+                    if life.roster.receive(message):
+                        life.router.update(life.roster.ready(life.desk.stage + 1))
+                case Finished():
+                    raise _Over(message.reason)
+                case None:
+                    raise LinkLost("the trainer ended this server's part in the run")
+                case _:
+                    raise BadMessage(f"a {type(message).__name__} from the trainer")
+
+    async def _tell(self, exchange: Exchange, parts: _Parts) -> None:
+        """Send notes in the order they were made."""
+        while True:
+            while parts.outbox:
+                message = parts.outbox.popleft()
+                await exchange.send(message)
+                if isinstance(message, Leaving):
+                    raise _Over("left")
+            parts.told.clear()
+            await parts.told.wait()
+
+    async def _report(self, parts: _Parts) -> None:
+        life = parts.life
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOAD_EVERY_S)
+            life.note(parts.intake.load(loop.time()))
+            life.router.update(life.roster.ready(life.desk.stage + 1))  # the lost may be back
+
+    async def _say_goodbye(self, parts: _Parts) -> None:
+        await self._leaving.wait()
+        parts.life.note(Leaving())
+
+    def _serving(self, run_id: bytes) -> _Parts:
+        """The present life's parts."""
+        if self._parts is None or run_id != self._setting.run_id:
+            raise NotServing("not in this run now")
+        return self._parts
+
+    async def _push(self, exchange: Exchange, push: Push) -> None:
+        await self._serving(push.run).intake.push(exchange, push)
+
+    async def _shard(self, exchange: Exchange, shard: Shard) -> None:
+        await self._serving(shard.run).averaging.shard(exchange, shard)
+
+    async def _fetch_state(self, exchange: Exchange, request: FetchState) -> None:
+        parts = self._serving(request.run)
+        if self._donor is None or request.stage != parts.life.desk.stage:
+            raise NotServing(f"stage {request.stage} is not here")
+        await self._donor.serve(exchange, request)
+
+    async def _fence(self, peer: object, fence: Fence) -> Message:
+        return await self._ordered(peer, fence.run).intake.fence(fence)
+
+    async def _reduce(self, peer: object, order: Reduce) -> Message:
+        parts, replica = self._ordered(peer, order.run), self._replica
+        assert replica is not None, "a life has weights or room for them"
+        me = self._setting.rpc.contact.peer
+        assert me is not None, "we know our own id"
+        if me.raw in order.group:
+            await replica.reach(order.step)  # its commit may still be on the way
+        parts.life.desk.check_reduce(order, me.raw)
+        sums = replica.engine.weights.reduction()
+        outcome = await parts.averaging.average(order, sums)
+        replica.keep_reduction(Reduction(order.step, order.generation, sums, outcome))
+        return Reduced(outcome.digest, outcome.squared_norm)
+
+    async def _commit(self, peer: object, order: Commit) -> Message:
+        parts, replica = self._ordered(peer, order.run), self._replica
+        assert replica is not None, "a life has weights or room for them"
+        parts.life.desk.check_commit(order)
+        if not await replica.commit(order):
+            return Committed(order.step + 1, b"")
+        assert replica.version is not None, "it has just moved"
+        if parts is self._parts:
+            parts.intake.moved_to(replica.version)
+            record = parts.life.roster.record(_raw(self._setting.rpc.contact))
+            if record is None or not record.ready:
+                parts.life.note(Ready(replica.version, replica.digest))
+        return Committed(replica.version, replica.digest)
+
+    def _ordered(self, peer: object, run_id: bytes) -> _Parts:
+        """As `_serving`, for what only the trainer may ask."""
+        trainer = self._setting.trainer.peer
+        if trainer is not None and peer != trainer:
+            raise Refused("only the trainer may ask this")
+        return self._serving(run_id)
+
+
+def _find(life: Life, peer: bytes) -> Contact | None:
+    """Where a member of the run is dialled, as far as the view tells."""
+    record = life.roster.record(peer)
+    return contact(record) if record else None
+
+
+def _raw(who: Contact) -> bytes:
+    assert who.peer is not None, "we know our own id"
+    return who.peer.raw
