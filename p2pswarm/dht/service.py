@@ -107,6 +107,11 @@ class Dht:
         """The k servers closest to a key, closest first; the last of them perhaps dead."""
         return await self._upkeep.search(key)
 
+    @property
+    def calls(self) -> int:
+        """Requests sent so far."""
+        return self._asker.calls
+
     def _now_ms(self) -> int:
         return int(1000 * self._wall_s())
 

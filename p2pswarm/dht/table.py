@@ -16,7 +16,7 @@ Source:  Maymounkov and Mazieres (2002), 2.4; NETWORK caps as go-libp2p-kbucket'
 import ipaddress
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -104,6 +104,11 @@ class Table:
         else:
             self._refused_s[index] = newcomer.heard_s
         return check.contact if check else None
+
+    def fill(self, index: int, neighbours: Iterable[Neighbour]) -> None:
+        """Take neighbours that belong into bucket `index` as met: for simulations of many nodes."""
+        for each in neighbours:
+            self._seat(index, each)
 
     def failed(self, raw: bytes) -> None:
         """A contact did not answer; it is dropped when that happens `strikes` times in a row."""

@@ -45,6 +45,8 @@ class Asker:
         self._outbox_timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.drives: dict[Drive, None] = {}
+        self.calls = 0
+        """Requests sent so far."""
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run it in a task of ours."""
@@ -78,6 +80,7 @@ class Asker:
         raw = contact.peer.raw
         loop = asyncio.get_running_loop()
         start_s = loop.time()
+        self.calls += 1
         try:
             reply = await self.rpc.call(contact, request, self._pace.deadline_s(raw))
         except (PathError, Late):
