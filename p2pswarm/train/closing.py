@@ -43,8 +43,11 @@ class NotFinite:
 class Closing:
     """One try to reduce the step's gradients."""
 
-    def __init__(self, generation: int, members: list[Member], clip_norm: float) -> None:
+    def __init__(
+        self, generation: int, members: list[Member], clip_norm: float, deadline_s: float
+    ) -> None:
         self.generation = generation
+        self.deadline_s = deadline_s
         self._stage = {m.life: m.stage for m in members}
         self._clip_norm = clip_norm
         self._answers: dict[Life, Reduced] = {}

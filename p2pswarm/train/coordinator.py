@@ -32,7 +32,7 @@ from p2pswarm.swarm.view import Life, parts
 from p2pswarm.train import actions as act
 from p2pswarm.train.closing import Closing, Decided, Differ, NotFinite
 from p2pswarm.train.fencing import Fencing
-from p2pswarm.train.flight import ATTEMPTS_MAX, EVALUATION_BASE, Flight, Job, Phase, runs_window
+from p2pswarm.train.flight import EVALUATION_BASE, REFUSALS_MAX, Flight, Job, Phase, runs_window
 from p2pswarm.train.ledger import Claim, StepLedger
 from p2pswarm.train.membership import Membership
 
@@ -71,7 +71,6 @@ class Coordinator:
         self._promote: dict[Life, bytes] = {}
         self._fencing = Fencing()
         self._closing: Closing | None = None
-        self._closing_deadline_s = math.inf
         self._reduce_failures = 0
         self._acks: dict[Life, float] = {}
         self._bare_since_s: dict[int, float] = {}
@@ -159,6 +158,7 @@ class Coordinator:
         """An attempt got stuck: a road failed, or a server cannot work on it."""
         job = self._flight.running(note.microbatch, note.attempt)
         if job is not None and note.step == self._step:
+            job.refusals += 1
             self._give_up(job, note.reason)
         self._advance(now_s)
 
@@ -204,7 +204,8 @@ class Coordinator:
         """When to call `on_deadline`, if nothing happens before."""
         flight_s = self._flight.next_deadline_s(now_s) if self._stand is Stand.FILLING else None
         bare_s = [since_s + BARE_STAGE_S for since_s in self._bare_since_s.values()]
-        times = [self._fencing.deadline_s, self._closing_deadline_s, *self._acks.values(), *bare_s]
+        times = [self._fencing.deadline_s, *self._acks.values(), *bare_s]
+        times += [self._closing.deadline_s] if self._closing is not None else []
         times += [flight_s] if flight_s is not None else []
         soonest = min(times)
         return soonest if soonest < math.inf and self._stand is not Stand.ENDED else None
@@ -214,7 +215,7 @@ class Coordinator:
         if now_s >= self._fencing.deadline_s:
             for life in self._fencing.silent:
                 self._dismiss(life, "it did not answer a fence", now_s)
-        if self._closing is not None and now_s >= self._closing_deadline_s:
+        if self._closing is not None and now_s >= self._closing.deadline_s:
             for life in self._closing.silent:
                 self._dismiss(life, "it did not finish averaging in time", now_s)
         for life in [one for one, due_s in self._acks.items() if now_s >= due_s]:
@@ -343,9 +344,9 @@ class Coordinator:
         for job in settled:
             if job.work is not Work.EVALUATE and not self._ledger.missing(job.microbatch):
                 self._flight.finish(job, now_s)
-            elif job.attempt >= ATTEMPTS_MAX:
+            elif job.refusals >= REFUSALS_MAX:
                 where = f"microbatch {job.microbatch} of step {self._step}"
-                self._finish(f"{where} failed {ATTEMPTS_MAX} times: {job.reason}", failed=True)
+                self._finish(f"{where} failed {REFUSALS_MAX} times: {job.reason}", failed=True)
             else:
                 self._flight.again(job, now_s)
         if settled:
@@ -404,8 +405,8 @@ class Coordinator:
         self._stand = Stand.REDUCING
         self._generation += 1
         ready = self._members.ready()
-        self._closing = Closing(self._generation, ready, self._config.optimizer.clip_norm)
-        self._closing_deadline_s = now_s + REDUCE_S
+        clip_norm = self._config.optimizer.clip_norm
+        self._closing = Closing(self._generation, ready, clip_norm, now_s + REDUCE_S)
         for member in [*ready, *self._members.waiting()]:
             message = Reduce(
                 self._run,
@@ -450,7 +451,7 @@ class Coordinator:
         self._actions.append(
             act.StepDone(self._step, loss, decided.gradient_norm, rate, len(self._losses))
         )
-        self._closing, self._closing_deadline_s = None, math.inf
+        self._closing = None
         self._stand = Stand.FILLING
         self._open_step()
         parked, self._parked = self._parked, {}

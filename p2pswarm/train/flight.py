@@ -22,7 +22,7 @@ DEADLINE_FACTOR = 4.0  # times the 95th percentile: one healthy run in thousands
 MEASURED = 64  # runs remembered for the percentile
 RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
 RETRY_MAX_S = 2.0
-ATTEMPTS_MAX = 24  # about half a minute of retries, then the reason is told to the user
+REFUSALS_MAX = 24  # about half a minute of retries, then the reason is told to the user
 
 
 class Phase(Enum):
@@ -45,6 +45,8 @@ class Job:
     path: list[Life] = field(default_factory=list)
     launched_s: float = 0.0
     not_before_s: float = float("-inf")
+    refusals: int = 0
+    """Attempts that got stuck, rather than being torn by a death."""
     reason: str = ""
     """Why the last attempt was given up."""
 

@@ -91,8 +91,12 @@ class World:
     def later(self, delay_s: float, call: Callable, *args) -> None:
         heapq.heappush(self.heap, (self.now_s + delay_s, next(self.order), call, args))
 
+    def delay_s(self) -> float:
+        """Most messages are quick; one in eight takes long enough to be overtaken by everything."""
+        return self.rng.uniform(0.2, 4.0) if self.rng.random() < 0.12 else self.rng.uniform(0.001, 0.2)
+
     def send(self, call: Callable, *args) -> None:
-        self.later(self.rng.uniform(0.001, 0.2), call, *args)
+        self.later(self.delay_s(), call, *args)
 
     def note(self, server: Server, call: Callable, *args) -> None:
         """In order from one server to the trainer; lost if the link breaks first."""
@@ -104,7 +108,7 @@ class World:
                 self.pump()
 
         road = server.peer, "trainer"
-        at_s = max(self.now_s + self.rng.uniform(0.001, 0.2), self.roads.get(road, 0.0))
+        at_s = max(self.now_s + self.delay_s(), self.roads.get(road, 0.0))
         self.roads[road] = at_s
         heapq.heappush(self.heap, (at_s, next(self.order), deliver, ()))
 
