@@ -1,6 +1,8 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv.
 
-PYTHON ?= $(shell command -v python3 || command -v python)
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+  $$name -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$name && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 # A stamp is newer than all that it was made of, so that a second call does nothing.
@@ -21,13 +23,15 @@ help:
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "error: no python3 found: install Python 3.11 or newer"; exit 2; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@test -n "$(PYTHON)" || \
+	  { echo "error: no Python 3.11 or newer found: install it, or name it: make PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || \
 	  { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1): Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 ..."; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "error: $(PYTHON) has no venv or ensurepip: install them (on Debian: apt install python3-venv)"; exit 2; }
+	@echo "making $(VENV): torch is large, this takes some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP)

@@ -59,7 +59,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(argv: Sequence[str] | None) -> Options:
-    parser = _Parser(prog="p2pswarm", description=__doc__.splitlines()[0])
+    parser = _Parser(
+        prog="p2pswarm",
+        description="Train one transformer on any machines. A node is python -m p2pswarm.node.",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     show = commands.add_parser(
         "demo",
