@@ -75,10 +75,6 @@ class _Symmetric:
         self.mix_hash(sealed)
         return plaintext
 
-    def tag_bytes(self) -> int:
-        """How much longer a sealed field is than the field."""
-        return TAG_BYTES if self._key else 0
-
     def split(self) -> Split:
         return Split(*hkdf(b"", self._chain, b"", 3))
 
@@ -168,7 +164,7 @@ class XX:
                 self._remote["e"] = public
                 at += KEY_BYTES
             elif part == "s":
-                end = at + KEY_BYTES + self._state.tag_bytes()
+                end = at + KEY_BYTES + TAG_BYTES  # in XX there is a key before any static one
                 self._remote["s"] = self._state.decrypt_and_hash(message[at:end])
                 at = end
             else:

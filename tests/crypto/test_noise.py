@@ -194,6 +194,8 @@ def test_dialer_that_meets_somebody_else_does_not_show_who_it_is():
 
     assert alice.data_to_send() == []
     assert not alice.done
+    with pytest.raises(BadHandshake):
+        alice.receive(b"but wait")
 
 
 def test_dialer_may_expect_nobody_in_particular():

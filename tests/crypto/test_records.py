@@ -96,11 +96,19 @@ def test_opener_opens_nothing_more_after_a_failure():
     sealer, opener = ends()
     first, second = sealer.seal(SECRET), sealer.seal(SECRET)
     with pytest.raises(BadRecord):
-        opened(opener, second)
+        opened(opener, first[:-1] + bytes([first[-1] ^ 1]))
 
-    for record in (first, second):
+    for record in (first, second):  # the second is authentic, and it is its turn
         with pytest.raises(BadRecord):
             opened(opener, record)
+
+
+def test_records_out_of_order_are_refused():
+    sealer, opener = ends()
+    sealed = [sealer.seal(SECRET) for _ in range(2)]
+
+    with pytest.raises(BadRecord):
+        opened(opener, sealed[1])
 
 
 def test_record_replayed_is_refused():

@@ -60,6 +60,22 @@ def test_each_missed_deadline_doubles_patience_until_an_answer_comes():
     assert trip.deadline_s < usual_s
 
 
+def test_deadlines_may_coincide():
+    trip = RoundTrip(initial_s=0.5, deadline_min_s=0.5, deadline_max_s=0.5)
+
+    trip.sample(9.0)
+
+    assert trip.deadline_s == 0.5
+
+
+def test_round_trip_too_short_for_the_clock_counts_as_zero():
+    trip = RoundTrip(deadline_min_s=0.2)
+    trip.sample(0.0)
+
+    assert trip.srtt_s == 0.0
+    assert trip.deadline_s == 0.2
+
+
 @pytest.mark.parametrize("rtt_s", [-0.1, math.nan, math.inf])
 def test_impossible_round_trip_is_our_own_mistake(rtt_s: float):
     with pytest.raises(ValueError, match="round trip"):

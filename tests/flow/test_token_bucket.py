@@ -64,6 +64,13 @@ def test_long_run_never_exceeds_rate_and_burst(seed: int):
     assert passed >= 0.5 * 100.0 * now_s
 
 
+def test_rate_and_burst_may_be_fractions():
+    bucket = TokenBucket(rate_per_s=0.25, burst=0.5, now_s=0.0)
+    bucket.take(0.5, now_s=0.0)
+
+    assert bucket.wait_s(0.5, now_s=0.0) == 2.0
+
+
 @pytest.mark.parametrize("amount", [-1.0, 100.1])
 def test_amount_that_can_never_be_there_is_our_own_mistake(amount: float):
     bucket = TokenBucket(rate_per_s=10.0, burst=100.0, now_s=0.0)

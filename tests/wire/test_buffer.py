@@ -86,7 +86,19 @@ def test_feeding_without_taking_is_our_own_mistake():
         buffer.receive(b"more")
 
 
-@pytest.mark.parametrize(("prefix_bytes", "most"), [(2, 0), (2, 65536), (1, 256)])
-def test_limit_that_the_prefix_cannot_tell_is_our_own_mistake(prefix_bytes: int, most: int):
+@pytest.mark.parametrize(("prefix_bytes", "most"), [(2, 1), (2, 65535), (1, 255)])
+def test_every_length_that_the_prefix_can_tell_may_be_the_limit(prefix_bytes: int, most: int):
+    buffer = FrameBuffer(prefix_bytes, body_bytes_max=most)
+    buffer.receive(most.to_bytes(prefix_bytes) + bytes(most))
+
+    assert buffer.next_frame() == (most.to_bytes(prefix_bytes), bytes(most))
+
+
+@pytest.mark.parametrize(
+    ("prefix_bytes", "most", "flag_bits"), [(2, 0, 0), (2, 65536, 0), (1, 256, 0), (1, 128, 1)]
+)
+def test_limit_that_the_prefix_cannot_tell_is_our_own_mistake(
+    prefix_bytes: int, most: int, flag_bits: int
+):
     with pytest.raises(ValueError, match=str(most)):
-        FrameBuffer(prefix_bytes, body_bytes_max=most)
+        FrameBuffer(prefix_bytes, most, flag_bits)

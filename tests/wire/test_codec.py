@@ -102,6 +102,13 @@ class Many(Message):
     value: tuple[int, ...]
 
 
+@message(65535)
+@dataclass(frozen=True, slots=True)
+class Pair(Message):
+    first: bytes
+    second: bytes
+
+
 @message(65009)
 @dataclass(frozen=True, slots=True)
 class Loose(Message):
@@ -324,6 +331,16 @@ def test_whole_message_is_bounded_whatever_its_fields():
         encode(everything(raw=bytes(BYTES_MAX), keys=(b"1234",) * 1000))
     with pytest.raises(BadMessage, match="over"):
         decode(bytes(MESSAGE_BYTES_MAX + 1))
+
+
+def test_message_may_fill_its_bound_to_the_last_byte():
+    overhead = len(encode(Pair(bytes(40_000), bytes(25_000)))) - 65_000
+    longest = Pair(bytes(40_000), bytes(MESSAGE_BYTES_MAX - 40_000 - overhead))
+
+    assert len(encode(longest)) == MESSAGE_BYTES_MAX
+    assert decode(encode(longest)) == longest
+    with pytest.raises(ValueError, match="over"):
+        encode(Pair(longest.first + b"x", longest.second))
 
 
 def test_class_without_a_code_cannot_be_sent_alone():
