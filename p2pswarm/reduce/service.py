@@ -1,26 +1,27 @@
-"""Averaging within a stage: a butterfly, in which each member reduces one shard for all.
+"""Averaging within a stage: a butterfly, in which each member reduces a share for all.
 
-Member j of the group owns shard j. It receives everybody's part of it, adds them in the group's order,
-and sends the result to all members and observers, encoded; it keeps what that encoding decodes to,
-so all hold the same bytes. The sums themselves are only read, so an averaging that fails can be had
-again with whoever is left.
+Member j of the group owns shard j. It receives everybody's part of it, adds them in the group's
+order, and sends the result to all members and observers, encoded; it keeps what that encoding
+decodes to, so all hold the same bytes. The sums themselves are only read, so an averaging that
+fails can be had again with whoever is left.
 
 Units:   seconds.
-Errors:  LinkLost or Refused that names the peer through which an averaging failed; NotServing for
-         an order or a shard of an older generation.
-Source:  the butterfly all-reduce of "Moshpit SGD" (arXiv 2103.03239) and hivemind, section 3.
+Errors:  Refused that names the peer with whom an averaging failed; NotServing for an order or a
+         piece of an older generation.
+Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemind's averaging.
 """
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from p2pswarm.errors import BadMessage, Busy, NotServing, PathError, Refused, SwarmError
+from p2pswarm.errors import BadMessage, Busy, NotServing, Refused, SwarmError
 from p2pswarm.flow.failure import cause_of
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.reduce.base import Compute, Outcome, Sums
-from p2pswarm.reduce.plan import Span, shards
+from p2pswarm.reduce.plan import Piece
+from p2pswarm.reduce.round import Round, Turn, Wanted
 from p2pswarm.rpc.base import Exchange, Priority, Rpc
 from p2pswarm.swarm.messages import Reduce, Shard
 from p2pswarm.tensors.codecs.base import Tensor
@@ -30,223 +31,207 @@ from p2pswarm.tensors.service import Tensors
 
 log = logging.getLogger(__name__)
 
-EARLY_MAX = 256  # shards that wait for their order: two of each of 64 members, twice
-EARLY_S = 20.0  # the order is a call to us while theirs is under way: seconds apart at most
-SHARD_S = 600.0  # a shard of 1 GiB at 2 MB/s; the trainer gives up long before
-OBSERVER_SENDS_MAX = 64  # under way to newcomers; one that is slower than that has to join again
+EARLY_MAX = 512  # pieces that wait for their order: eight of each of 64 members
+EARLY_S = 30.0  # the order is a call to us while theirs is under way: seconds apart at most
+PIECE_S = 120.0  # 16 MiB at 140 kB/s; the trainer gives up before
+SENDS_MAX = 16  # pieces on their way from here at once: 256 MiB, 1 s at 2 Gbit/s
+OBSERVED_MAX = 256  # pieces under way to newcomers; one that is slower has to join again
+LOOK_S = 0.05  # between two looks into the view
+VIEW_LOOKS = 100  # the view that names a member may come after the order that does
+BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us
 
 Find = Callable[[bytes], Contact | None]
 """Where a member of the run is dialled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One averaging; a later one replaces an earlier."""
+class _Standing:
+    """A round, its memory, and whoever waits for its pieces."""
 
-    step: int
-    generation: int
-
-    def __lt__(self, other: "Key") -> bool:
-        return (self.step, self.generation) < (other.step, other.generation)
-
-
-class _Round:
-    """One averaging as this member takes part in it."""
-
-    def __init__(self, order: Reduce, me: bytes, sums: Sums) -> None:
-        self.key = Key(order.step, order.generation)
-        self.order = order
+    def __init__(self, round_: Round, sums: Sums) -> None:
+        self.round = round_
         self.sums = sums
-        self.mine = order.group.index(me) if me in order.group else None
-        self.spans = shards(sums.length, len(order.group))
-        loop = asyncio.get_running_loop()
-        self.parts: dict[bytes, asyncio.Future[Tensor]] = {}
-        """From each other member, its part of our shard."""
-        if self.mine is not None and self.spans[self.mine].length:
-            self.parts = {p: loop.create_future() for p in order.group if p != me}
-        self.gathered: dict[int, asyncio.Future[Tensor]] = {
-            index: loop.create_future()
-            for index, span in enumerate(self.spans)
-            if index != self.mine and span.length
-        }
+        self.scope = asyncio.timeout(None)
+        """Moved to the past, it ends the round."""
+        self.parts: dict[int, dict[bytes, Tensor]] = defaultdict(dict)
+        """Of the pieces that we reduce, by piece and sender."""
+        self._moved = asyncio.Event()
 
-    def slot(self, peer: bytes, shard: Shard) -> tuple[Span, asyncio.Future[Tensor]]:
-        """Where a shard from `peer` belongs; BadMessage if nowhere."""
-        if shard.gathered:
-            waiting = self.gathered.get(shard.index)
-            if shard.index >= len(self.order.group) or self.order.group[shard.index] != peer:
-                waiting = None
-        else:
-            waiting = self.parts.get(peer) if shard.index == self.mine else None
-        if waiting is None or waiting.done():
-            raise BadMessage(f"shard {shard.index} of step {shard.step} is not for us")
-        span = self.spans[shard.index]
-        if shard.tensor.shape != (span.length,):
-            raise BadMessage(f"shard {shard.index} has {span.length}, not {shard.tensor.shape}")
-        return span, waiting
+    def came(self, wanted: Wanted) -> None:
+        """Wake those who wait."""
+        self.round.came(wanted)
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
 
-    def close(self) -> None:
-        """Nothing more is awaited."""
-        for waiting in (*self.parts.values(), *self.gathered.values()):
-            waiting.cancel()
+    async def until(self, here: Callable[[], bool]) -> None:
+        """Wait for pieces."""
+        while not here():
+            await self._moved.wait()
 
 
 class Averaging:
     """Takes part in one averaging at a time; a newer order ends the older."""
 
-    def __init__(self, rpc: Rpc, tensors: Tensors, compute: Compute, find: Find) -> None:
+    def __init__(
+        self, rpc: Rpc, tensors: Tensors, compute: Compute, find: Find, tasks: asyncio.TaskGroup
+    ) -> None:
+        """`tasks` are those of the server's life; sends to newcomers run in it."""
+        me = rpc.contact.peer
+        assert me is not None, "we know our own id"
+        self._me = me.raw
         self._rpc = rpc
         self._tensors = tensors
         self._compute = compute
         self._find = find
-        self._me = _raw(rpc.contact.peer)
-        self._round: _Round | None = None
-        self._running: asyncio.Task[Outcome] | None = None
-        self._newest = Key(-1, 0)
+        self._tasks = tasks
+        self._standing: _Standing | None = None
+        self._newest = Turn(-1, 0)
+        self._ordered = asyncio.Event()
+        self._sends = asyncio.Semaphore(SENDS_MAX)
         self._early = 0
-        self._changed = asyncio.Event()
-        self._observing: dict[asyncio.Task[None], None] = {}
+        self._observed = 0
 
     async def average(self, order: Reduce, sums: Sums) -> Outcome:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""
-        key = Key(order.step, order.generation)
-        if not self._newest < key:
-            raise NotServing(f"step {key.step} is averaged in generation {self._newest.generation}")
-        self._newest = key
-        if self._running is not None:
-            self._running.cancel()
-        current = asyncio.current_task()
-        assert current is not None
-        round_ = self._round = _Round(order, self._me, sums)
-        self._changed.set()
-        self._changed = asyncio.Event()
-        self._running = running = asyncio.ensure_future(self._take_part(round_))
+        round_ = Round(order, self._me, sums.length)
+        if round_.turn <= self._newest:
+            raise NotServing(f"{round_.turn} comes after {self._newest}")
+        if self._standing is not None:
+            self._standing.scope.reschedule(asyncio.get_running_loop().time())
+        standing = self._standing = _Standing(round_, sums)
+        self._newest = round_.turn
+        ordered, self._ordered = self._ordered, asyncio.Event()
+        ordered.set()
         try:
-            return await running
-        except asyncio.CancelledError:
-            running.cancel()
-            if current.cancelling():
-                raise
-            raise NotServing(f"a newer averaging took the place of {key}") from None
-
-    def close(self) -> None:
-        """End all that is under way."""
-        if self._running is not None:
-            self._running.cancel()
-        for task in self._observing:
-            task.cancel()
+            async with standing.scope:
+                await self._take_part(standing)
+                return await self._compute(sums.outcome)
+        except TimeoutError:
+            raise NotServing(f"a newer averaging took the place of {round_.turn}") from None
+        finally:
+            if self._standing is standing:
+                self._standing = None
 
     async def shard(self, exchange: Exchange, shard: Shard) -> None:
-        """Receive one shard; it may be here before its order."""
-        round_ = await self._round_of(shard)
-        span, waiting = round_.slot(exchange.peer.raw, shard)
+        """Receive one piece; it may be here before its order."""
+        standing = await self._standing_of(Turn(shard.step, shard.generation))
+        sender = exchange.peer.raw
+        wanted, piece = standing.round.expect(sender, shard)
         async with self._tensors.accept(exchange, (shard.tensor,)) as coming:
             await exchange.send(coming.grant)
             (tensor,) = await coming.tensors()
             if shard.gathered:
-                await self._compute(lambda: round_.sums.place(span, tensor))
-            if not waiting.done():
-                waiting.set_result(tensor)
+                await self._compute(lambda: standing.sums.place(piece.span, tensor))
+            else:
+                standing.parts[shard.index][sender] = tensor
+            standing.came(wanted)
 
-    async def _round_of(self, shard: Shard) -> _Round:
-        key = Key(shard.step, shard.generation)
+    async def _standing_of(self, turn: Turn) -> _Standing:
         if self._early >= EARLY_MAX:
-            raise Busy("too many shards wait for their order")
+            raise Busy("too many pieces wait for their order")
         self._early += 1
         try:
             async with asyncio.timeout(EARLY_S):
-                while self._newest < key:
-                    await self._changed.wait()
+                while self._newest < turn:
+                    await self._ordered.wait()
         except TimeoutError:
-            raise NotServing(f"no order to average step {key.step}") from None
+            raise NotServing(f"no order to average {turn}") from None
         finally:
             self._early -= 1
-        if self._round is None or self._round.key != key:
-            raise NotServing(f"step {key.step} is averaged in generation {self._newest.generation}")
-        return self._round
+        if self._standing is None or self._standing.round.turn != turn:
+            raise NotServing(f"the averaging of {turn} is over")
+        return self._standing
 
-    async def _take_part(self, round_: _Round) -> Outcome:
+    async def _take_part(self, standing: _Standing) -> None:
+        round_ = standing.round
+        theirs: dict[int, list[int]] = defaultdict(list)
+        for index, piece in enumerate(round_.pieces):
+            if round_.adds and round_.order.group[piece.owner] != self._me:
+                theirs[piece.owner].append(index)
         try:
-            async with asyncio.TaskGroup() as group:
-                if round_.mine is not None:
-                    for index, owner in enumerate(round_.order.group):
-                        if index != round_.mine and round_.spans[index].length:
-                            group.create_task(self._send_part(round_, index, owner))
-                    group.create_task(self._own(round_))
-                for waiting in round_.gathered.values():
-                    group.create_task(_arrived(waiting))
+            async with asyncio.TaskGroup() as tasks:
+                for indices in theirs.values():
+                    tasks.create_task(self._send_parts(standing, indices))
+                for index in round_.mine:
+                    tasks.create_task(self._reduce(standing, index, tasks))
+                tasks.create_task(standing.until(lambda: not round_.wanted))
         except BaseExceptionGroup as failed:
             raise cause_of(failed) from None
-        finally:
-            round_.close()
-        return await self._compute(round_.sums.outcome)
 
-    async def _send_part(self, round_: _Round, index: int, owner: bytes) -> None:
-        parcel = await self._compute(lambda: round_.sums.part(round_.spans[index]))
-        await self._send(owner, _shard(round_.order, index, parcel, gathered=False), parcel)
+    async def _send_parts(self, standing: _Standing, indices: list[int]) -> None:
+        """Our part of all pieces of one owner, one after another."""
+        order = standing.round.order
+        for index in indices:
+            piece = standing.round.pieces[index]
+            parcel = await self._encoded(standing, piece)
+            message = _shard(order, index, parcel, gathered=False)
+            await self._send(order.group[piece.owner], message, parcel)
 
-    async def _own(self, round_: _Round) -> None:
-        """Reduce our shard, and give it to all."""
-        assert round_.mine is not None
-        index, span = round_.mine, round_.spans[round_.mine]
-        if not span.length:
-            return
-        parts: list[Tensor | None] = [
-            None if peer == self._me else await round_.parts[peer] for peer in round_.order.group
-        ]
-        parcel = await self._compute(lambda: round_.sums.reduce(span, parts))
-        message = _shard(round_.order, index, parcel, gathered=True)
-        for peer in round_.order.observers:
+    async def _encoded(self, standing: _Standing, piece: Piece) -> Parcel:
+        return await self._compute(lambda: standing.sums.part(piece.span))
+
+    async def _reduce(self, standing: _Standing, index: int, tasks: asyncio.TaskGroup) -> None:
+        """Add up a piece of ours, and give it to all."""
+        round_ = standing.round
+        others, order = round_.others, round_.order
+        await standing.until(lambda: len(standing.parts[index]) == len(others))
+        parts = standing.parts.pop(index)
+        terms = [None if peer == self._me else parts[peer] for peer in order.group]
+        span = round_.pieces[index].span
+        parcel = await self._compute(lambda: standing.sums.reduce(span, terms))
+        message = _shard(order, index, parcel, gathered=True)
+        for peer in others:
+            tasks.create_task(self._send(peer, message, parcel))
+        for peer in order.observers:
             self._send_observer(peer, message, parcel)
-        async with asyncio.TaskGroup() as group:
-            for peer in round_.order.group:
-                if peer != self._me:
-                    group.create_task(self._send(peer, message, parcel))
 
     def _send_observer(self, peer: bytes, message: Shard, parcel: Parcel) -> None:
         """Nobody waits for a newcomer: it gets its copy while the others go on."""
-        if len(self._observing) >= OBSERVER_SENDS_MAX:
-            log.warning("%s falls behind: it is not sent step %d", PeerId(peer).short, message.step)
+        if self._observed >= OBSERVED_MAX:
+            log.warning("newcomer %s falls behind", PeerId(peer).short)
             return
-        task = asyncio.ensure_future(self._send_quietly(peer, message, parcel))
-        self._observing[task] = None
-        task.add_done_callback(self._observing.pop)
+        self._observed += 1
+        self._tasks.create_task(self._send_quietly(peer, message, parcel))
 
     async def _send_quietly(self, peer: bytes, message: Shard, parcel: Parcel) -> None:
         try:
             await self._send(peer, message, parcel)
         except SwarmError as error:
-            log.info(
-                "newcomer %s was not sent step %d: %s", PeerId(peer).short, message.step, error
-            )
+            log.info("%s", error)
+        finally:
+            self._observed -= 1
 
     async def _send(self, peer: bytes, message: Shard, parcel: Parcel) -> None:
-        name = PeerId(peer).short
-        to = self._find(peer)
-        if to is None:
-            raise Refused(f"averaging step {message.step}: {name} is in no view")
+        """One piece to one peer, as soon as both have room for it."""
         try:
-            async with self._rpc.converse(to, message, SHARD_S) as exchange:
-                grant = await exchange.receive()
-                if not isinstance(grant, Grant):
-                    raise BadMessage(f"{type(grant).__name__} where a Grant is due")
-                await self._tensors.send(exchange, grant, (parcel,), Priority.TENSOR)
-                if await exchange.receive() is not None:
-                    raise BadMessage("words after the shard")
-        except PathError as error:
-            raise type(error)(f"averaging step {message.step} with {name}: {error}") from error
-        except SwarmError as error:
-            raise Refused(f"averaging step {message.step} with {name}: {error}") from error
+            async with self._sends, asyncio.timeout(PIECE_S):
+                to = await self._located(peer)
+                while True:
+                    try:
+                        await self._send_once(to, message, parcel)
+                    except Busy as error:
+                        await asyncio.sleep(min(error.retry_after_s, BUSY_MAX_S))
+                    else:
+                        return
+        except (SwarmError, TimeoutError) as error:
+            why = str(error) or f"no room within {PIECE_S:g} s"
+            raise Refused(f"averaging with {PeerId(peer).short} failed: {why}") from error
 
+    async def _send_once(self, to: Contact, message: Shard, parcel: Parcel) -> None:
+        async with self._rpc.converse(to, message, PIECE_S) as exchange:
+            grant = await exchange.receive()
+            if not isinstance(grant, Grant):
+                raise BadMessage(f"{grant} where a Grant is due")
+            await self._tensors.send(exchange, grant, (parcel,), Priority.TENSOR)
+            if await exchange.receive() is not None:
+                raise BadMessage("words after the piece")
 
-async def _arrived(waiting: asyncio.Future[Tensor]) -> None:
-    await waiting
+    async def _located(self, peer: bytes) -> Contact:
+        for _ in range(VIEW_LOOKS):
+            if to := self._find(peer):
+                return to
+            await asyncio.sleep(LOOK_S)
+        raise Refused("no view names it")
 
 
 def _shard(order: Reduce, index: int, parcel: Parcel, *, gathered: bool) -> Shard:
     return Shard(order.run, order.step, order.generation, gathered, index, parcel.meta)
-
-
-def _raw(peer: PeerId | None) -> bytes:
-    assert peer is not None
-    return peer.raw

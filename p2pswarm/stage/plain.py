@@ -16,6 +16,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.stage.base import Update
 from p2pswarm.stage.flat import AdamW, Flat, squared_norm
 from p2pswarm.stage.model import block_count, loss_of
+from p2pswarm.swarm.schedule import clip_scale
 
 
 class PlainLoop:
@@ -47,9 +48,7 @@ class PlainLoop:
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; the gradient's norm before clipping."""
         norm = math.sqrt(squared_norm(self.flat.sum_N))
-        limit = self._run.optimizer.clip_norm
-        scale = 1.0 if norm <= limit else limit / norm
-        self.apply(scale, learning_rate)
+        self.apply(clip_scale(self._run.optimizer, norm), learning_rate)
         return norm
 
     def apply(self, scale: float, learning_rate: float) -> None:

@@ -12,10 +12,12 @@ Errors:  RunEnded, with the reason, when the trainer is gone for good or will no
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from p2pswarm.errors import (
     BadMessage,
+    Late,
     LinkLost,
     NotServing,
     Refused,
@@ -152,8 +154,7 @@ class StageServer:
             replica.digest if replica and replica.version is not None else b"",
         )
         async with setting.rpc.converse(setting.trainer, join, None) as exchange:
-            async with asyncio.timeout(JOIN_S):
-                first = await exchange.receive()
+            first = await _within(JOIN_S, exchange.receive())
             if isinstance(first, Finished):
                 return first.reason
             if not isinstance(first, Assigned):
@@ -195,12 +196,11 @@ class StageServer:
         async with asyncio.TaskGroup() as tasks:
             intake = Intake(life, Courier(life, tasks))
             averaging = Averaging(
-                setting.rpc, setting.tensors, setting.compute, lambda peer: _find(life, peer)
+                setting.rpc, setting.tensors, setting.compute, lambda peer: _find(life, peer), tasks
             )
             parts = self._parts = _Parts(life, intake, averaging, outbox, told)
             try:
-                draw = assigned.since == 0 and not assigned.keep
-                await replica.begin(keep=assigned.keep, draw=draw)
+                await replica.begin(assigned.since, keep=assigned.keep)
                 tasks.create_task(self._listen(exchange, parts))
                 tasks.create_task(self._tell(exchange, parts))
                 tasks.create_task(self._report(parts))
@@ -210,7 +210,6 @@ class StageServer:
                 await asyncio.get_running_loop().create_future()  # until a task ends the life
             finally:
                 self._parts = None
-                averaging.close()
                 intake.close()
 
     async def _become_ready(self, parts: _Parts, replica: Replica, assigned: Assigned) -> None:
@@ -327,6 +326,14 @@ class StageServer:
         if trainer is not None and peer != trainer:
             raise Refused("only the trainer may ask this")
         return self._serving(run_id)
+
+
+async def _within(limit_s: float, word: Awaitable[Message | None]) -> Message | None:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await word
+    except TimeoutError:
+        raise Late(f"the trainer did not answer in {limit_s:g} s") from None
 
 
 def _find(life: Life, peer: bytes) -> Contact | None:

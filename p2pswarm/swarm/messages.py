@@ -325,14 +325,15 @@ class Receipt(Message):
 @message(74)
 @dataclass(frozen=True, slots=True)
 class Shard(Message):
-    """Opens the exchange that carries one shard of the averaging: `Grant`, bytes, end."""
+    """Opens the exchange that carries one piece of a shard of the averaging: `Grant`, bytes, end."""
 
     run: RunId
     step: Step
     generation: Attempt
     gathered: bool
     """False: a part of the sender's sum, for the shard's owner. True: the reduced shard."""
-    index: Annotated[int, Range(0, 63)]
+    index: Annotated[int, Range(0, 2**20)]
+    """The piece: the shards of all members are cut into pieces, numbered through."""
     tensor: TensorMeta
 
 

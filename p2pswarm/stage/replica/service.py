@@ -43,9 +43,12 @@ class Replica:
         self._lock = asyncio.Lock()
         self._moved = asyncio.Event()
 
-    async def begin(self, *, keep: bool, draw: bool) -> None:
-        """A new life: void the sum, and keep, make or lose the weights."""
+    async def begin(self, since: int, *, keep: bool) -> None:
+        """A new life from version `since`: void the sum, and keep, make or lose the weights."""
+        draw = since == 0 and not keep
         async with self._lock:
+            if keep and self.version != since:
+                raise NotServing(f"the weights are of version {self.version}, not {since}")
             self._reduced, self._backlog = None, []
             if not keep:
                 self.version = None
@@ -115,7 +118,12 @@ class Replica:
 
     async def _apply(self, order: Commit, sums: Sums) -> bytes:
         update = Update(order.step + 1, order.scale, order.learning_rate)
-        return await self._compute(lambda: self.engine.weights.apply(sums, update))
+
+        def step() -> bytes:
+            self.engine.stage.drop(None)  # no graph of the old weights outlives them
+            return self.engine.weights.apply(sums, update)
+
+        return await self._compute(step)
 
     def _become(self, version: int, digest: bytes) -> None:
         self.version, self.digest = version, digest
