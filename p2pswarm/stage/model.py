@@ -6,7 +6,7 @@ index) alone, so whoever serves a stage can make version 0 of it, and one proces
 it for comparison.
 
 Shapes:  B rows, T tokens a row, D features, H heads, K features a head, V vocabulary.
-Errors:  Unusable for a model or a cut that cannot be.
+Errors:  ValueError for a stage that the run has not; the config has checked the rest.
 Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared ReLU: arXiv
          2109.08668; depth-scaled output projections: GPT-2.
 """
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  everybody's name for it
 
 from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.errors import Unusable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
@@ -157,11 +156,6 @@ def stage_blocks(run: RunConfig, stage: int) -> range:
     Contiguous, at least one each, and the costliest stage as cheap as it can be.
     """
     costs = [block_cost(run.model, number) for number in range(block_count(run.model))]
-    if not 1 <= run.stages <= len(costs):
-        raise Unusable(
-            f"stages = {run.stages}: a model of {run.model.layers} layers has {len(costs)} blocks, "
-            f"choose 1 to {len(costs)} stages or more layers"
-        )
     if not 0 <= stage < run.stages:
         raise ValueError(f"stage {stage} of {run.stages}")
     borders = _cut(costs, run.stages)
