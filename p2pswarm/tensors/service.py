@@ -22,8 +22,9 @@ from typing import Self
 from p2pswarm.errors import BadMessage
 from p2pswarm.rpc.base import Arrival, Exchange, Priority
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.codecs.base import Device, Room, Tensor
-from p2pswarm.tensors.codecs.registry import CPU, Parcel, admit, encode_all, named, room
+from p2pswarm.tensors.codecs.base import CPU, Device, Room, Tensor
+from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.registry import Parcel, admit, encode_all, named, room_in
 from p2pswarm.tensors.meta import (
     TENSORS_MAX,
     Grant,
@@ -60,14 +61,14 @@ class Incoming:
             for meta, place in zip(self._metas, self._rooms, strict=True)
         ]
 
-    def open(self, device: Device) -> Self:
+    def open(self, memory: Memory) -> Self:
         """Pay for all of the tensors, then make room for each, or for none."""
         need_bytes = sum(admit(meta).memory_bytes for meta in self._metas)
         self._budget.reserve(self._exchange.peer, need_bytes)
         self._held_bytes = need_bytes
         try:
             for meta in self._metas:
-                place = room(meta, device)
+                place = room_in(meta, memory)
                 self._rooms.append(place)
                 alone = travels_alone(meta)
                 self._arrivals.append(self._exchange.expect(place.buffer) if alone else None)
@@ -103,14 +104,14 @@ class Tensors:
 
     def __init__(self, budget: Budget, device: Device = CPU) -> None:
         self._budget = budget
-        self._device = device
+        self._memory = Memory(device)
 
     async def pack(self, tensors: Sequence[Tensor], codec_name: str) -> list[Parcel]:
         """Encode for one announcement, on a thread if it is work; see `encode_all`."""
         size_bytes = sum(tensor.nbytes for tensor in tensors)
         if named(codec_name).heavy and size_bytes > THREAD_BYTES:
-            return await asyncio.to_thread(encode_all, tensors, codec_name)
-        return encode_all(tensors, codec_name)
+            return await asyncio.to_thread(encode_all, tensors, codec_name, self._memory)
+        return encode_all(tensors, codec_name, self._memory)
 
     async def send(
         self, exchange: Exchange, grant: Grant, parcels: Sequence[Parcel], priority: Priority
@@ -126,7 +127,7 @@ class Tensors:
         """Make room for what `metas` announce, all or nothing; use it in an `async with`."""
         if len(metas) > TENSORS_MAX:
             raise BadMessage(f"{len(metas)} tensors announced, {TENSORS_MAX} are the most")
-        return Incoming(exchange, metas, self._budget).open(self._device)
+        return Incoming(exchange, metas, self._budget).open(self._memory)
 
 
 def _deserves_thread(meta: TensorMeta) -> bool:

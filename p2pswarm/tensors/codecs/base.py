@@ -1,4 +1,4 @@
-"""What a codec is, and how torch memory is seen as bytes.
+"""What every codec needs: uses, dtypes, and torch memory seen as bytes.
 
 Bytes and tensors share memory wherever they can: a contiguous CPU tensor is sent
 from where it lies, and a received one is filled where it will stay.
@@ -7,7 +7,6 @@ Units:   bytes; little-endian on the wire, as every machine torch runs on.
 Errors:  ValueError when we are asked for what cannot be encoded; BadMessage for a peer's bytes.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
@@ -15,9 +14,10 @@ from enum import Flag, auto
 import torch
 
 from p2pswarm.errors import BadMessage
-from p2pswarm.tensors.meta import Dtype, Layout
+from p2pswarm.tensors.meta import Dtype
 
 Device = torch.device
+CPU = Device("cpu")
 Tensor = torch.Tensor
 TORCH = {
     Dtype.FLOAT32: torch.float32,
@@ -59,34 +59,6 @@ class Room:
     """To be filled, in any order."""
     finish: Callable[[], Tensor]
     """Makes the tensor once the buffer is full; BadMessage if the bytes are not of the codec."""
-
-
-class Codec(ABC):
-    """One way to write a tensor as bytes."""
-
-    name: str
-    code: int
-    """On the wire, for ever; 1..255."""
-    uses: Use
-    dtypes: frozenset[Dtype]
-    heavy: bool
-    """Whether encoding and decoding are worth a thread; raw only points at memory."""
-
-    @abstractmethod
-    def check(self, layout: Layout, encoded_bytes: int) -> None:
-        """Raise BadMessage unless this codec could make so many bytes of such a tensor."""
-
-    @abstractmethod
-    def memory_bytes(self, layout: Layout, encoded_bytes: int) -> int:
-        """The most that a receiver holds for it at once."""
-
-    @abstractmethod
-    def encode(self, tensor: Tensor) -> memoryview:
-        """The bytes of a tensor of one of `dtypes`; ValueError if it holds what cannot be told."""
-
-    @abstractmethod
-    def room(self, layout: Layout, encoded_bytes: int, device: torch.device) -> Room:
-        """Memory to receive into; the tensor will be on `device`."""
 
 
 def expect_bytes(codec: str, told: int, right: int) -> None:

@@ -21,12 +21,12 @@ from p2pswarm.tensors.codecs.base import (
     FLOATS,
     LOSSY,
     TORCH,
-    Codec,
     Room,
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.device import host_memory, on_host
+from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.meta import TENSOR_BYTES_MAX, Layout
 
 BLOCK_VALUES = 256
@@ -54,24 +54,24 @@ class Int8(Codec):
         """What arrives and what it becomes."""
         return encoded_bytes + layout.raw_bytes
 
-    def encode(self, tensor: Tensor) -> memoryview:
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
         """Quantise on the tensor's device, then move the quarter that is left."""
         flat = tensor.detach().reshape(-1)
-        encoded = torch.empty(_encoded_bytes(len(flat)), dtype=torch.uint8, device=flat.device)
+        encoded = memory.on(flat.device, (_encoded_bytes(len(flat)),), torch.uint8)
         scales, codes = _parts(encoded, len(flat))
         for at, blocks in _chunks(flat):
             _quantise(flat[at], scales[blocks], codes[at])
-        return bytes_of(on_host(encoded))
+        return bytes_of(memory.on_host(encoded))
 
-    def room(self, layout: Layout, encoded_bytes: int, device: torch.device) -> Room:
+    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
         """Scales and codes; `finish` multiplies them on the device."""
-        encoded = host_memory((encoded_bytes,), torch.uint8, device)
+        encoded = memory.host((encoded_bytes,), torch.uint8)
+        values = memory.home((layout.values,), TORCH[layout.dtype])
 
         def finish() -> Tensor:
-            scales, codes = _parts(encoded.to(device), layout.values)
+            scales, codes = _parts(encoded.to(memory.device), layout.values)
             if not bool(((scales >= 0) & (scales <= SCALE_MAX)).all()):
                 raise BadMessage("an int8 scale that no encoder makes")
-            values = torch.empty(layout.values, dtype=TORCH[layout.dtype], device=device)
             for at, blocks in _chunks(values):
                 _restore(scales[blocks], codes[at], values[at])
             return values.reshape(layout.shape)

@@ -12,12 +12,12 @@ from p2pswarm.tensors.codecs.base import (
     LOSSY,
     TORCH,
     WIDE,
-    Codec,
     Room,
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.device import host_memory, on_host
+from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.meta import VALUE_BYTES, Dtype, Layout
 
 
@@ -43,17 +43,19 @@ class Narrow(Codec):
         """What arrives and what it becomes."""
         return encoded_bytes + layout.raw_bytes
 
-    def encode(self, tensor: Tensor) -> memoryview:
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
         """Round to nearest, ties to even."""
         if tensor.numel():
             self._refuse_overflow(tensor)
-        return bytes_of(on_host(tensor.to(self._carried)))
+        carried = memory.on(tensor.device, tuple(tensor.shape), self._carried)
+        return bytes_of(memory.on_host(carried.copy_(tensor.detach())))
 
-    def room(self, layout: Layout, encoded_bytes: int, device: torch.device) -> Room:
+    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
         """The narrow values; `finish` widens them on the device."""
         assert encoded_bytes == layout.values * self._value_bytes
-        carried = host_memory(layout.shape, self._carried, device)
-        return Room(bytes_of(carried), lambda: carried.to(device).to(TORCH[layout.dtype]))
+        carried = memory.host(layout.shape, self._carried)
+        values = memory.home(layout.shape, TORCH[layout.dtype])
+        return Room(bytes_of(carried), lambda: values.copy_(carried.to(memory.device)))
 
     def _refuse_overflow(self, tensor: Tensor) -> None:
         lowest, highest = torch.aminmax(tensor.detach())

@@ -24,11 +24,11 @@ from p2pswarm.tensors.codecs.base import (
     EVERY,
     LOSSLESS,
     TORCH,
-    Codec,
     Room,
     bytes_of,
 )
-from p2pswarm.tensors.codecs.device import host_memory, on_host
+from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.meta import VALUE_BYTES, Layout
 
 # Level 1 with nearly no search: in planes of floats a match is an accident that costs more than
@@ -63,9 +63,9 @@ class PlanesZstd(Codec):
         """What arrives, what it becomes, and what zstd works in."""
         return encoded_bytes + layout.raw_bytes + min(layout.raw_bytes, SCRATCH_BYTES)
 
-    def encode(self, tensor: Tensor) -> memoryview:
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
         """Split on the CPU, whatever the device: zstd runs there anyway."""
-        values = _values(on_host(tensor), tensor.element_size())
+        values = _values(memory.on_host(tensor), tensor.element_size())
         packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=values.size)
         scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
         packed = []
@@ -77,15 +77,15 @@ class PlanesZstd(Codec):
         packed.append(packer.flush())
         return memoryview(b"".join(packed))
 
-    def room(self, layout: Layout, encoded_bytes: int, device: torch.device) -> Room:
+    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
         """The frame; `finish` unpacks it."""
-        buffer = memoryview(bytearray(encoded_bytes))
+        buffer = bytes_of(memory.host((encoded_bytes,), torch.uint8))
 
         def finish() -> Tensor:
             _refuse_bomb(buffer, layout.raw_bytes)
-            tensor = host_memory(layout.shape, TORCH[layout.dtype], device)
+            tensor = memory.host(layout.shape, TORCH[layout.dtype])
             _unpack(buffer, _values(tensor, VALUE_BYTES[layout.dtype]))
-            return tensor.to(device)
+            return tensor.to(memory.device)
 
         return Room(buffer, finish)
 

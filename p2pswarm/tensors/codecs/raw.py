@@ -4,19 +4,18 @@ Nothing is copied on either side, so the sender must not write to the tensor
 until the transfer is over.
 """
 
-import torch
 from torch import Tensor
 
 from p2pswarm.tensors.codecs.base import (
     EVERY,
     LOSSLESS,
     TORCH,
-    Codec,
     Room,
     bytes_of,
     expect_bytes,
 )
-from p2pswarm.tensors.codecs.device import host_memory, on_host
+from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.meta import Layout
 
 
@@ -38,12 +37,12 @@ class Raw(Codec):
         assert encoded_bytes == layout.raw_bytes
         return layout.raw_bytes
 
-    def encode(self, tensor: Tensor) -> memoryview:
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
         """The tensor's own memory if it is contiguous and on the CPU."""
-        return bytes_of(on_host(tensor))
+        return bytes_of(memory.on_host(tensor))
 
-    def room(self, layout: Layout, encoded_bytes: int, device: torch.device) -> Room:
+    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
         """The tensor itself, or its copy in pinned memory."""
         assert encoded_bytes == layout.raw_bytes
-        tensor = host_memory(layout.shape, TORCH[layout.dtype], device)
-        return Room(bytes_of(tensor), lambda: tensor.to(device))
+        tensor = memory.host(layout.shape, TORCH[layout.dtype])
+        return Room(bytes_of(tensor), lambda: tensor.to(memory.device))

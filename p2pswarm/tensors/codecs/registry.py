@@ -7,12 +7,13 @@ Errors:  Unusable for a name or a use that the user got wrong; ValueError for a 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.tensors.codecs.base import DTYPES, Codec, Room, Use
+from p2pswarm.tensors.codecs.base import CPU, DTYPES, Device, Room, Use
+from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.int8 import Int8
+from p2pswarm.tensors.codecs.memory import FRESH, Memory
 from p2pswarm.tensors.codecs.narrow import Narrow
 from p2pswarm.tensors.codecs.planes import PlanesZstd
 from p2pswarm.tensors.codecs.raw import Raw
@@ -27,7 +28,6 @@ CODECS: tuple[Codec, ...] = (
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
 BY_CODE = {codec.code: codec for codec in CODECS}
-CPU = torch.device("cpu")
 MESSAGE_INLINE_BYTES = 2 * INLINE_BYTES_MAX  # of one announcement: half a mux frame
 
 
@@ -61,7 +61,12 @@ def named(name: str, use: Use | None = None) -> Codec:
     return codec
 
 
-def encode(tensor: Tensor, codec_name: str, inline_bytes: int = INLINE_BYTES_MAX) -> Parcel:
+def encode(
+    tensor: Tensor,
+    codec_name: str,
+    inline_bytes: int = INLINE_BYTES_MAX,
+    memory: Memory = FRESH,
+) -> Parcel:
     """Write a tensor as bytes; up to `inline_bytes` of them ride in the announcement."""
     codec = named(codec_name)
     dtype = DTYPES.get(tensor.dtype)
@@ -69,17 +74,17 @@ def encode(tensor: Tensor, codec_name: str, inline_bytes: int = INLINE_BYTES_MAX
         raise ValueError(f"codec {codec_name} does not take {tensor.dtype}")
     if tensor.dim() > RANK_MAX:
         raise ValueError(f"a tensor of rank {tensor.dim()}; {RANK_MAX} is the most")
-    data = codec.encode(tensor)
+    data = codec.encode(tensor, memory)
     inline = bytes(data) if len(data) <= inline_bytes else b""
     return Parcel(TensorMeta(dtype, tuple(tensor.shape), codec.code, len(data), inline), data)
 
 
-def encode_all(tensors: Sequence[Tensor], codec_name: str) -> list[Parcel]:
+def encode_all(tensors: Sequence[Tensor], codec_name: str, memory: Memory = FRESH) -> list[Parcel]:
     """Parcels for one announcement: inline what fits into a message together, in order."""
     parcels: list[Parcel] = []
     left = MESSAGE_INLINE_BYTES
     for tensor in tensors:
-        parcels.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX)))
+        parcels.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX), memory))
         left -= len(parcels[-1].meta.inline)
     return parcels
 
@@ -96,10 +101,15 @@ def admit(meta: TensorMeta) -> Admission:
     return Admission(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
-def room(meta: TensorMeta, device: torch.device = CPU) -> Room:
+def room(meta: TensorMeta, device: Device = CPU) -> Room:
     """Memory for the tensor that `meta` announces, filled already if its bytes are inline."""
+    return room_in(meta, Memory(device, keep_bytes=0))
+
+
+def room_in(meta: TensorMeta, memory: Memory) -> Room:
+    """The same, of memory that is used again."""
     admission = admit(meta)
-    place = admission.codec.room(admission.layout, meta.encoded_bytes, device)
+    place = admission.codec.room(admission.layout, meta.encoded_bytes, memory)
     if meta.inline:
         place.buffer[:] = meta.inline
     return place

@@ -1,0 +1,39 @@
+"""What a codec is: one way to write a tensor as bytes, and to say for what it is fit.
+
+Units:   bytes.
+Errors:  ValueError for a tensor that cannot be encoded; BadMessage for a peer's bytes.
+"""
+
+from abc import ABC, abstractmethod
+
+from p2pswarm.tensors.codecs.base import Room, Tensor, Use
+from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.meta import Dtype, Layout
+
+
+class Codec(ABC):
+    """One way to write a tensor as bytes."""
+
+    name: str
+    code: int
+    """On the wire, for ever; 1..255."""
+    uses: Use
+    dtypes: frozenset[Dtype]
+    heavy: bool
+    """Whether encoding and decoding are worth a thread; raw only points at memory."""
+
+    @abstractmethod
+    def check(self, layout: Layout, encoded_bytes: int) -> None:
+        """Raise BadMessage unless this codec could make so many bytes of such a tensor."""
+
+    @abstractmethod
+    def memory_bytes(self, layout: Layout, encoded_bytes: int) -> int:
+        """The most that a receiver holds for it at once."""
+
+    @abstractmethod
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+        """The bytes of a tensor of one of `dtypes`; ValueError if it holds what cannot be told."""
+
+    @abstractmethod
+    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
+        """Memory to receive into; the tensor will be on the memory's device."""
