@@ -93,6 +93,10 @@ class _Caller:
         if not self.waiter.done():
             self.waiter.set_exception(error)
 
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self.fail(Late("no reply by the deadline"))
+
 
 class _Work:
     """A call's handler at work."""
@@ -130,11 +134,10 @@ class _Asked:
     """What a peer's opening asks for."""
 
     link: Link
-    stream: int
+    event: StreamOpened
     kind: Kind
     timeout_s: float | None
     request: Message
-    size_bytes: int
 
 
 class LinkRpc:
@@ -179,7 +182,7 @@ class LinkRpc:
         parties, stream = self._open(
             link, pack_opening(Kind.CALL, timeout_s, body), caller, ended=True
         )
-        late = loop.call_at(until_s, caller.fail, Late(f"no reply within {timeout_s:g} s"))
+        late = loop.call_at(until_s, caller.expire)
         try:
             return await caller.waiter
         finally:
@@ -276,35 +279,40 @@ class LinkRpc:
         if event.ended != (kind is Kind.CALL):
             raise BadMessage(f"a {kind.name} whose first frame says ended={event.ended}")
         self._up.setdefault(link.peer, link)
-        asked = _Asked(link, event.stream, kind, timeout_s, request, len(event.data))
         try:
             if kind is Kind.CALL:
-                self._answer(asked)
+                self._answer(link, event, request, timeout_s)
             else:
-                self._attend(asked)
+                self._attend(link, event, request, timeout_s)
         except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
             link.send(event.stream, pack_error(told(error, request)), ended=True)
 
-    def _answer(self, asked: _Asked) -> None:
-        handler = self._answers.get(type(asked.request))
+    def _answer(
+        self, link: Link, event: StreamOpened, request: Message, timeout_s: float | None
+    ) -> None:
+        handler = self._answers.get(type(request))
         if handler is None:
-            raise NotServing(f"no calls of {type(asked.request).__name__} here")
-        outcome = handler(asked.link.peer, asked.request)
-        if isinstance(outcome, Coroutine):
-            self._start(asked, _Work(asked.link, asked.stream, asked.request), outcome)
+            raise NotServing(f"no calls of {type(request).__name__} here")
+        outcome = handler(link.peer, request)
+        if isinstance(outcome, Message):
+            link.send(event.stream, pack_good(outcome), ended=True)
         else:
-            asked.link.send(asked.stream, pack_good(outcome), ended=True)
+            asked = _Asked(link, event, Kind.CALL, timeout_s, request)
+            self._start(asked, _Work(link, event.stream, request), outcome)
 
-    def _attend(self, asked: _Asked) -> None:
-        handler = self._attends.get(type(asked.request))
+    def _attend(
+        self, link: Link, event: StreamOpened, opening: Message, timeout_s: float | None
+    ) -> None:
+        handler = self._attends.get(type(opening))
         if handler is None:
-            raise NotServing(f"no exchanges of {type(asked.request).__name__} here")
-        talk = Talk(asked.link, asked.stream)
-        self._start(asked, talk, handler(talk, asked.request))
+            raise NotServing(f"no exchanges of {type(opening).__name__} here")
+        talk = Talk(link, event.stream)
+        asked = _Asked(link, event, Kind.EXCHANGE, timeout_s, opening)
+        self._start(asked, talk, handler(talk, opening))
 
     def _start(self, asked: _Asked, server: _Work | Talk, work: Coroutine[Any, Any, Any]) -> None:
         """Have a handler run; until it is done, `server` is told what happens on the stream."""
-        link, stream = asked.link, asked.stream
+        link, stream = asked.link, asked.event.stream
         parties = self._parties.setdefault(link, {})
 
         def after() -> None:
@@ -314,4 +322,4 @@ class LinkRpc:
         order = Order(link.peer, asked.request, asked.timeout_s, after)
         self._desks[asked.kind].start(server, order, work)
         parties[stream] = server
-        link.consumed(stream, asked.size_bytes)  # the desk bounds what handlers hold
+        link.consumed(stream, len(asked.event.data))  # the desk bounds what handlers hold

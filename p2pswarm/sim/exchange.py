@@ -109,7 +109,7 @@ class SimRoad:
     def join(self, far: "SimRoad") -> None:
         """Meet the other end."""
         self.far = far
-        self._home.lost[self] = far.lose_after
+        self._home.lost[self] = self._die
 
     def leave(self) -> None:
         """Our side has finished: what still comes is thrown away."""
@@ -220,9 +220,14 @@ class SimRoad:
         way_s = self._home.way_s(self._away.host)
         asyncio.get_running_loop().call_later(max(wait_s, way_s), self.lose)
 
+    def _die(self, wait_s: float) -> None:
+        """Our process ends: what still runs of it learns that now, the other end in time."""
+        self.far.lose_after(wait_s)
+        self.lose()
+
     def lose(self) -> None:
         """The link has ended."""
-        if self.talk is not None and not self._gone and self._home.running:
+        if self.talk is not None and not self._gone:
             self.talk.fail(LinkLost(f"the link to {self.peer.short} is lost"))
         self._over()
 

@@ -64,7 +64,7 @@ class SimRpc(Process):
         """Ask once; see `Rpc`."""
         loop = asyncio.get_running_loop()
         call = _Call(self, loop.create_future(), timeout_s)
-        late = loop.call_later(timeout_s, call.settle, Late(f"no reply within {timeout_s:g} s"))
+        late = loop.call_later(timeout_s, call.expire)
         try:
             call.begin(to, request)
             return await call.waiter
@@ -228,6 +228,11 @@ class _Call:
     def give_up(self, code: int) -> None:
         """At the server: the handler was stopped."""
         self.finish(reset_error(code))
+
+    def expire(self) -> None:
+        """At the caller: the deadline has passed, also for one that is dead and does not know."""
+        if not self.waiter.done():
+            self.waiter.set_exception(Late("no reply by the deadline"))
 
     def settle(self, outcome: Message | SwarmError) -> None:
         """At the caller: it has come."""

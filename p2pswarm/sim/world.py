@@ -134,8 +134,10 @@ class World:
         config = self.config
         if config.jitter:
             way_s *= 1 + config.jitter * self.rng.random()
+        retry_s = max(RTO_LEAST_S, 2 * way_s)
         while config.loss and self.rng.random() < config.loss:
-            way_s += max(RTO_LEAST_S, 2 * way_s)
+            way_s += retry_s
+            retry_s *= 2
         # Both queues are entered at the time of sending, so that a message from
         # far away does not hold up one from near by that was sent after it.
         source.up_free_s = max(now_s, source.up_free_s) + size_bytes / source.up_bytes_per_s

@@ -63,6 +63,8 @@ class Desk:
 
     def start(self, server: Server, order: Order, work: Coroutine[Any, Any, Any]) -> None:
         """Run `work`, which is closed unrun where there is no room for it."""
+        if not isinstance(work, Coroutine):
+            raise TypeError(f"a handler gave {work!r}")
         try:
             self._intake.enter(order.peer)
         except Busy:

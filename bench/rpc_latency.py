@@ -1,0 +1,204 @@
+"""What a small call costs between two processes over loopback: latency and throughput.
+
+    python bench/rpc_latency.py [--calls 5000] [--bytes 64] [--in-flight 64] [--uvloop]
+                                [--json FILE] [--plot FILE]
+
+The whole stack runs in both processes: typed messages, rpc, mux, encrypted
+records, TCP. Three servers are measured: a plain function, a coroutine, and an
+exchange that echoes. `least` tells what a call takes where nobody else wants the
+processor.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE
+from typing import Annotated, Any
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.sockets import SocketNet
+from p2pswarm.rpc.base import Exchange, Rpc
+from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.service import Endpoint
+from p2pswarm.wire.codec import Message, Size, message
+
+TIMEOUT_S = 10.0
+WARM_UP = 300  # calls before the clock starts: sockets, caches, the specialising interpreter
+
+
+@message(9901)
+@dataclass(frozen=True, slots=True)
+class Echo(Message):
+    """Asks for itself, at once."""
+
+    data: Annotated[bytes, Size(32_768)]
+
+
+@message(9902)
+@dataclass(frozen=True, slots=True)
+class EchoLater(Message):
+    """Asks for itself, from a task."""
+
+    data: Annotated[bytes, Size(32_768)]
+
+
+@asynccontextmanager
+async def peer() -> AsyncIterator[LinkRpc]:
+    config = TransportConfig()
+    endpoint = Endpoint(Identity.generate(), SocketNet(), config, os.urandom)
+    async with endpoint, LinkRpc(endpoint) as rpc:
+        await endpoint.listen(Address("127.0.0.1", 0))
+        yield rpc
+
+
+async def serve() -> None:
+    async def later(_peer: PeerId, request: EchoLater) -> EchoLater:
+        return request
+
+    async def converse(exchange: Exchange, _opening: Echo) -> None:
+        while (got := await exchange.receive()) is not None:
+            await exchange.send(got)
+
+    async with peer() as rpc:
+        rpc.answer(Echo, lambda _peer, request: request)
+        rpc.answer(EchoLater, later)
+        rpc.attend(Echo, converse)
+        print(rpc.contact.peer, rpc.contact.address, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def latencies_s(call: Callable[[], Coroutine[Any, Any, Any]], calls: int) -> list[float]:
+    taken_s = []
+    for number in range(WARM_UP + calls):
+        begin_s = time.perf_counter()
+        await call()
+        if number >= WARM_UP:
+            taken_s.append(time.perf_counter() - begin_s)
+    return sorted(taken_s)
+
+
+async def calls_per_s(
+    call: Callable[[], Coroutine[Any, Any, Any]], calls: int, in_flight: int
+) -> float:
+    async def one_after_another() -> None:
+        for _ in range(calls // in_flight):
+            await call()
+
+    begin_s = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(one_after_another())
+    return calls // in_flight * in_flight / (time.perf_counter() - begin_s)
+
+
+async def measure(rpc: Rpc, server: Contact, args: argparse.Namespace) -> dict[str, Any]:
+    data = os.urandom(args.bytes)
+
+    async def by_call(request: Message) -> None:
+        await rpc.call(server, request, TIMEOUT_S)
+
+    rows = []
+    curves: dict[str, list[float]] = {}
+    for name, request in (("function", Echo(data)), ("coroutine", EchoLater(data))):
+        taken_s = await latencies_s(lambda m=request: by_call(m), args.calls)
+        rate = await calls_per_s(lambda m=request: by_call(m), args.calls, args.in_flight)
+        rows.append(row(name, taken_s, rate))
+        curves[name] = taken_s
+    async with rpc.converse(server, Echo(b""), None) as exchange:
+
+        async def by_exchange() -> None:
+            await exchange.send(Echo(data))
+            await exchange.receive()
+
+        curves["exchange"] = await latencies_s(by_exchange, args.calls)
+    rows.append(row("exchange", curves["exchange"], None))
+    return {"rows": rows, "curves": curves}
+
+
+def row(name: str, taken_s: list[float], rate: float | None) -> dict[str, Any]:
+    return {
+        "server": name,
+        "least_us": taken_s[0] * 1e6,
+        "p50_us": taken_s[len(taken_s) // 2] * 1e6,
+        "p99_us": taken_s[len(taken_s) * 99 // 100] * 1e6,
+        "calls_per_s": rate,
+    }
+
+
+async def client(server: Contact, args: argparse.Namespace) -> dict[str, Any]:
+    async with peer() as rpc:
+        return await measure(rpc, server, args)
+
+
+@contextmanager
+def server_process(args: argparse.Namespace) -> Iterator[Contact]:
+    command = [sys.executable, __file__, "--serve", *(["--uvloop"] if args.uvloop else [])]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as server:
+        assert server.stdout is not None
+        peer_id, address = server.stdout.readline().split()
+        yield Contact(PeerId.parse(peer_id), Address.parse(address))
+        server.communicate()
+
+
+def plot(result: dict[str, Any], path: Path) -> None:
+    from matplotlib import pyplot as plt  # noqa: PLC0415  only where a picture is asked for
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    for name, taken_s in result["curves"].items():
+        shares = [(i + 1) / len(taken_s) for i in range(len(taken_s))]
+        axes.plot([s * 1e6 for s in taken_s], shares, label=name)
+    axes.set(xscale="log", xlabel="round trip, µs", ylabel="share of calls", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(title="served by")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", type=int, default=5000)
+    parser.add_argument("--bytes", type=int, default=64)
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--uvloop", action="store_true", help="run both processes on uvloop")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    factory = None
+    if args.uvloop:
+        import uvloop  # noqa: PLC0415  an extra
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        if args.serve:
+            runner.run(serve())
+            return 0
+        with server_process(args) as server:
+            result = runner.run(client(server, args))
+    at_once = f"{args.in_flight} in flight"
+    print(f"{'served by':12}{'least us':>10}{'p50 us':>10}{'p99 us':>10}{at_once:>16}")
+    for each in result["rows"]:
+        rate = "" if each["calls_per_s"] is None else f"{each['calls_per_s']:,.0f}/s"
+        print(
+            f"{each['server']:12}{each['least_us']:10.0f}{each['p50_us']:10.0f}{each['p99_us']:10.0f}{rate:>16}"
+        )
+    if args.plot:
+        plot(result, args.plot)
+    if args.json:
+        summary = {"bytes": args.bytes, "in_flight": args.in_flight, "rows": result["rows"]}
+        args.json.write_text(json.dumps(summary, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

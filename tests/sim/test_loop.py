@@ -1,0 +1,99 @@
+"""Virtual time: asyncio works on it unchanged, and a deadlock is an exception."""
+
+import asyncio
+import inspect
+
+import pytest
+from sim.seed import SEED
+
+from p2pswarm.sim.loop import SimLoop, run
+
+YEAR_S = 365 * 86_400.0
+
+
+def test_sleep_takes_virtual_time_only() -> None:
+    async def main() -> float:
+        await asyncio.sleep(YEAR_S)
+        return asyncio.get_running_loop().time()
+
+    assert run(main(), SEED) == pytest.approx(YEAR_S)
+
+
+def test_clock_starts_at_zero() -> None:
+    """At wall time, 1e9 s, a step of 1e-7 s would vanish and the loop would spin."""
+
+    async def main() -> float:
+        return asyncio.get_running_loop().time()
+
+    assert run(main(), SEED) == 0.0
+
+
+def test_sleepers_wake_in_the_order_of_their_times() -> None:
+    async def main() -> list[int]:
+        woken: list[int] = []
+
+        async def sleeper(seconds: int) -> None:
+            await asyncio.sleep(seconds)
+            woken.append(seconds)
+
+        async with asyncio.TaskGroup() as group:
+            for seconds in (3, 1, 2):
+                group.create_task(sleeper(seconds))
+        return woken
+
+    assert run(main(), SEED) == [1, 2, 3]
+
+
+def test_timeout_fires_at_its_time() -> None:
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.5):
+                await asyncio.sleep(YEAR_S)
+        return asyncio.get_running_loop().time()
+
+    assert run(main(), SEED) == pytest.approx(2.5)
+
+
+def test_thread_is_a_plain_call() -> None:
+    async def main() -> int:
+        return await asyncio.to_thread(lambda: 42)
+
+    assert run(main(), SEED) == 42
+
+
+def test_error_in_a_thread_reaches_who_awaits_it() -> None:
+    async def main() -> None:
+        await asyncio.to_thread(int, "x")
+
+    with pytest.raises(ValueError, match="'x'"):
+        run(main(), SEED)
+
+
+def test_deadlock_raises() -> None:
+    async def main() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(RuntimeError, match="stuck"):
+        run(main(), SEED)
+
+
+def test_failure_tells_the_seed_that_replays_it() -> None:
+    async def main() -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError) as raised:
+        run(main(), 4711)
+
+    assert any("seed 4711" in note for note in raised.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "name", ["_clock_resolution", "_selector", "_process_events", "_write_to_self"]
+)
+def test_private_name_that_the_loop_leans_on_is_still_asyncios(name: str) -> None:
+    """These four are no promise of asyncio's: an interpreter without them must fail here."""
+    loop = SimLoop()
+    loop.close()
+
+    assert f"self.{name}" in inspect.getsource(asyncio.BaseEventLoop)
+    assert hasattr(loop, name)
