@@ -92,7 +92,13 @@ def _options(argv: Sequence[str] | None) -> Options:
         metavar="FILE_OR_FOLDER",
         help="text to learn; left out: the Python standard library's sources",
     )
-    return Options(**vars(parser.parse_args(argv)))
+    options = Options(**vars(parser.parse_args(argv)))
+    for path in (options.json, options.plot):
+        if path and not path.absolute().parent.is_dir():
+            parser.error(f"there is no folder {path.parent} for {path.name}")
+    if options.data and not options.data.exists():
+        parser.error(f"there is no file or folder {options.data}")
+    return options
 
 
 class _whole:  # noqa: N801 - reads as the type of an argument

@@ -25,6 +25,7 @@ from typing import NoReturn
 from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import RunEnded, SwarmError, Unusable
+from p2pswarm.flow.failure import cause_of
 from p2pswarm.keyfile import identity_from
 from p2pswarm.roles.ground import Ground, ground
 from p2pswarm.settings import load
@@ -87,18 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SwarmError as error:
         return _failed(error)
     except ExceptionGroup as group:
-        ours, bugs = group.split(SwarmError)
-        if bugs or not ours:
+        cause = cause_of(group)
+        if not isinstance(cause, SwarmError):
             raise
-        return _failed(_first(ours))
+        return _failed(cause)
 
 
-def _first(error: Exception) -> Exception:
-    """What went wrong first, out of the groups of the tasks it passed through."""
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
-
-
-def _failed(error: Exception) -> int:
+def _failed(error: SwarmError) -> int:
     sys.stderr.write(f"error: {error}\n")
     return FAILED if isinstance(error, RunEnded) else UNUSABLE
 

@@ -23,7 +23,8 @@ from p2pswarm.demo.children import Child, Children, children
 from p2pswarm.demo.kills import Kills
 from p2pswarm.demo.options import Options, bootstrap_settings, server_settings, trainer_settings
 from p2pswarm.demo.plot import draw
-from p2pswarm.errors import RunEnded
+from p2pswarm.errors import RunEnded, Unusable
+from p2pswarm.flow.failure import cause_of
 from p2pswarm.progress.events import Note, Started, Stepped, from_line
 from p2pswarm.progress.lines import Lines
 from p2pswarm.progress.story import Story
@@ -32,6 +33,8 @@ from p2pswarm.progress.view import page
 TITLE = "p2pswarm demo"
 LOOK_S = 0.5  # between two looks whether a server has ended by itself
 RESTARTS_MAX = 3  # servers that end unasked; more means that something is wrong with this machine
+
+UNUSABLE = 2  # a node's exit code for what its user can mend
 
 
 class Demo:
@@ -89,7 +92,10 @@ class Demo:
         while self._story.ended is None:
             line = await trainer.line()
             if line is None:
-                raise RunEnded(f"the trainer ended early: {trainer.last_words()}")
+                words = trainer.last_words()
+                if await trainer.process.wait() == UNUSABLE:
+                    raise Unusable(words.removeprefix("error: "))
+                raise RunEnded(f"the trainer ended early: {words}")
             event = from_line(line)
             if isinstance(event, Started):
                 self._ready_s = time.monotonic() - self._begun_s
@@ -165,8 +171,8 @@ async def demo(options: Options, console: Console) -> int:
             whole = Demo(options, console, family)
             try:
                 story = await whole.run()
-            except* RunEnded as group:
-                raise group.exceptions[0] from None
+            except ExceptionGroup as group:
+                raise cause_of(group) from None
     ended = story.ended
     assert ended is not None
     if options.json:

@@ -213,3 +213,37 @@ def test_peers_that_speak_garbage_or_stall_do_no_harm(start, seed_node):
     node.interrupt()
     assert node.end() == 0
     assert "Traceback" not in node.errors
+
+
+def test_a_server_waits_for_a_run_says_so_and_leaves_when_told(start, seed_node):
+    _, address = seed_node
+    node = start("--bootstrap", address, *HERE)
+
+    assert node.line_with("no run yet")
+    node.interrupt()
+
+    assert node.end() == 0
+    assert node.errors == ""
+
+
+def test_a_second_ctrl_c_leaves_at_once(start, seed_node):
+    """While torch is imported nothing can be drained: the first waits, the second does not."""
+    _, address = seed_node
+    node = start("--bootstrap", address, *HERE)
+    assert node.address
+
+    node.interrupt()
+    assert node.line_with("once more to leave at once")
+    node.interrupt()
+
+    assert node.end() in (0, 130)
+
+
+def test_a_device_that_is_not_there_is_named(start, seed_node, tmp_path):
+    _, address = seed_node
+    path = tmp_path / "node.toml"
+    path.write_text("[serve]\ndevice = 'cuda:77'")
+
+    node = start("--config", path, "--bootstrap", address, *HERE)
+
+    assert_one_line(node, "serve.device 'cuda:77'")

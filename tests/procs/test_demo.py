@@ -1,0 +1,98 @@
+"""The demo, whole: real processes that train, one killed on the way, and none left behind."""
+
+import json
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    """A folder of some text."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for i in range(12):
+        line = f"the quick brown fox number {i} jumps over the lazy dog\n"
+        (folder / f"{i}.txt").write_text(line * 200)
+    return folder
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Returns when none of them lives; the test's time limit is the deadline."""
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        select.select([descriptor], [], [])  # readable once its process is over
+        os.close(descriptor)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_survives_its_kills_and_counts_every_microbatch_once(start, text, tmp_path):
+    demo = start(
+        *("demo", "--steps", 6, "--kill-every", 2, "--data", text),
+        *("--json", tmp_path / "out.json", "--plot", tmp_path / "loss.png"),
+        module="p2pswarm.cli",
+    )
+
+    assert demo.end() == 0, demo.errors
+
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert told["steps"] == 6
+    assert told["microbatches"]["asked"] == told["microbatches"]["counted"] > 0
+    assert told["kills"] >= 1
+    assert told["held_out"][0][2] > told["held_out"][-1][2] > 0
+    assert told["tokens_per_s"] > 0
+    assert told["seconds_to_ready"] > 0
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_demo(start, text, way):
+    demo = start("demo", "--data", text, module="p2pswarm.cli")
+    assert demo.line_with("waiting for a server")
+    started = children_of(demo.process.pid)
+    assert len(started) > 2
+
+    demo.process.send_signal(way)
+    demo.end()
+
+    wait_until_gone(started)
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (("--stages", 0), "'0' is not a whole number from 1 to 8"),
+        (("--steps", "many"), "'many' is not a whole number"),
+        (("--data", "nowhere"), "nowhere"),
+        (("--data", "empty"), "empty"),
+        (("--json", "no/such/folder/x.json"), "no/such/folder"),
+    ],
+)
+def test_wrong_input_is_one_line(start, tmp_path, flags, part):
+    (tmp_path / "empty").mkdir()
+
+    demo = start("demo", *flags, module="p2pswarm.cli")
+
+    assert demo.end() == 2
+    assert part in demo.errors
+    assert demo.errors.startswith("error: ")
+    assert demo.errors.count("\n") == 1
