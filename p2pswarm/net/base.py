@@ -85,7 +85,11 @@ class BulkMachine(Protocol):
         ...
 
     def lost(self, error: SwarmError) -> None:
-        """The pipe ended; called once, in the event loop."""
+        """The pipe is of no more use; called once, in the event loop."""
+        ...
+
+    def released(self) -> None:
+        """It is closed, and nothing calls this machine any more; called once, last, in the loop."""
         ...
 
 
@@ -97,7 +101,7 @@ class BulkPipe(Protocol):
         ...
 
     def close(self) -> None:
-        """End it; `lost` follows. What is under way may be cut off."""
+        """End it; `lost` and `released` follow. What is under way may be cut off."""
         ...
 
 

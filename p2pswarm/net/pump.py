@@ -6,8 +6,8 @@ asyncio moves 1.5, and the loop stays free for small calls. The threads know no
 rule; they ask the machine where bytes go and tell it when they are there.
 
 Units:   bytes.
-Errors:  whatever ends the pipe reaches the machine once, as `lost`, after both
-         threads have left and the socket is closed.
+Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the peer
+         can notice; `released` follows when both threads have left and the socket is closed.
 Source:  bench/LOG.md, bandwidth_sweep.
 """
 
@@ -36,6 +36,7 @@ class SocketPipe:
         self._running = 1
         self._sending = False
         self._ended: SwarmError | None = None
+        self._threads: list[threading.Thread] = []
         self._start(self._receive, "rx")
 
     def wake(self) -> None:
@@ -52,13 +53,15 @@ class SocketPipe:
         self._wakeups.put(None)
 
     def close(self) -> None:
-        """End it; `lost` follows when both threads have left."""
+        """End it; `released` follows when both threads have left."""
         self._end(LinkLost(f"{self._label}: closed"))
 
     def _start(self, body: Callable[[], None], duty: str) -> None:
-        threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(body,), name=f"bulk-{duty} {self._label}", daemon=True
-        ).start()
+        )
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self, body: Callable[[], None]) -> None:
         try:
@@ -104,6 +107,7 @@ class SocketPipe:
             if self._ended is not None:
                 return
             self._ended = error
+        self._in_loop(lambda: self._machine.lost(error))
         with contextlib.suppress(OSError):  # the peer was quicker: both threads see that too
             self._sock.shutdown(socket.SHUT_RDWR)
         self._wakeups.put(None)
@@ -112,10 +116,14 @@ class SocketPipe:
         with self._guard:
             self._running -= 1
             last = self._running == 0
-            error = self._ended
-        if last and error is not None:
+        if last:
             self._sock.close()
-            self._in_loop(lambda: self._machine.lost(error))
+            self._in_loop(self._release)
+
+    def _release(self) -> None:
+        for thread in self._threads:
+            thread.join()  # each has left its body: this takes no time
+        self._machine.released()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         try:

@@ -91,10 +91,9 @@ class SocketListener:
 
     async def accept(self) -> "SocketStream":
         """The next connection. Cancel this before `close`."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, name = await loop.sock_accept(self._sock)
+                sock, name = await _accept(self._sock)
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
                     await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
@@ -203,6 +202,22 @@ class _WireProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         reason = "closed" if exc is None else _reason(exc)
         self._user.lost(LinkLost(f"{self._label}: {reason}"))
+
+
+async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | int, ...]]:
+    """`loop.sock_accept` loses a connection if cancelled as it comes; this cannot."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return listener.accept()
+        except BlockingIOError:
+            pass
+        knocked = asyncio.Event()
+        loop.add_reader(listener, knocked.set)
+        try:
+            await knocked.wait()
+        finally:
+            loop.remove_reader(listener)
 
 
 async def _connect(family: int, name: tuple[str | int, ...]) -> SocketStream:

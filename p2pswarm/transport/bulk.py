@@ -56,8 +56,14 @@ class BulkConnection:
     """
 
     def __init__(
-        self, keys: BulkKeys, rooms: Rooms, outbox: Outbox, lost: Callable[[SwarmError], None]
+        self,
+        keys: BulkKeys,
+        rooms: Rooms,
+        outbox: Outbox,
+        lost: Callable[[SwarmError], None],
+        released: Callable[[], None],
     ) -> None:
+        """`lost` and `released`: to be called when the pipe ends, and when it is closed."""
         self._rooms = rooms
         self._outbox = outbox
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
@@ -68,6 +74,7 @@ class BulkConnection:
         self._incoming: _Incoming | None = None
         self._outgoing: Chunk | None = None
         self.lost = lost
+        self.released = released
         self.received_bytes = 0
         self.sent_bytes = 0
 

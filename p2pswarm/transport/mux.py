@@ -224,15 +224,14 @@ class Mux:
     # inside
 
     def _put_back(self, parts: list[bytes]) -> int:
-        """Leave in `parts` what fits a record; the rest waits. Returns the size of `parts`."""
-        size = 0
-        for count, part in enumerate(parts):
-            if size + len(part) > frames.RECORD_BYTES_MAX:
-                self._control = parts[count:]
-                self._control_bytes = sum(map(len, self._control))
-                del parts[count:]
-                break
-            size += len(part)
+        """Leave in `parts`, too much for a record, what fits one. Returns its size."""
+        size = count = 0
+        while size + len(parts[count]) <= frames.RECORD_BYTES_MAX:
+            size += len(parts[count])
+            count += 1
+        self._control = parts[count:]
+        self._control_bytes = sum(map(len, self._control))
+        del parts[count:]
         return size
 
     def _say(self, frame: bytes) -> None:

@@ -71,11 +71,6 @@ class Rooms:
         self._rooms: dict[int, _Room] = {}
         self._next = 1  # 0 says "inline" in a grant
 
-    @property
-    def waiting(self) -> int:
-        """How many transfers are not complete."""
-        return len(self._rooms)
-
     def add(self, memory: memoryview, filled: Callable[[], None]) -> int:
         """Grant `memory`, a flat writable view of bytes; returns the transfer's number."""
         with self._lock:

@@ -12,6 +12,7 @@ Source:  docs/wire.md.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -116,7 +117,7 @@ class Endpoint:
             dialling = asyncio.get_running_loop().create_future()
             dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._dials[to] = dialling
-            self._spawn(self._dial(to, dialling))
+            self._spawn(self._dial(to, dialling), partial(self._end_dial, to, dialling))
         return await asyncio.shield(dialling)
 
     def links(self) -> tuple[Link, ...]:
@@ -210,9 +211,10 @@ class Endpoint:
         except SwarmError as error:
             if not dialling.done():
                 dialling.set_exception(error)
-        finally:
-            self._dials.pop(to, None)
-            dialling.cancel()  # nothing, unless we are being closed
+
+    def _end_dial(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
+        del self._dials[to]
+        dialling.cancel()  # does nothing, unless we are being closed
 
     async def _connect(self, to: Address) -> Stream:
         try:
@@ -311,9 +313,10 @@ class Endpoint:
             ticket, displaced = self._gate.enter(stream.remote.host)
             if displaced is not None:
                 self._greeting[displaced].cancel()
-            self._greeting[ticket] = self._spawn(self._greet(stream, ticket))
+            end = partial(self._end_greeting, stream, ticket)
+            self._greeting[ticket] = self._spawn(self._greet(stream), end)
 
-    async def _greet(self, stream: Stream, ticket: int) -> None:
+    async def _greet(self, stream: Stream) -> None:
         try:
             async with asyncio.timeout(self._config.handshake_s):
                 magic = await stream.receive(len(CONTROL_MAGIC))
@@ -327,10 +330,11 @@ class Endpoint:
             _log.debug("%s left in the handshake", stream.remote)
         except SwarmError as error:
             _log.info("%s turned away: %s", stream.remote, error)
-        finally:
-            stream.close()
-            self._gate.leave(ticket)
-            self._greeting.pop(ticket, None)
+
+    def _end_greeting(self, stream: Stream, ticket: int) -> None:
+        stream.close()
+        self._gate.leave(ticket)
+        del self._greeting[ticket]
 
     async def _admit(self, stream: Stream, magic: bytes) -> None:
         if magic[:-1] != CONTROL_MAGIC[:-1]:
@@ -367,11 +371,15 @@ class Endpoint:
         key_in, key_out = asked.keys(exporter, nonce)
         link.add_bulk(stream, BulkKeys(key_out, key_in, link.session.keys.suite))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """A task that `close` ends; one that fails by itself is our own bug, and shown."""
+    def _spawn(
+        self, work: Coroutine[None, None, None], end: Callable[[], None] | None = None
+    ) -> asyncio.Task[None]:
+        """A task that `close` ends; `end` is called then too, even if it never began."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        if end is not None:
+            task.add_done_callback(lambda _: end())
         return task
 
 

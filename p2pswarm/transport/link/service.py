@@ -226,7 +226,7 @@ class Link:
         if self._bulk_timer is not None:
             self._bulk_timer.cancel()
         self._bulk_wanted = True
-        machine = BulkConnection(keys, self._rooms, self._outbox, self._on_socket_lost)
+        machine = BulkConnection(keys, self._rooms, self._outbox, self.fail, self._release)
         pipe = stream.become_bulk(machine)
         self._open_sockets += 1
         self._bulk.append((machine, pipe))
@@ -285,7 +285,8 @@ class Link:
         """The wire is gone."""
         if self._timer is not None:
             self._timer.cancel()  # of `fail`, when we were closing
-        self._on_socket_lost(error)
+        self.fail(error)
+        self._release()
 
     def _check_up(self) -> None:
         if self._error is not None:
@@ -306,6 +307,8 @@ class Link:
 
     def _deliver(self) -> None:
         for event in self._mux.events():
+            if self._error is not None:
+                return
             if isinstance(event, LinkEvent):
                 self._on_link_event(event)
             else:
@@ -355,9 +358,8 @@ class Link:
         if not (self._mux.live or self._arrivals or self._sends):
             self.fail(LinkLost(f"link to {self.peer.short}: replaced by another"), politely=True)
 
-    def _on_socket_lost(self, error: SwarmError) -> None:
+    def _release(self) -> None:
         self._open_sockets -= 1
-        self.fail(error)
         if self._open_sockets == 0:
             self._owner.released(self)
 
