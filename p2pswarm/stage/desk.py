@@ -139,17 +139,10 @@ class Desk:
             raise NotServing(f"step {push.step}: the weights here are of version {self.version}")
         ticket = Ticket(push, sender, now_s, work)
         self._refuse_fenced(ticket)
-        here = (*self._coming, *self._queue, *([self._in_hand] if self._in_hand else []))
-        if any(t.key == ticket.key and t.work is work for t in here):
+        if any(_same(ticket, other) for other in (*self._all(), self._in_hand)):
             raise NotServing(f"microbatch {push.microbatch} is here already")
-        if work is Work.BACKWARD:
-            held = self._held.get(ticket.key)
-            if held is None or held.next_peer != sender or self.last:
-                raise NotServing(f"no gradient of microbatch {push.microbatch} is due from you")
-        else:
-            if self.closing:
-                raise NotServing("this server is leaving")
-            self._refuse_unfit(ticket)
+        self._refuse_unfit(ticket)
+        if work is not Work.BACKWARD:
             self._refuse_full(work)
         self._coming.append(ticket)
         return ticket
@@ -214,10 +207,9 @@ class Desk:
         for work in fence.work:
             mark = (fence.step, work.microbatch)
             self._fences[mark] = max(work.attempt, self._fences.get(mark, -1))
-        held = [h.ticket for h in self._held.values()]
-        keys = [t.key for t in held if self._fenced(t) and t is not self._in_hand]
-        if self._in_hand is not None:
-            keys = [key for key in keys if key != self._in_hand.key]
+        in_hand = self._in_hand.key if self._in_hand else None
+        held = [h.ticket for h in self._held.values() if h.ticket.key != in_hand]
+        keys = [ticket.key for ticket in held if self._fenced(ticket)]
         return self._drop([t for t in self._all() if self._fenced(t)], keys)
 
     def fences_in_hand(self, fence: Fence) -> bool:
@@ -279,19 +271,27 @@ class Desk:
             raise NotServing(f"attempt {ticket.push.attempt} of {ticket.push.microbatch} is over")
 
     def _refuse_unfit(self, ticket: Ticket) -> None:
-        if len(ticket.push.tensors) != (1 if self.stage == 0 else 2):
-            raise BadMessage(f"{len(ticket.push.tensors)} tensors for stage {self.stage}")
-        if ticket.key in self._held:
-            raise NotServing(f"microbatch {ticket.push.microbatch} is here already")
-        if ticket.work is Work.FORWARD:
-            first = ticket.push.step * self._microbatches
-            if not first <= ticket.push.microbatch < first + self._microbatches:
-                raise BadMessage(f"microbatch {ticket.push.microbatch} in step {ticket.push.step}")
+        push, held = ticket.push, self._held.get(ticket.key)
+        wanted = 2 if self.stage > 0 and ticket.work is not Work.BACKWARD else 1
+        if len(push.tensors) != wanted:
+            raise BadMessage(f"{len(push.tensors)} tensors where {wanted} are due")
+        if ticket.work is Work.BACKWARD:
+            if held is None or held.next_peer != ticket.sender:
+                raise NotServing(f"no gradient of microbatch {push.microbatch} is due from you")
+            return
+        if self.closing:
+            raise NotServing("this server is leaving")
+        if held is not None:
+            raise NotServing(f"microbatch {push.microbatch} is here already")
+        first = push.step * self._microbatches
+        mine = first <= push.microbatch < first + self._microbatches
+        if ticket.work is Work.FORWARD and not mine:
+            raise BadMessage(f"microbatch {push.microbatch} in step {push.step}")
 
     def _refuse_full(self, work: Work) -> None:
         same = sum(t.work is work for t in self._all())
-        most = QUEUE_MAX if work is Work.FORWARD else EVALUATIONS_MAX
-        if same >= most or len(self._held) >= HELD_MAX:
+        full = same >= (QUEUE_MAX if work is Work.FORWARD else EVALUATIONS_MAX)
+        if full or (work is Work.FORWARD and len(self._held) >= HELD_MAX):
             raise Busy(f"{same} microbatches are queued here", self.retry_after_s())
 
     def _fenced(self, ticket: Ticket) -> bool:
@@ -318,3 +318,10 @@ class Desk:
         for key in keys:
             self._held.pop(key, None)
         return Dropped(tuple(tickets), tuple(keys))
+
+
+def _same(ticket: Ticket, other: Ticket | None) -> bool:
+    """Whether two pushes ask for the same work."""
+    if other is None or other.work is not ticket.work:
+        return False
+    return other.key == ticket.key and other.push.step == ticket.push.step
