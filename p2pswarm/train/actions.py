@@ -6,7 +6,7 @@ somebody something comes back to the coordinator as the event named in its docst
 
 from dataclasses import dataclass
 
-from p2pswarm.swarm.messages import Assigned, Commit, FencedWork, Reduce, View, Work
+from p2pswarm.swarm.messages import Assigned, Commit, FencedWork, Load, Reduce, View, Work
 from p2pswarm.swarm.view import Life
 
 
@@ -134,19 +134,39 @@ class Ended:
     failed: bool
 
 
-Action = (
-    Assign
-    | Publish
-    | Launch
-    | SendFence
-    | SendReduce
-    | SendCommit
-    | Dismiss
-    | MemberJoined
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """Report: these stages lack servers; the run waits for them, or has them again if empty."""
+
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Report: the first step begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Report: a member told how busy it is."""
+
+    life: Life
+    stage: int
+    load: Load
+
+
+Report = (
+    MemberJoined
     | MemberReady
     | MemberLost
     | Replayed
     | StepDone
     | EvaluationDone
+    | Bare
+    | Begun
+    | Loaded
     | Ended
 )
+"""What a person may want to know."""
+
+Action = Assign | Publish | Launch | SendFence | SendReduce | SendCommit | Dismiss | Report

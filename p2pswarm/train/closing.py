@@ -4,18 +4,17 @@ One `Closing` is one generation of one step's reduction. It is thrown away when 
 nothing that it knows is needed again, because until the commit no sum has been touched.
 
 Errors:  none; answers of lives that do not belong are ignored.
-Source:  clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
 """
 
 import math
 from collections import Counter
 from dataclasses import dataclass
 
+from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.messages import Reduced
+from p2pswarm.swarm.schedule import clip_scale
 from p2pswarm.swarm.view import Life
 from p2pswarm.train.membership import Member
-
-CLIP_EPSILON = 1e-6  # torch's, so that a plain loop clips to the same bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +43,16 @@ class Closing:
     """One try to reduce the step's gradients."""
 
     def __init__(
-        self, generation: int, members: list[Member], clip_norm: float, deadline_s: float
+        self,
+        generation: int,
+        members: list[Member],
+        optimizer: OptimizerConfig,
+        deadline_s: float,
     ) -> None:
         self.generation = generation
         self.deadline_s = deadline_s
         self._stage = {m.life: m.stage for m in members}
-        self._clip_norm = clip_norm
+        self._optimizer = optimizer
         self._answers: dict[Life, Reduced] = {}
 
     @property
@@ -74,7 +77,7 @@ class Closing:
             if square is None:
                 return NotFinite(stage)
         norm = math.sqrt(math.fsum(s for s in squares.values() if s is not None))
-        return Decided(norm, min(1.0, self._clip_norm / (norm + CLIP_EPSILON)))
+        return Decided(norm, clip_scale(self._optimizer, norm))
 
     def _stages(self) -> list[int]:
         return sorted(set(self._stage.values()))

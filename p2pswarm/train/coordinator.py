@@ -11,7 +11,6 @@ Source:  docs/training.md.
 """
 
 import math
-from collections.abc import Callable
 from enum import Enum
 
 from p2pswarm.config import RunConfig
@@ -28,6 +27,7 @@ from p2pswarm.swarm.messages import (
     Undelivered,
     Work,
 )
+from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Life, parts
 from p2pswarm.train import actions as act
 from p2pswarm.train.closing import Closing, Decided, Differ, NotFinite
@@ -55,12 +55,9 @@ class Stand(Enum):
 class Coordinator:
     """One run, from the first member to the last commit."""
 
-    def __init__(
-        self, config: RunConfig, run: bytes, learning_rate: Callable[[int], float]
-    ) -> None:
+    def __init__(self, config: RunConfig, run: bytes) -> None:
         self._config = config
         self._run = run
-        self._learning_rate = learning_rate
         self._members = Membership(config.stages)
         self._stand = Stand.GATHERING
         self._step = -1
@@ -74,6 +71,7 @@ class Coordinator:
         self._reduce_failures = 0
         self._acks: dict[Life, float] = {}
         self._bare_since_s: dict[int, float] = {}
+        self._told_bare: list[int] = []
         self._published = 0
         self._actions: list[act.Action] = []
         self._open_step()
@@ -119,7 +117,7 @@ class Coordinator:
 
     def lost(self, life: Life, reason: str, now_s: float) -> None:
         """A member's exchange ended, or it did not answer what must be answered."""
-        self._end_life(life, reason, now_s)
+        self._dismiss(life, reason, now_s)
         self._advance(now_s)
 
     def handed(self, to: Life, note: Handed, now_s: float) -> None:
@@ -225,7 +223,9 @@ class Coordinator:
                 self._give_up(job, "it was under way for too long")
         for stage, since_s in self._bare_since_s.items():
             if now_s >= since_s + BARE_STAGE_S:
-                self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
+                self._finish(
+                    f"stage {stage} has no server left that holds its weights", failed=True
+                )
         self._advance(now_s)
 
     def _open_step(self) -> None:
@@ -295,7 +295,8 @@ class Coordinator:
                 self._flight.again(job, now_s)
         if self._stand is Stand.REDUCING and member.ready:
             self._stand, self._closing = Stand.FILLING, None
-        self._actions.append(act.MemberLost(life, member.stage, reason, len(voided)))
+        if self._stand is not Stand.ENDED:  # everybody leaves then
+            self._actions.append(act.MemberLost(life, member.stage, reason, len(voided)))
 
     def _may_keep(self, stage: int | None, digest: bytes) -> bool:
         """Whether one that rejoins holds the current weights of its stage.
@@ -327,6 +328,7 @@ class Coordinator:
             self._make_ready(now_s)
         if self._stand is Stand.GATHERING and not self._bare(self._config.min_replicas):
             self._stand = Stand.FILLING
+            self._actions.append(act.Begun())
         if self._stand is Stand.FILLING:
             self._fill(now_s)
         self._watch_bare_stages(now_s)
@@ -405,8 +407,8 @@ class Coordinator:
         self._stand = Stand.REDUCING
         self._generation += 1
         ready = self._members.ready()
-        clip_norm = self._config.optimizer.clip_norm
-        self._closing = Closing(self._generation, ready, clip_norm, now_s + REDUCE_S)
+        optimizer = self._config.optimizer
+        self._closing = Closing(self._generation, ready, optimizer, now_s + REDUCE_S)
         for member in [*ready, *self._members.waiting()]:
             message = Reduce(
                 self._run,
@@ -435,7 +437,7 @@ class Coordinator:
 
     def _commit(self, decided: Decided, now_s: float) -> None:
         """The point of no return: tell all, and begin the next step."""
-        rate = self._learning_rate(self._step)
+        rate = learning_rate(self._config.optimizer, self._step)
         for member in [*self._members.ready(), *self._members.waiting()]:
             message = Commit(
                 self._run,
@@ -460,8 +462,13 @@ class Coordinator:
 
     def _watch_bare_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""
-        bare = [] if self._stand is Stand.GATHERING else self._bare(1)
-        self._bare_since_s = {stage: self._bare_since_s.get(stage, now_s) for stage in bare}
+        gathering = self._stand is Stand.GATHERING
+        bare = self._bare(self._config.min_replicas if gathering else 1)
+        if bare != self._told_bare:
+            self._told_bare = bare
+            self._actions.append(act.Bare(tuple(bare)))
+        waiting = [] if gathering else bare
+        self._bare_since_s = {stage: self._bare_since_s.get(stage, now_s) for stage in waiting}
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._stand is not Stand.ENDED:

@@ -98,9 +98,7 @@ class Flight:
 
     def touched_by(self, gone: Life) -> list[Job]:
         """The running jobs that went through a life."""
-        return [
-            j for j in self._jobs.values() if j.phase is Phase.RUNNING and gone in j.path
-        ]
+        return [j for j in self._jobs.values() if j.phase is Phase.RUNNING and gone in j.path]
 
     def late(self, now_s: float) -> list[Job]:
         """The running jobs that have been under way for too long."""
@@ -113,9 +111,7 @@ class Flight:
     def next_deadline_s(self, now_s: float) -> float | None:
         """When a job will be late, or may be launched again."""
         late = [
-            j.launched_s + self._deadline_s
-            for j in self._jobs.values()
-            if j.phase is Phase.RUNNING
+            j.launched_s + self._deadline_s for j in self._jobs.values() if j.phase is Phase.RUNNING
         ]
         retry = [
             j.not_before_s

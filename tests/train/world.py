@@ -73,7 +73,7 @@ class World:
             min_replicas=1,
             batch=BatchConfig(microbatches=microbatches, evaluate_every=2, evaluate_microbatches=2),
         )
-        self.coordinator = Coordinator(self.config, RUN, lambda step: 0.1)
+        self.coordinator = Coordinator(self.config, RUN)
         self.now_s = 0.0
         self.heap: list = []
         self.order = itertools.count()
@@ -93,7 +93,9 @@ class World:
 
     def delay_s(self) -> float:
         """Most messages are quick; one in eight takes long enough to be overtaken by everything."""
-        return self.rng.uniform(0.2, 4.0) if self.rng.random() < 0.12 else self.rng.uniform(0.001, 0.2)
+        return (
+            self.rng.uniform(0.2, 4.0) if self.rng.random() < 0.12 else self.rng.uniform(0.001, 0.2)
+        )
 
     def send(self, call: Callable, *args) -> None:
         self.later(self.delay_s(), call, *args)
@@ -335,7 +337,9 @@ class World:
             self.backward(server, source, step, microbatch, attempt, work, counting)
             return
         ready = server.roster.ready(server.stage + 1)
-        if not ready:  # the view is still on its way, or nobody is left; the trainer's fence ends this
+        if (
+            not ready
+        ):  # the view is still on its way, or nobody is left; the trainer's fence ends this
             again = self.guard(server, self.forward)
             self.later(0.1, again, server, source, step, microbatch, attempt, work, counting)
             return
@@ -357,7 +361,7 @@ class World:
         self.note(server, lambda: self.coordinator.counted(life, note, self.now_s))
         if upstream and any(stage < server.stage for stage in counting):
             args = step, microbatch, attempt, Work.BACKWARD, counting, None
-            back_to = upstream.life if upstream.life else Life(upstream.peer, 0)
+            back_to = upstream.life or Life(upstream.peer, 0)
             self.push(server, upstream, back_to, *args)
 
     def fence(self, server: Server, step: int, work: tuple[FencedWork, ...]) -> None:
@@ -383,7 +387,9 @@ class World:
             server.waiting.append(self.guard(server, lambda: self.reduce(server, message)))
             return
         if server.peer in message.group:
-            mine = sum(1 << m - message.step * self.config.batch.microbatches for m in server.summed)
+            mine = sum(
+                1 << m - message.step * self.config.batch.microbatches for m in server.summed
+            )
             if mine != int.from_bytes(message.counted, "little"):  # the command of a former try
                 args = life, message.generation, "another ledger"
                 self.note(server, lambda: self.coordinator.reduce_failed(*args, self.now_s))
@@ -417,9 +423,7 @@ class World:
         self.catch_up(server)
         if server.version is not None and server.version != former:
             life, version, mark = server.life, server.version, digest(server.weights)
-            self.note(
-                server, lambda: self.coordinator.committed(life, version, mark, self.now_s)
-            )
+            self.note(server, lambda: self.coordinator.committed(life, version, mark, self.now_s))
 
     # Trouble.
 

@@ -1,0 +1,1 @@
+"""Handing a microbatch to another server."""

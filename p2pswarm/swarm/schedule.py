@@ -1,0 +1,27 @@
+"""The learning rate of a step and the clipping of its gradient: arithmetic that all must share.
+
+The trainer sends both in `Commit`; a plain loop that is compared with a swarm calls the same lines.
+
+Source:  clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+"""
+
+import math
+
+from p2pswarm.config import OptimizerConfig
+
+CLIP_EPSILON = 1e-6  # torch's
+
+
+def learning_rate(optimizer: OptimizerConfig, step: int) -> float:
+    """Linear warm-up, then a cosine down to `final_share` of the peak."""
+    if step < optimizer.warmup_steps:
+        return optimizer.learning_rate * (step + 1) / optimizer.warmup_steps
+    decay_steps = max(1, optimizer.decay_steps - optimizer.warmup_steps)
+    share = min(1.0, (step - optimizer.warmup_steps) / decay_steps)
+    cosine = 0.5 * (1.0 + math.cos(math.pi * share))
+    return optimizer.learning_rate * (optimizer.final_share + (1 - optimizer.final_share) * cosine)
+
+
+def clip_scale(optimizer: OptimizerConfig, gradient_norm: float) -> float:
+    """What to multiply the gradient by, at most 1."""
+    return min(1.0, optimizer.clip_norm / (gradient_norm + CLIP_EPSILON))

@@ -1,0 +1,1 @@
+"""What the coordinator asks of others: launches, fences, reductions, commits."""

@@ -1,0 +1,179 @@
+"""Carries out what the coordinator asks of others, and tells it what came of it.
+
+Each errand is a task of the trainer's. Launching tries one server after another, as any sender
+does; fencing, reducing and committing are calls to one member.
+
+Units:   seconds on the loop's clock.
+Errors:  none of the network's: they are events for the coordinator.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import torch
+
+from p2pswarm.errors import BadMessage, NoRoute, SwarmError
+from p2pswarm.swarm.handing.service import Carrier, place
+from p2pswarm.swarm.messages import (
+    REASON_CHARS,
+    Committed,
+    Fence,
+    Fenced,
+    Handed,
+    MemberRecord,
+    Push,
+    Reduced,
+    Undelivered,
+    Work,
+)
+from p2pswarm.swarm.router import Router
+from p2pswarm.swarm.view import Life, contact, life
+from p2pswarm.train import actions as act
+from p2pswarm.train.coordinator import COMMIT_S, REDUCE_S, Coordinator
+from p2pswarm.train.fencing import FENCE_S
+from p2pswarm.train.flight import EVALUATION_BASE
+from p2pswarm.train.setting import TrainSetting
+from p2pswarm.wire.codec import Message
+
+log = logging.getLogger(__name__)
+
+
+class Errands:
+    """The trainer's calls and pushes; `told` is called whenever the coordinator has news."""
+
+    def __init__(
+        self,
+        setting: TrainSetting,
+        coordinator: Coordinator,
+        tasks: asyncio.TaskGroup,
+        told: Callable[[], None],
+    ) -> None:
+        self._setting = setting
+        self._coordinator = coordinator
+        self._tasks = tasks
+        self._pump = told
+        self._carrier = Carrier(setting.rpc, setting.tensors)
+        self._router = Router(setting.rng)
+        self._launched: dict[int, asyncio.Task[None]] = {}
+
+    def follow_view(self) -> None:
+        """The membership has changed: route by it."""
+        self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
+
+    def launch(self, order: act.Launch) -> None:
+        """Push a microbatch's tokens to a server of stage 0."""
+        task = self._start(self._launch(order))
+        self._launched[order.microbatch] = task
+        task.add_done_callback(lambda done: self._forget(order.microbatch, done))
+
+    def fence(self, order: act.SendFence) -> None:
+        """Ask a member to promise; we are a sender too, so our own attempt ends first."""
+        for work in order.work:
+            if task := self._launched.get(work.microbatch):
+                task.cancel()
+        self._start(self._fence(order))
+
+    def reduce(self, order: act.SendReduce) -> None:
+        """Ask a member to average."""
+        self._start(self._reduce(order))
+
+    def commit(self, order: act.SendCommit) -> None:
+        """Tell a member to apply."""
+        self._start(self._commit(order))
+
+    def stop(self) -> None:
+        """Launch nothing more."""
+        for task in self._launched.values():
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(work)
+
+    def _forget(self, microbatch: int, done: asyncio.Task[None]) -> None:
+        if self._launched.get(microbatch) is done:
+            del self._launched[microbatch]
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _launch(self, order: act.Launch) -> None:
+        """Push a microbatch's tokens to a server of stage 0."""
+        corpus = self._setting.corpus
+        if order.work is Work.EVALUATE:
+            tokens = corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
+        else:
+            tokens = corpus.microbatch(order.microbatch)
+        parcels = await self._setting.tensors.pack([torch.from_numpy(tokens)], "raw")
+        push = Push(
+            self._setting.run_id,
+            order.step,
+            order.microbatch,
+            order.attempt,
+            order.work,
+            0,
+            0,
+            order.counting,
+            (parcels[0].meta,),
+        )
+
+        async def hand(member: MemberRecord) -> None:
+            def granted() -> None:
+                to = life(member)
+                note = Handed(order.step, order.microbatch, order.attempt, to.peer, to.incarnation)
+                self._coordinator.handed(to, note, self._now_s())
+                self._pump()
+
+            await self._carrier.hand(member, push, parcels, granted)
+
+        reason = await place(self._router, 0, hand)
+        if reason is not None:
+            log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
+            note = Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
+            self._coordinator.undelivered(note, self._now_s())
+            self._pump()
+
+    async def _call(self, to: Life, request: Message, timeout_s: float) -> Message:
+        member = self._coordinator.members.alive(to)
+        if member is None:
+            raise NoRoute(f"{to} is gone")
+        return await self._setting.rpc.call(contact(member.record), request, timeout_s)
+
+    async def _fence(self, order: act.SendFence) -> None:
+        to = order.life
+        fence = Fence(self._setting.run_id, order.step, to.incarnation, order.work)
+        try:
+            answer = await self._call(to, fence, FENCE_S)
+            if not isinstance(answer, Fenced):
+                raise BadMessage(f"{type(answer).__name__} where Fenced is due")
+        except SwarmError as error:
+            self._coordinator.lost(to, f"it did not answer a fence: {error}", self._now_s())
+        else:
+            self._coordinator.fenced(to, answer.counted, self._now_s())
+        self._pump()
+
+    async def _reduce(self, order: act.SendReduce) -> None:
+        to, generation = order.life, order.message.generation
+        try:
+            answer = await self._call(to, order.message, REDUCE_S)
+            if not isinstance(answer, Reduced):
+                raise BadMessage(f"{type(answer).__name__} where Reduced is due")
+        except SwarmError as error:
+            log.info("%s could not average: %s", to, error)
+            self._coordinator.reduce_failed(to, generation, str(error), self._now_s())
+        else:
+            self._coordinator.reduced(to, generation, answer, self._now_s())
+        self._pump()
+
+    async def _commit(self, order: act.SendCommit) -> None:
+        to = order.life
+        try:
+            answer = await self._call(to, order.message, COMMIT_S)
+            if not isinstance(answer, Committed):
+                raise BadMessage(f"{type(answer).__name__} where Committed is due")
+        except SwarmError as error:
+            self._coordinator.lost(to, f"it did not commit: {error}", self._now_s())
+        else:
+            self._coordinator.committed(to, answer.version, answer.digest, self._now_s())
+        self._pump()

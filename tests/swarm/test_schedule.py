@@ -1,0 +1,39 @@
+"""The schedule: warm-up, decay, clipping as torch does it."""
+
+import pytest
+import torch
+
+from p2pswarm.config import OptimizerConfig
+from p2pswarm.swarm.schedule import clip_scale, learning_rate
+
+OPTIMIZER = OptimizerConfig(
+    learning_rate=1.0, warmup_steps=10, decay_steps=110, final_share=0.1, clip_norm=0.5
+)
+
+
+def test_the_rate_climbs_to_its_peak_and_falls_to_its_share():
+    rates = [learning_rate(OPTIMIZER, step) for step in range(200)]
+
+    assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert rates[10] == 1.0
+    assert rates[60] == pytest.approx(0.55)
+    assert rates[110:] == pytest.approx([0.1] * 90)
+
+
+def test_without_warmup_the_first_step_has_the_whole_rate():
+    assert learning_rate(OptimizerConfig(learning_rate=2.0, warmup_steps=0), 0) == 2.0
+
+
+def test_clipping_is_torchs():
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    parameter.grad = torch.tensor([3.0, 4.0, 12.0], dtype=torch.float64)
+
+    norm = torch.nn.utils.clip_grad_norm_([parameter], OPTIMIZER.clip_norm).item()
+
+    assert norm == 13.0
+    scaled = torch.tensor([3.0, 4.0, 12.0], dtype=torch.float64) * clip_scale(OPTIMIZER, norm)
+    torch.testing.assert_close(parameter.grad, scaled, rtol=0, atol=0)
+
+
+def test_a_small_gradient_is_left_alone():
+    assert clip_scale(OPTIMIZER, 0.1) == 1.0
