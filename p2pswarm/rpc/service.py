@@ -48,7 +48,7 @@ from p2pswarm.transport.events import (
     StreamReset,
 )
 from p2pswarm.transport.service import Endpoint, Link
-from p2pswarm.wire.codec import Message, encode
+from p2pswarm.wire.codec import Message, UnknownCode, encode
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
@@ -263,7 +263,11 @@ class LinkRpc:
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """A peer asks: answer at once, or start a handler."""
-        kind, timeout_s, request = unpack_opening(event.data)
+        try:
+            kind, timeout_s, request = unpack_opening(event.data)
+        except UnknownCode as error:
+            link.send(event.stream, pack_error(NotServing(str(error))), ended=True)
+            return
         if event.ended != (kind is Kind.CALL):
             raise BadMessage(f"a {kind.name} whose first frame says ended={event.ended}")
         try:

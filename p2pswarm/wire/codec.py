@@ -48,6 +48,10 @@ class Message:
     __slots__ = ()
 
 
+class UnknownCode(BadMessage):
+    """A whole message of a type that is not registered here: a newer peer's, or another role's."""
+
+
 M = TypeVar("M", bound=Message)
 Check = Callable[[Any], Any]
 """Takes a field's value, returns what stands for it on the other side, or raises ValueError."""
@@ -160,7 +164,7 @@ def _decode(data: bytes | memoryview) -> Message:
         raise ValueError("no array that starts with a code")
     reader = _readers.get(row[0])
     if reader is None:
-        raise ValueError(f"unknown code {row[0]}")
+        raise UnknownCode(f"unknown code {row[0]}")
     decoded: Message = reader(row[1:])
     return decoded
 
