@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.tensors.codecs import int8, planes
-from p2pswarm.tensors.codecs.base import DTYPES, FLOATS, TORCH, WIDE, Use
+from p2pswarm.tensors.codecs.base import DTYPES, FLOATS, TORCH, WIDE, Unencodable, Use
 from p2pswarm.tensors.codecs.registry import (
     BY_NAME,
     CODECS,
@@ -144,9 +144,9 @@ def test_narrow_float_passes_nan_and_infinity(codec):
     ],
 )
 def test_value_that_a_narrow_float_cannot_hold_is_an_error(codec, value, dtype):
-    with pytest.raises(ValueError, match=f"{codec} holds values up to"):
+    with pytest.raises(Unencodable, match=f"{codec} holds values up to"):
         encode(torch.tensor([1.0, value], dtype=dtype), codec)
-    with pytest.raises(ValueError, match=f"{codec} holds values up to"):
+    with pytest.raises(Unencodable, match=f"{codec} holds values up to"):
         encode(torch.tensor([float("nan"), float("inf"), value], dtype=dtype), codec)
 
 
@@ -194,7 +194,7 @@ def test_int8_refuses_what_has_no_magnitude(value, at):
     tensor = torch.ones(600)
     tensor[at] = value
 
-    with pytest.raises(ValueError, match="int8 cannot hold NaN"):
+    with pytest.raises(Unencodable, match="int8 cannot hold NaN"):
         encode(tensor, "int8")
 
 

@@ -34,6 +34,10 @@ FLOATS = WIDE | {Dtype.FLOAT16, Dtype.BFLOAT16}
 EVERY = frozenset(Dtype)
 
 
+class Unencodable(ValueError):
+    """The tensor holds values that the codec cannot tell: NaN in int8, 1e6 in fp16."""
+
+
 class Use(Flag):
     """What a tensor is for; a codec that is fine for one may ruin another."""
 

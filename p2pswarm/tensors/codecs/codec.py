@@ -1,7 +1,7 @@
 """What a codec is: one way to write a tensor as bytes, and to say for what it is fit.
 
 Units:   bytes.
-Errors:  ValueError for a tensor that cannot be encoded; BadMessage for a peer's bytes.
+Errors:  Unencodable, a ValueError, for values that cannot be told; BadMessage for a peer's bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -32,7 +32,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
-        """The bytes of a tensor of one of `dtypes`; ValueError if it holds what cannot be told."""
+        """The bytes of a tensor of one of `dtypes`; Unencodable if values cannot be told."""
 
     @abstractmethod
     def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:

@@ -22,6 +22,7 @@ from p2pswarm.tensors.codecs.base import (
     LOSSY,
     TORCH,
     Room,
+    Unencodable,
     bytes_of,
     expect_bytes,
 )
@@ -111,7 +112,7 @@ def _quantise(values: Tensor, scales: Tensor, codes: Tensor) -> None:
     work = exact.abs()
     torch.amax(work, 1, out=scales)
     if not bool(scales.isfinite().all()):
-        raise ValueError("int8 cannot hold NaN, infinities or values past float32: send them raw")
+        raise Unencodable("int8 cannot hold NaN, infinities or values past float32: send them raw")
     scales.mul_(1 / STEPS).clamp_(SCALE_MIN, SCALE_MAX)
     torch.mul(exact, scales.reciprocal().unsqueeze(1), out=work)
     codes.view(-1, width).copy_(work.round_())

@@ -13,6 +13,7 @@ from p2pswarm.tensors.codecs.base import (
     TORCH,
     WIDE,
     Room,
+    Unencodable,
     bytes_of,
     expect_bytes,
 )
@@ -64,6 +65,6 @@ class Narrow(Codec):
         # Past here are NaN, infinities and overflow: look which, with slower means.
         finite = tensor.detach()[tensor.isfinite()]
         if finite.numel() and finite.abs().amax() > self._max:
-            raise ValueError(
+            raise Unencodable(
                 f"{self.name} holds values up to {self._max:g}, not {finite.abs().amax():g}"
             )
