@@ -73,6 +73,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is no multiple of heads {self.heads}")
+        if self.d_model // self.heads % 2:
+            raise ValueError("rotary positions need an even number of features a head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

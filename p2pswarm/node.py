@@ -28,6 +28,7 @@ from p2pswarm.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.flow.failure import cause_of
 from p2pswarm.keyfile import identity_from
 from p2pswarm.roles.ground import Ground, ground
+from p2pswarm.roles.outlet import write_line as say
 from p2pswarm.settings import load
 
 LEAVE_S = 4.5  # to drain and say goodbye; together with the rest it stays below 5 s
@@ -138,12 +139,6 @@ def _greet(node: Ground, ready_s: float) -> None:
     if not node.config.bootstrap:
         say("a swarm of one; others join it with")
         say(f"  python -m p2pswarm.node --bootstrap {contact.address}")
-
-
-def say(text: str) -> None:
-    """To the user, now."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 class _Parser(argparse.ArgumentParser):

@@ -96,6 +96,8 @@ class Demo:
                 if await trainer.process.wait() == UNUSABLE:
                     raise Unusable(words.removeprefix("error: "))
                 raise RunEnded(f"the trainer ended early: {words}")
+            if not line.startswith("{"):
+                continue  # its words for people
             event = from_line(line)
             if isinstance(event, Started):
                 self._ready_s = time.monotonic() - self._begun_s

@@ -37,7 +37,7 @@ class PeerLine:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The run waits for servers of these stages."""
+    """The run waits for servers of these stages; none: it waits no more."""
 
     seconds: float
     stages: tuple[int, ...]

@@ -38,7 +38,8 @@ class Lines:
 def _text(event: Event) -> str:
     match event:
         case Waiting(stages=stages):
-            text = "waiting for a server of stage " + ", ".join(str(stage) for stage in stages)
+            which = ", ".join(str(stage) for stage in stages)
+            text = f"waiting for a server of stage {which}" if which else "every stage is served"
         case Started(parameters=parameters):
             text = f"training begins: {parameters:,} parameters"
         case Stepped():

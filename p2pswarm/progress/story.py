@@ -55,7 +55,7 @@ class Story:
             case Note():
                 self.notes.append(event)
             case Waiting():
-                self.waiting = event
+                self.waiting = event if event.stages else None
             case Started():
                 self.started, self.waiting = event, None
             case Ended():

@@ -1,0 +1,119 @@
+"""A trainer: starts a run on the user's text, tells how it goes, and writes the weights.
+
+Units:   seconds.
+Errors:  Unusable for text or files that cannot be used; RunEnded when the run fails.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import torch
+
+from p2pswarm.config import NodeConfig
+from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.roles.ground import Ground
+from p2pswarm.roles.outlet import outlet
+from p2pswarm.roles.runs import announce
+from p2pswarm.roles.stage import tensors_within, unless
+from p2pswarm.roles.telling import Telling
+from p2pswarm.roles.weights_file import named_weights, state_sizes, write_weights
+from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.stage.model import block_count, make_blocks
+from p2pswarm.state.service import Snapshot
+from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.train import actions as act
+from p2pswarm.train.corpus import Corpus, load_corpus
+from p2pswarm.train.service import Trainer
+from p2pswarm.train.setting import TrainSetting
+
+LEFT_EARLY = 130  # the run is not over: scripts should know
+SAVE_S = 2.0  # Ctrl-C leaves within 5 s: a small model's weights can still be fetched
+
+Say = Callable[[str], None]
+
+
+async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
+    """Train from the first step to the last, or until asked to leave."""
+    config = ground.config
+    corpus = await asyncio.to_thread(_corpus, config)
+    say(
+        f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
+        f"{len(corpus.held_out):,} held out"
+    )
+    manifest = sign_manifest(ground.identity, config.run, ground.endpoint.contact.address)
+    telling = Telling(config.run, _parameters(config))
+    loop = asyncio.get_running_loop()
+    with outlet(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
+
+        def report(report: act.Report) -> None:
+            for event in telling.report(report, loop.time()):
+                tell(event)
+
+        setting = TrainSetting(
+            rpc=ground.rpc,
+            tensors=tensors_within(config.network, torch.device("cpu")),
+            run=config.run,
+            manifest=manifest,
+            run_id=run_id(run_to_json(config.run)),
+            corpus=corpus,
+            report=report,
+            rng=Random(os.urandom(32)),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            announcing = tasks.create_task(announce(ground, manifest))
+            async with Trainer(setting) as trainer:
+                ended = await unless(leaving, trainer.run())
+                saved = await _save(trainer, config, ended)
+            announcing.cancel()
+    if saved:
+        say(saved)
+    if ended is None:
+        return LEFT_EARLY
+    if ended.failed:
+        raise RunEnded(ended.reason)
+    return 0
+
+
+def _corpus(config: NodeConfig) -> Corpus:
+    train, model, batch = config.train, config.run.model, config.run.batch
+    assert train.data is not None, "node.py has asked for it"
+    return load_corpus(
+        train.data,
+        suffixes=train.suffixes,
+        held_out_share=train.held_out_share,
+        seed=config.run.seed,
+        shape=(batch.rows, model.sequence_length),
+    )
+
+
+def _parameters(config: NodeConfig) -> int:
+    """Of the whole model."""
+    with torch.device("meta"):
+        blocks = make_blocks(config.run, range(block_count(config.run.model)))
+    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
+
+
+async def _save(trainer: Trainer, config: NodeConfig, ended: act.Ended | None) -> str:
+    """Fetch and write the weights; what to say of it."""
+    path = config.train.weights
+    if path is None or (ended is not None and ended.failed):
+        return ""
+    try:
+        async with asyncio.timeout(SAVE_S if ended is None else None):
+            snapshots = await trainer.weights(state_sizes(config.run))
+        size_bytes = await asyncio.to_thread(_write, path, config, snapshots)
+    except TimeoutError:
+        return "left before the weights could be fetched"
+    except SwarmError as error:
+        if ended is None:
+            return f"left without the weights: {error}"
+        raise
+    return f"weights: {path}, {size_bytes:,} bytes"
+
+
+def _write(path: Path, config: NodeConfig, snapshots: list[Snapshot]) -> int:
+    about = run_to_json(config.run).decode()
+    return write_weights(path, named_weights(config.run, snapshots), about)
