@@ -24,6 +24,7 @@ from p2pswarm.net.pump import SocketPipe
 BACKLOG = 256  # the kernel's queue; the transport bounds what it takes from it
 USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the road is gone
 NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind no more than this
+READ_BYTES = 64 * 1024  # one control record; asyncio's own buffer, fresh each time, costs 40 us
 OUT_OF_FILES_PAUSE_S = 0.1  # time for others to close theirs
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 GONE_IN_BACKLOG = (errno.ECONNABORTED, errno.EPROTO, errno.ECONNRESET)
@@ -175,12 +176,13 @@ class SocketStream:
         return sock
 
 
-class _WireProtocol(asyncio.Protocol):
+class _WireProtocol(asyncio.BufferedProtocol):
     """An asyncio transport seen as a Wire, and the way from it to the user."""
 
     def __init__(self, user: WireUser, label: str) -> None:
         self._user = user
         self._label = label
+        self._room = memoryview(bytearray(READ_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -190,8 +192,12 @@ class _WireProtocol(asyncio.Protocol):
         self.abort = transport.abort
         self._user.opened(self)
 
-    def data_received(self, data: bytes) -> None:
-        self._user.received(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._user.received(bytes(self._room[:nbytes]))
 
     def pause_writing(self) -> None:
         self._user.crowded()

@@ -89,6 +89,7 @@ class Mux:
         self._count = [0, 0]  # live streams: the peer's, ours
         self._control: list[bytes] = []
         self._control_bytes = 0
+        self._in_line = 0
         self._lines: tuple[deque[_Stream], ...] = tuple(deque() for _ in range(frames.PRIORITIES))
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
@@ -206,6 +207,8 @@ class Mux:
 
     def data_to_send(self) -> bytes:
         """The plaintext of the next record, or nothing."""
+        if not (self._in_line or self._control):
+            return b""
         parts, self._control = self._control, []
         size, self._control_bytes = self._control_bytes, 0
         if size > frames.RECORD_BYTES_MAX:
@@ -251,11 +254,13 @@ class Mux:
             and len(stream.queue[0][0]) + MESSAGE_COST_BYTES <= stream.credit
         ):
             stream.ready = True
+            self._in_line += 1
             self._lines[stream.priority].append(stream)
 
     def _take(self, stream: _Stream, line: deque[_Stream], cost: int) -> bytes:
         """The frame of the first message of the first stream in `line`, who goes to its end."""
         line.popleft()
+        self._in_line -= 1
         stream.ready = False
         data, flags = stream.queue.popleft()
         stream.queued_bytes -= len(data)
@@ -364,6 +369,7 @@ class Mux:
         del self._streams[stream.number]
         self._count[1 if stream.number % 2 == self._ours else 0] -= 1
         if stream.ready:
+            self._in_line -= 1
             self._lines[stream.priority].remove(stream)
         stream.queue.clear()
         if stream.unconsumed:

@@ -356,6 +356,7 @@ class Link:
 
     def _close_if_quiet(self) -> None:
         if not (self._mux.live or self._arrivals or self._sends):
+            self._peer_left = False  # what `fail` flushes does not bring us here again
             self.fail(LinkLost(f"link to {self.peer.short}: replaced by another"), politely=True)
 
     def _release(self) -> None:
