@@ -35,26 +35,26 @@ SOON_S = 0.05
 BULK_BYTES = 3 * 1024 * 1024 + 17
 
 
-@message(9001)
+@message(61001)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
     number: int
     text: str = ""
 
 
-@message(9002)
+@message(61002)
 @dataclass(frozen=True, slots=True)
 class Reply(Message):
     number: int
 
 
-@message(9003)
+@message(61003)
 @dataclass(frozen=True, slots=True)
 class Block(Message):
     data: Annotated[bytes, Size(60_000)]
 
 
-@message(9004)
+@message(61004)
 @dataclass(frozen=True, slots=True)
 class Room(Message):
     transfer: int

@@ -42,13 +42,13 @@ from p2pswarm.wire.codec import Message, Size, encode, message
 ALICE, BOB = PeerId(b"a" * 32), PeerId(b"b" * 32)
 
 
-@message(9101)
+@message(61101)
 @dataclass(frozen=True, slots=True)
 class Note(Message):
     text: str
 
 
-@message(9102)
+@message(61102)
 @dataclass(frozen=True, slots=True)
 class Bulky(Message):
     data: Annotated[bytes, Size(60 * 1024)]

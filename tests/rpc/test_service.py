@@ -23,7 +23,7 @@ from p2pswarm.wire.codec import Message, encode, message
 SEED = 1
 
 
-@message(9401)
+@message(61401)
 @dataclass(frozen=True, slots=True)
 class Ask(Message):
     number: int
@@ -80,7 +80,7 @@ def meet(body: Callable[[Rogue, LinkRpc], Awaitable[None]]) -> None:
 
 
 CALL = pack_opening(Kind.CALL, 5.0, encode(Ask(1)))
-UNKNOWN = b"\x92\xcd\xff\xff\x01"  # [65535, 1]
+UNKNOWN = b"\x92\xcd\xea\x5f\x01"  # [59999, 1]
 EXCHANGE = pack_opening(Kind.EXCHANGE, 5.0, encode(Ask(1)))
 
 

@@ -24,7 +24,7 @@ from p2pswarm.wire.codec import Message, message
 MIB = 1024 * 1024
 
 
-@message(9301)
+@message(61301)
 @dataclass(frozen=True, slots=True)
 class Ping(Message):
     number: int

@@ -21,7 +21,7 @@ from p2pswarm.sim.world import RTO_LEAST_S, World, WorldConfig
 from p2pswarm.wire.codec import Message, message
 
 
-@message(9201)
+@message(61201)
 @dataclass(frozen=True, slots=True)
 class Ping(Message):
     number: int
