@@ -172,3 +172,26 @@ def test_killing_the_lab_leaves_no_process(open_lab):
 def test_host_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match=r"hosts 0\.\.1, not 2"):
         Lab(2, Link()).address(2)
+
+
+def test_commands_run_side_by_side_with_addresses_put_in(open_lab):
+    """By hand: the last command decides; {1} is where host 1 is."""
+    open_lab(1, Link())
+    argv = [sys.executable, "-m", "tests.wanlab", "--rtt-ms", "2", "--"]
+    argv += ["1:", "sleep", "1000", "+", "sh", "-c", "echo {1}; exit 4"]
+
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (4, "10.77.0.2\n")
+    assert "1 ms one way" in done.stderr
+
+
+def test_command_line_without_a_command_after_the_host_is_one_line(open_lab):
+    open_lab(1, Link())
+    argv = [sys.executable, "-m", "tests.wanlab", "--", "1:"]
+
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "a command is missing" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -102,6 +102,26 @@ def test_loss_is_the_share_that_was_set():
     assert 130 < lossy.counts.lost < 270
 
 
+@pytest.mark.parametrize(("count", "arrive"), [(2, [(0, 2)]), (3, [(0, 2)]), (4, [(0, 2), (3, 4)])])
+def test_train_loses_the_very_segment_that_chance_chose(count: int, arrive: list[tuple[int, int]]):
+    class Third(random.Random):
+        def random(self) -> float:
+            return 0.8  # of packets that are lost by half, two pass: 0.5 ** 2 > 1 - 0.8 > 0.5 ** 3
+
+    lossy = LinkQueue(Link(rate_bits_per_s=None, loss=0.5), Third())
+
+    runs = lossy.push_train(count, 1514, 1514, 0.0)
+
+    assert [(run.first, run.stop) for run in runs] == arrive
+
+
+def test_link_tells_itself_in_one_line():
+    assert str(Link(loss=0.01)) == "200 Mbit/s, queue 2500 kB, 50 ms one way, loss 0.01"
+    assert str(Link(rate_bits_per_s=None, jitter_s=0.002)) == (
+        "no rate limit, 50 ms one way + 0..2 ms, loss 0"
+    )
+
+
 def test_same_seed_loses_the_same_packets():
     link = Link(rate_bits_per_s=None, loss=0.1)
 
@@ -111,7 +131,14 @@ def test_same_seed_loses_the_same_packets():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"rate_bits_per_s": 0}, {"loss": 1.1}, {"delay_s": -1}, {"jitter_s": math.inf}]
+    "bad",
+    [
+        {"rate_bits_per_s": 0},
+        {"loss": 1.1},
+        {"delay_s": -1},
+        {"jitter_s": math.inf},
+        {"queue_bytes": -1},
+    ],
 )
 def test_settings_that_no_link_can_have_are_refused(bad: dict[str, float]):
     with pytest.raises(ValueError, match="not"):

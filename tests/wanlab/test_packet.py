@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wanlab.packet import GSO_NONE, VNET, VNET_BYTES, cut, fold, train_of
+from wanlab.packet import GSO_ECN, GSO_NONE, VNET, VNET_BYTES, cut, fold, train_of
 
 TCP4, TCP6 = 1, 4
 NEEDS_CHECKSUM = 1
@@ -76,6 +76,16 @@ def test_single_segment_is_a_plain_packet_and_more_stay_a_train():
 
     assert train_of(cut(whole, train, 2, 3)) is None
     assert train_of(cut(whole, train, 0, 2)).count == 2
+
+
+def test_only_the_piece_with_the_first_segment_says_that_it_has_cwr():
+    whole = bytearray(frame(4, bytes(5000), 1000))
+    whole[1] |= GSO_ECN
+    train = train_of(bytes(whole))
+
+    types = [cut(bytes(whole), train, first, first + 2)[1] for first in (0, 2)]
+
+    assert types == [TCP4 | GSO_ECN, TCP4]
 
 
 @pytest.mark.parametrize("version", [4, 6])
