@@ -4,10 +4,9 @@ A file is held out or not by a hash of its name, so that the same folder splits 
 and a grown folder never moves a file across. A microbatch is made from the run's seed and its
 number alone: any trainer can make any of them again, at any time.
 
-Shapes:  tokens_BS: B rows of S = sequence length + 1 bytes, dtype uint8: inputs, and one further, targets.
+Shapes:  tokens_BS: B rows of S = sequence length + 1 bytes, uint8: inputs, then targets.
 Errors:  Unusable when there is no text, or too little.
 """
-
 
 import hashlib
 from collections.abc import Iterator

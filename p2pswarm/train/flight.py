@@ -100,6 +100,10 @@ class Flight:
         """The running jobs that went through a life."""
         return [j for j in self._jobs.values() if j.phase is Phase.RUNNING and gone in j.path]
 
+    def most_refused(self) -> Job | None:
+        """The job that got stuck most often."""
+        return max(self._jobs.values(), key=lambda j: j.refusals, default=None)
+
     def late(self, now_s: float) -> list[Job]:
         """The running jobs that have been under way for too long."""
         return [

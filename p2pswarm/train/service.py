@@ -69,6 +69,8 @@ class Trainer:
         self._coordinator = Coordinator(setting.run, setting.run_id)
         self._seats: dict[bytes, _Seat] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._stack = AsyncExitStack()
         self._ended: asyncio.Future[act.Ended]
         self._errands: Errands
@@ -95,11 +97,12 @@ class Trainer:
         ended = self._ended.result() if self._ended.done() else None
         self._tell_all(Finished((ended.reason if ended else "the trainer leaves")[:REASON_CHARS]))
         for seat in self._seats.values():
-            seat.said.put_nowait(None)
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + FAREWELL_S
-        while self._seats and loop.time() < until_s:
-            await asyncio.sleep(0.01)
+            self._tell(seat, None)
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._empty.wait()
+        except TimeoutError:
+            log.info("%d members did not take their leave", len(self._seats))
         await self._stack.__aexit__(kind, error, trace)
 
     async def run(self) -> act.Ended:
@@ -144,6 +147,7 @@ class Trainer:
             return
         peer, seat = exchange.peer.raw, _Seat(exchange)
         self._seats[peer] = seat
+        self._empty.clear()
         self._coordinator.joined(peer, join, self._now_s())
         self._pump()
         reason = "it ended its exchange"
@@ -185,6 +189,8 @@ class Trainer:
         if self._seats.get(peer) is seat:
             del self._seats[peer]
             self._coordinator.withdrawn(peer)
+        if not self._seats:
+            self._empty.set()
         if seat.life is not None:
             self._coordinator.lost(seat.life, reason, self._now_s())
             self._pump()
@@ -248,19 +254,13 @@ class Trainer:
             case act.Publish():
                 self._tell_all(action.view)
                 self._errands.follow_view()
-            case act.Launch():
-                self._errands.launch(action)
-            case act.SendFence():
-                self._errands.fence(action)
-            case act.SendReduce():
-                self._errands.reduce(action)
-            case act.SendCommit():
-                self._errands.commit(action)
             case act.Dismiss():
                 seat = self._seats.get(action.life.peer)
                 if seat is not None and seat.life == action.life:
                     log.warning("%s is out: %s", action.life, action.reason)
                     self._tell(seat, None)
+            case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
+                self._errands.begin(action)
             case act.Ended():
                 if not self._ended.done():
                     self._ended.set_result(action)

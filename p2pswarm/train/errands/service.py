@@ -62,26 +62,22 @@ class Errands:
         """The membership has changed: route by it."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
 
-    def launch(self, order: act.Launch) -> None:
-        """Push a microbatch's tokens to a server of stage 0."""
-        task = self._start(self._launch(order))
-        self._launched[order.microbatch] = task
-        task.add_done_callback(lambda done: self._forget(order.microbatch, done))
-
-    def fence(self, order: act.SendFence) -> None:
-        """Ask a member to promise; we are a sender too, so our own attempt ends first."""
-        for work in order.work:
-            if task := self._launched.get(work.microbatch):
-                task.cancel()
-        self._start(self._fence(order))
-
-    def reduce(self, order: act.SendReduce) -> None:
-        """Ask a member to average."""
-        self._start(self._reduce(order))
-
-    def commit(self, order: act.SendCommit) -> None:
-        """Tell a member to apply."""
-        self._start(self._commit(order))
+    def begin(self, order: act.Launch | act.SendFence | act.SendReduce | act.SendCommit) -> None:
+        """Start an errand; the coordinator hears how it went."""
+        match order:
+            case act.Launch():
+                task = self._start(self._launch(order))
+                self._launched[order.microbatch] = task
+                task.add_done_callback(lambda done: self._forget(order.microbatch, done))
+            case act.SendFence():
+                for work in order.work:  # we are a sender too: our own attempt ends first
+                    if launched := self._launched.get(work.microbatch):
+                        launched.cancel()
+                self._start(self._fence(order))
+            case act.SendReduce():
+                self._start(self._reduce(order))
+            case act.SendCommit():
+                self._start(self._commit(order))
 
     def stop(self) -> None:
         """Launch nothing more."""

@@ -1,0 +1,190 @@
+"""One step's microbatches: who counts what, what is under way, what is being given up.
+
+Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
+Errors:  none; notes of another step or of attempts that are over change nothing.
+"""
+
+import math
+from collections import deque
+
+from p2pswarm.config import RunConfig
+from p2pswarm.swarm.messages import Counted, Evaluated, FencedWork, Handed, Undelivered, Work
+from p2pswarm.swarm.view import Life
+from p2pswarm.train import actions as act
+from p2pswarm.train.fencing import Fencing
+from p2pswarm.train.flight import EVALUATION_BASE, REFUSALS_MAX, Flight, Job, Phase
+from p2pswarm.train.ledger import Claim, StepLedger
+
+
+class Step:
+    """A step from its first launch until every stage has counted all of it.
+
+    Past the last step there is one more without microbatches: only the evaluation is left.
+    """
+
+    def __init__(self, number: int, config: RunConfig, runs_s: deque[float]) -> None:
+        self.number = number
+        batch = config.batch
+        last = number >= config.steps
+        size = 0 if last else batch.microbatches
+        first = number * batch.microbatches
+        self._ledger = StepLedger(first, size, config.stages)
+        every = batch.evaluate_every
+        evaluate = every > 0 and (last or number % every == 0)
+        held_out = range(batch.evaluate_microbatches if evaluate else 0)
+        jobs = [Job(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
+        jobs += [Job(first + i, Work.FORWARD) for i in range(size)]
+        self._flight = Flight(jobs, runs_s)
+        self._fencing = Fencing()
+        self._losses: dict[int, float] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Every stage has counted every microbatch, and nothing is under way."""
+        return self._flight.finished and self._fencing.idle and self._ledger.complete
+
+    @property
+    def fencing(self) -> bool:
+        """Whether a round of fencing is open."""
+        return self._fencing.open
+
+    @property
+    def silent(self) -> list[Life]:
+        """Who has not answered the open round."""
+        return self._fencing.silent
+
+    @property
+    def fence_deadline_s(self) -> float:
+        """When the silent ones count as gone."""
+        return self._fencing.deadline_s
+
+    @property
+    def loss(self) -> float:
+        """Mean over the step's microbatches, nats per token."""
+        losses = [loss for m, loss in self._losses.items() if m < EVALUATION_BASE]
+        return math.fsum(losses) / len(losses)
+
+    @property
+    def held_out_loss(self) -> float | None:
+        """Mean over the held-out batches, nats per token; None if there were none."""
+        losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
+        return math.fsum(losses) / len(losses) if losses else None
+
+    def bitmap(self, of: Life) -> bytes:
+        """The ledger of one life."""
+        return self._ledger.bitmap(of)
+
+    def handed(self, to: Life, note: Handed, *, alive: bool) -> None:
+        """An attempt went to the life `to`; given up if that is over already."""
+        job = self._running(note.step, note.microbatch, note.attempt)
+        if job is None:
+            return
+        if alive:
+            job.path.append(to)
+        else:
+            self._give_up(job, "the server it was handed to is gone")
+
+    def counted(self, life: Life, stage: int, note: Counted, now_s: float) -> Claim | None:
+        """A life has a microbatch in its sum, or has passed its gradient on (None)."""
+        if note.step != self.number:
+            return None
+        if note.loss is not None:
+            self._losses[note.microbatch] = note.loss
+        return self._enter(note.microbatch, stage, life, now_s) if note.counted else None
+
+    def evaluated(self, note: Evaluated, now_s: float) -> None:
+        """The last stage has the loss of a held-out batch."""
+        job = self._flight.job(note.microbatch)
+        known = job is not None and job.work is Work.EVALUATE and note.step == self.number
+        if job is not None and known and job.phase is not Phase.DONE:
+            self._losses[note.microbatch] = note.loss
+            self._flight.finish(job, now_s)
+
+    def undelivered(self, note: Undelivered) -> None:
+        """An attempt got stuck."""
+        if job := self._running(note.step, note.microbatch, note.attempt):
+            job.refusals += 1
+            self._give_up(job, note.reason)
+
+    def late(self, now_s: float) -> None:
+        """Give up what has been under way for too long."""
+        for job in self._flight.late(now_s):
+            self._give_up(job, "it was under way for too long")
+
+    def fenced(
+        self, life: Life, stage: int, counted: tuple[int, ...], now_s: float
+    ) -> Claim | None:
+        """A life has promised; returns CLASH if what it has counted stands elsewhere too."""
+        if not self._fencing.heard(life):
+            return None
+        claims = [self._enter(microbatch, stage, life, now_s) for microbatch in counted]
+        return Claim.CLASH if Claim.CLASH in claims else None
+
+    def end_life(self, life: Life, now_s: float) -> int:
+        """Void a life: what it counted and what went through it is done again; how much it had."""
+        self._fencing.heard(life)
+        for job in self._flight.touched_by(life):
+            self._give_up(job, f"{life} is gone")
+        voided = self._ledger.void(life)
+        for microbatch in voided:
+            held = self._flight.job(microbatch)
+            assert held is not None, "a ledger and a flight are of one step"
+            if held.phase is Phase.RUNNING:
+                self._give_up(held, f"{life} is gone")
+            elif held.phase is Phase.DONE:  # every stage had counted: nothing to fence
+                self._flight.again(held, now_s)
+        return len(voided)
+
+    def settle(self, now_s: float) -> act.Replayed | None:
+        """Close a round that all have answered: its jobs may be launched again."""
+        settled = self._fencing.settled()
+        for job in settled:
+            if job.work is not Work.EVALUATE and not self._ledger.missing(job.microbatch):
+                self._flight.finish(job, now_s)
+            else:
+                self._flight.again(job, now_s)
+        numbers = tuple(job.microbatch for job in settled)
+        return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
+
+    def hopeless(self) -> str | None:
+        """Why the run cannot go on, if a microbatch has been refused too often."""
+        job = self._flight.most_refused()
+        if job is None or job.refusals < REFUSALS_MAX:
+            return None
+        where = f"microbatch {job.microbatch} of step {self.number}"
+        return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
+
+    def fence(self, lives: list[Life], now_s: float) -> tuple[FencedWork, ...]:
+        """Open the next round, if one is due and none is open; what to tell `lives`."""
+        if self._fencing.open or self._fencing.idle:
+            return ()
+        return self._fencing.begin(lives, now_s)
+
+    def launch(self, window: int, now_s: float) -> list[act.Launch]:
+        """Start what the window allows."""
+        launches = []
+        while (job := self._flight.launch(window, now_s)) is not None:
+            counting = self._ledger.missing(job.microbatch) if job.work is Work.FORWARD else ()
+            launches.append(
+                act.Launch(self.number, job.microbatch, job.attempt, job.work, counting)
+            )
+        return launches
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When a job is late or may go again."""
+        return self._flight.next_deadline_s(now_s)
+
+    def _running(self, step: int, microbatch: int, attempt: int) -> Job | None:
+        return self._flight.running(microbatch, attempt) if step == self.number else None
+
+    def _enter(self, microbatch: int, stage: int, life: Life, now_s: float) -> Claim:
+        """Enter a contribution, and finish the job if it was the last one missing."""
+        claim = self._ledger.count(microbatch, stage, life)
+        job = self._flight.job(microbatch)
+        if claim is Claim.NEW and job and not self._ledger.missing(microbatch):
+            self._flight.finish(job, now_s)
+        return claim
+
+    def _give_up(self, job: Job, reason: str) -> None:
+        job.reason = reason
+        self._fencing.add(job)
