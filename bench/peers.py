@@ -19,6 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -82,11 +83,12 @@ class Worker:
     """A process that does what it is told; see peers_worker.py."""
 
     def __init__(self, python: Path, script: str, *args: str) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `leave` closes it
         self._process = subprocess.Popen(
             [python, ROOT / "bench" / script, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if script == "peers_hivemind.py" else None,
+            stderr=self._said,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "ERROR"},
         )
@@ -110,12 +112,16 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._said.close()
 
     def _answer(self) -> Any:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._name} ended with code {self._process.wait()}")
+            code = self._process.wait()
+            self._said.seek(0)
+            last = self._said.read().strip().rpartition("\n")[2]
+            raise SystemExit(f"{self._name} ended with code {code}: {last}")
         answer = json.loads(line)
         if "error" in answer:
             raise SystemExit(f"{self._name}: {answer['error']}")

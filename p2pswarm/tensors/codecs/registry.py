@@ -1,7 +1,8 @@
 """All codecs, by name for people and by code for the wire; tensors in, parcels out, and back.
 
 Errors:  Unusable for a name or a use that the user got wrong; ValueError for a tensor
-         that the codec does not take, Unencodable for its values; BadMessage or TooLarge for what a peer announces.
+         that the codec does not take, Unencodable for its values; BadMessage or TooLarge
+         for what a peer announces.
 """
 
 from collections.abc import Sequence
