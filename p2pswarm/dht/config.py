@@ -46,6 +46,15 @@ class DhtConfig:
     deadline_dial_s: float = 1.5
     """For a peer that never answered us: a link may have to be made first."""
 
+    carried: int = 3
+    """Of the first requests of a get, so many may be carried on by those who are asked."""
+    carry_width: int = 3
+    """Whom we ask on behalf of another: so many of the closest we know."""
+    carry_s: float = 0.5
+    """No longer than this; then the asker hears whom we know, and goes on itself."""
+    carrying: int = 64
+    """Requests of others that we carry on at a time; the rest get a plain answer."""
+
     replicas: int = 8
     """Peers that hold a record."""
     replicas_success: int = 5

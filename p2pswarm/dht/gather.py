@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.lookup import Lookup
-from p2pswarm.dht.messages import Get, Got, Record, contacts_in
+from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record, contacts_in
 from p2pswarm.dht.quest import Ask
 from p2pswarm.dht.records import Proofs, merge
 from p2pswarm.errors import BadMessage
@@ -34,6 +34,10 @@ class Wish:
     """Holders to hear before the answer is given."""
     wall_less_loop_s: float
     """What to add to the loop's time for the time of day."""
+    carried: int = 0
+    """So many of the first requests may be carried on by those who are asked."""
+    pages: int = PAGES_MAX
+    """Of one holder, at most."""
 
 
 class Gather:
@@ -50,6 +54,9 @@ class Gather:
         """What each of those who answered has."""
         self._next: list[Ask] = []
         self._paging: dict[Contact, int] = {}
+        self._carried = wish.carried
+        self.more = False
+        """A holder had more pages than were wanted."""
 
     @property
     def ready(self) -> bool:
@@ -64,7 +71,13 @@ class Gather:
     def asks(self, now_s: float) -> list[Ask]:
         """See `Quest`."""
         further, self._next = self._next, []
-        return further + [Ask(each, self._wish.request) for each in self.lookup.asks(now_s)]
+        return further + [Ask(each, self._request()) for each in self.lookup.asks(now_s)]
+
+    def _request(self) -> Get:
+        if not self._carried:
+            return self._wish.request
+        self._carried -= 1
+        return replace(self._wish.request, hops=HOPS_MAX)
 
     def took(self, contact: Contact, reply: Message, now_s: float) -> None:
         """See `Quest`."""
@@ -77,10 +90,12 @@ class Gather:
         merge(self.records, sound)
         pages = self._paging.get(contact, 0) + 1
         self._paging[contact] = pages
-        if reply.more and reply.records and pages < PAGES_MAX and not self.finished:
-            after = reply.records[-1].subkey
-            self._next.append(Ask(contact, replace(self._wish.request, after=after)))
-            return
+        if reply.more and reply.records and not self.finished:
+            if pages < self._wish.pages:
+                after = reply.records[-1].subkey
+                self._next.append(Ask(contact, replace(self._wish.request, after=after)))
+                return
+            self.more = True
         assert contact.peer is not None
         self.lookup.answered(contact.peer.raw, contacts_in(reply.circle))
         if sum(1 for held in self._heard.values() if held) >= self._wish.quorum:

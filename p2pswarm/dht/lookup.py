@@ -48,6 +48,8 @@ class Aim:
     """It is over after this long in any case."""
     first: int = CANDIDATES_MAX
     """Ask so many, until one of them has answered or is late."""
+    asks: int = ASKS_MAX
+    """No more requests than this."""
     choice: int = 1
     """Ask the nearest by round trip among so many closest by distance."""
 
@@ -134,7 +136,7 @@ class Lookup:
 
     def _room(self, alpha: int) -> bool:
         prompt = len(self._prompt)
-        return prompt < alpha and prompt + self._slow < 2 * alpha and self.asked < ASKS_MAX
+        return prompt < alpha and prompt + self._slow < 2 * alpha and self.asked < self._aim.asks
 
     def _next(self) -> _Candidate | None:
         """The best that was not asked, among the `width` closest that have not failed."""

@@ -28,7 +28,7 @@ RECORDS_MAX = 128  # in one message; 128 of 300 B are 38 KiB, and `PAGE_BYTES` c
 PAGE_BYTES = 48 * 1024  # of records in one message; leaves room for contacts in a frame of 60 KiB
 RECORD_OVERHEAD_BYTES = 160  # key, public key, signature, two integers, msgpack's own
 VERDICTS_MAX = RECORDS_MAX
-HOPS_MAX = 2  # a get is carried on by at most so many others
+HOPS_MAX = 2  # who is asked carries a get on, and so does whom it asks: that spans 10,000 nodes
 SEEN_CONTACTS = 16_384  # remembered contacts: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]

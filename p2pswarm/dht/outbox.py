@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Record
 from p2pswarm.ids import Contact
 
-WAIT_S = 0.05  # long enough to gather, short enough that nobody misses the replica
+WAIT_S = 0.25  # long enough to gather, short enough that nobody misses the replica
 PEERS_MAX = 1024  # boxes at once; a record for one more is dropped, its owner will republish
 
 

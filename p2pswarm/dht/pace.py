@@ -36,9 +36,11 @@ class Pace:
         self._failures: deque[bool] = deque(maxlen=OUTCOMES)
         self._failed = 0
 
-    def answered(self, raw: bytes, rtt_s: float) -> None:
-        """A peer answered after `rtt_s`."""
+    def answered(self, raw: bytes, rtt_s: float | None) -> None:
+        """A peer answered after `rtt_s`; None if that was no plain round trip."""
         self._note(failed=False)
+        if rtt_s is None:
+            return
         trip = self._trips.get(raw)
         if trip is None:
             config = self._config

@@ -26,7 +26,7 @@ _HEAD = struct.Struct(">32sQQB")
 _unsigned = b"\0" * 64
 
 
-def sign(  # noqa: PLR0917  the fields of a record, in their order
+def sign(
     identity: Identity, key: bytes, subkey: bytes, value: bytes, seq: int, expires_ms: int
 ) -> Record:
     """Make a record of ours; ValueError if no node would keep it."""

@@ -10,11 +10,12 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.answers import Answers
+from p2pswarm.dht.answers import NOBODY, Answers
 from p2pswarm.dht.asking.service import Asker, Drive
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.gather import Gather, Wish
@@ -32,6 +33,7 @@ from p2pswarm.dht.messages import (
     Stored,
     Welcome,
     contact_of,
+    contacts_in,
 )
 from p2pswarm.dht.outbox import Parcel
 from p2pswarm.dht.pace import Pace
@@ -78,6 +80,7 @@ class Dht:
         self._gets: dict[tuple[bytes, int], tuple[Drive, Gather]] = {}
         self._misses: dict[bytes, float] = {}
         self._seq = 0
+        self._carrying = 0
         if config.server:
             self._serve(rpc)
 
@@ -233,13 +236,18 @@ class Dht:
             width=config.k,
             settle=config.replicas,
             patience_s=config.lookup_s,
-            first=quorum if sure else config.alpha_lossy,
+            first=quorum if sure else config.alpha,
             choice=config.replicas_success if sure else 1,
         )
         lookup = Lookup(key, self._identity.peer_id.raw, aim, self.pace, now_s)
         lookup.learned([each.contact for each in near])
         request = Get(self._asker.home, key, b"", quorum > 1, 0)
-        wish = Wish(request=request, quorum=quorum, wall_less_loop_s=self._wall_s() - now_s)
+        wish = Wish(
+            request=request,
+            quorum=quorum,
+            wall_less_loop_s=self._wall_s() - now_s,
+            carried=0 if sure else config.carried,
+        )
         gather = Gather(lookup, wish, config, self._proofs)
         drive = self._asker.drive(gather, lambda: self._gathered(key, quorum, gather))
         if not gather.finished:
@@ -281,9 +289,38 @@ class Dht:
         self._met(peer, request.home)
         return self._answers.find(peer, request)
 
-    def _on_get(self, peer: PeerId, request: Get) -> Got:
+    def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Got] | Got:
         self._met(peer, request.home)
-        return self._answers.get(peer, request, self._now_ms())
+        got = self._answers.get(peer, request, self._now_ms())
+        if got.records or not request.hops or self._carrying >= self.config.carrying:
+            return got
+        return self._carry(request, got)
+
+    async def _carry(self, request: Get, got: Got) -> Got:
+        """Ask those we know on the asker's behalf: we have links to them, it would have to dial."""
+        config = self.config
+        now_s = asyncio.get_running_loop().time()
+        aim = Aim(
+            width=config.k,
+            settle=config.k,
+            patience_s=config.carry_s,
+            first=config.carry_width,
+            asks=config.carry_width,
+        )
+        lookup = Lookup(request.key, self._identity.peer_id.raw, aim, self.pace, now_s)
+        lookup.learned(contacts_in(got.circle))
+        ours = replace(request, home=self._asker.home, closer=False, hops=request.hops - 1)
+        wish = Wish(request=ours, quorum=1, wall_less_loop_s=self._wall_s() - now_s, pages=1)
+        gather = Gather(lookup, wish, config, self._proofs)
+        self._carrying += 1
+        try:
+            await self._asker.drive(gather).wait()
+        finally:
+            self._carrying -= 1
+        if not gather.records or gather.more:
+            return got
+        records = sorted(gather.records.values(), key=lambda record: record.subkey)
+        return Got(tuple(records), False, NOBODY)
 
     def _on_store(self, peer: PeerId, request: Store) -> Stored:
         self._met(peer, request.home)

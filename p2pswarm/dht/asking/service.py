@@ -11,7 +11,7 @@ Errors:  none: an outcome is told to the machine that asked.
 import asyncio
 from collections.abc import Callable, Coroutine
 
-from p2pswarm.dht.messages import Ping, Store, Stored
+from p2pswarm.dht.messages import Get, Ping, Store, Stored
 from p2pswarm.dht.outbox import Outbox, Parcel
 from p2pswarm.dht.pace import Pace
 from p2pswarm.dht.placement import Placement
@@ -81,8 +81,10 @@ class Asker:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
         self.calls += 1
+        carried = isinstance(request, Get) and request.hops > 0
+        deadline_s = self._pace.deadline_s(raw) + (self._table.config.carry_s if carried else 0.0)
         try:
-            reply = await self.rpc.call(contact, request, self._pace.deadline_s(raw))
+            reply = await self.rpc.call(contact, request, deadline_s)
         except (PathError, Late):
             self._pace.failed()
             self._table.failed(raw)
@@ -92,7 +94,7 @@ class Asker:
             self._met(contact, loop.time())  # busy, but well
         else:
             now_s = loop.time()
-            self._pace.answered(raw, now_s - start_s)
+            self._pace.answered(raw, None if carried else now_s - start_s)
             self._met(contact, now_s)
             return reply
         return None
