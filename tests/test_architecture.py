@@ -21,7 +21,8 @@ crypto
 transport
 rpc
 dht tensors
-swarm reduce state
+swarm
+reduce state
 stage train
 progress keyfile
 roles sim

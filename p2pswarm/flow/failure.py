@@ -1,7 +1,7 @@
 """Why a group of tasks failed, in one exception.
 
-A `TaskGroup` raises a group even for one failure. Its callers handle one error: a bug if there is one, for
-it must be seen, else the first of ours.
+A `TaskGroup` raises a group even for one failure. Its callers handle one error: a bug if there is
+one, for it must be seen, else the first of ours.
 """
 
 from p2pswarm.errors import SwarmError

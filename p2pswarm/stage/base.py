@@ -1,14 +1,14 @@
 """SEAM 3: what a stage server asks of the processor that holds its blocks.
 
-`Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the server calls
-them one at a time, from one thread. Torch implements them (`torch_stage.py`, `weights.py`) and so
-does a simulation that only counts seconds.
+`Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
+server calls them one at a time, from one thread. Torch implements them (`torch_stage.py`,
+`weights.py`), and a simulation that only counts seconds can.
 
 Shapes:  tokens_BS: B rows of S = T + 1 tokens, inputs and, one further, targets. x_BTD and its
          gradient: what crosses from stage to stage.
-Errors:  Refused with the reason when a loss or gradient is not finite: the gradient sum is untouched then.
+Errors:  Refused with the reason when a loss or gradient is not finite; the sum is untouched then.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: N803, N815  shapes are written at the end of names
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """The rules of a stage server: what it takes on, in which order, what it has counted.
 
-The desk is told what comes (a push, its bytes, a result, a fence, a commit) and answers with what is to
-be done; `service.py` does it. It alone decides what enters the gradient sum: a microbatch is entered in the
-ledger when its backward is done, at most once, and never under an attempt that was fenced before
-the backward began.
+The desk is told what comes (a push, its bytes, a result, a fence, a commit) and answers with what
+is to be done; the services do it. It alone decides what enters the gradient sum: a microbatch is
+entered in the ledger when its backward is done, at most once, and never under an attempt that was
+fenced before the backward began.
 
 Units:   seconds on the caller's clock.
 Errors:  Busy when the queue is full; NotServing for what is of another life, step or attempt;

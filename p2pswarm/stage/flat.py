@@ -123,7 +123,7 @@ class AdamW:
             self._step_chunk(gradient_N[start:stop], update, start, stop)
 
     def _step_chunk(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
-        """No fused multiply-add and no lerp: those round differently from processor to processor."""
+        """No fused multiply-add and no lerp: not every processor rounds those alike."""
         config, flat = self._config, self._flat
         param, mean, square = (x[start:stop] for x in flat.state())
         grad, room = self._room_2C[:, : stop - start]

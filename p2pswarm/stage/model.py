@@ -10,7 +10,7 @@ Errors:  ValueError for a stage that the run has not; the config has checked the
 Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared ReLU: arXiv
          2109.08668; depth-scaled output projections: GPT-2.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: D102, N803, N806  forward and draw say it in `Block`; shapes end the names
 
 import hashlib
 import math
@@ -29,7 +29,7 @@ NORM_EPS = 1e-6
 
 
 class Block(nn.Module):
-    """One entry of the list: vectors in, vectors out."""
+    """One entry of the list; `forward` takes what the block before it made."""
 
     def draw(self, generator: torch.Generator) -> None:
         """Fill the parameters with their first values."""

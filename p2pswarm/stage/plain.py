@@ -1,7 +1,7 @@
 """The yardstick: all blocks in one process, in an ordinary loop.
 
-The same blocks, first weights, microbatches and optimizer as the swarm, without any of the rest. What
-the swarm trains must equal this; what it costs is measured against this.
+The same blocks, first weights, microbatches and optimizer as the swarm, without any of the rest.
+What the swarm trains must equal this; what it costs is measured against this.
 
 Shapes:  tokens_BS holds S = T + 1 tokens a row: inputs and, one further, targets.
 """

@@ -1,7 +1,7 @@
 """A stage server: joins a run, serves one stage of it, and leaves.
 
-This file keeps the exchange with the trainer: it joins, says what the parts have to say, hears views,
-and answers what must be acknowledged. Microbatches come in through `intake`, go out through
+This file keeps the exchange with the trainer: it joins, says what the parts have to say, hears
+views, and answers what must be acknowledged. Microbatches come in through `intake`, go out through
 `courier`; `replica` has the weights. A life lasts as long as the exchange; the server outlives it
 and joins again.
 

@@ -1,14 +1,14 @@
 """A range of blocks on torch: forward, and backward from the graph kept or made again.
 
-Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were found
-finite, so an error never leaves a microbatch half counted. A graph is kept while the budget
+Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
+found finite, so an error never leaves a microbatch half counted. A graph is kept while the budget
 allows, which is a matter of speed alone: making it again from the kept input gives the same bits.
 
 Units:   bytes.
 Shapes:  as `base.py`.
 Errors:  Refused when a loss or a gradient is not finite; NotServing when nothing is kept for a key.
 """
-# ruff: noqa: N803, N806  shapes are written at the end of names
+# ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
 """A snapshot cut into pieces: which to ask for next, and which are here.
 
-A download is bound to one snapshot, named by version and digest. Another donor that offers the same one
-goes on where the first stopped; an offer of any other starts over, since pieces of two versions never mix.
+A download is bound to one snapshot, named by version and digest. Another donor that offers the same
+one goes on where the first stopped; an offer of any other starts over, since pieces of two versions
+never mix.
 
 Units:   bytes.
 Errors:  ValueError when a piece is reported that was not asked for.

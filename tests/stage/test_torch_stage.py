@@ -163,7 +163,7 @@ def test_a_loss_that_is_not_finite_never_touches_the_sum():
 
 
 @pytest.mark.parametrize(
-    ("number", "tokens_BS", "x_BTD"),
+    ("number", "came", "x"),
     [
         (0, tokens(), activation()),
         (1, tokens(), None),
@@ -175,11 +175,11 @@ def test_a_loss_that_is_not_finite_never_touches_the_sum():
         (0, tokens().to(torch.int64) - 256, None),
     ],
 )
-def test_what_does_not_fit_the_stage_is_the_senders_fault(number, tokens_BS, x_BTD):
+def test_what_does_not_fit_the_stage_is_the_senders_fault(number, came, x):
     stage, _ = stage_of(config(), number)
 
     with pytest.raises(BadMessage):
-        stage.forward((0, 0), tokens_BS, x_BTD)
+        stage.forward((0, 0), came, x)
 
 
 def test_a_gradient_of_another_shape_is_the_senders_fault():

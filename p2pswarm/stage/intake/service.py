@@ -1,7 +1,7 @@
 """Takes pushes in and computes them, one at a time, in the order that the desk says.
 
-Bytes come in while another microbatch is computed; what is computed leaves by the courier while the next
-one is. Between the two there is one thread, and nothing else touches weights and sums.
+Bytes come in while another microbatch is computed; what is computed leaves by the courier while the
+next one is. Between the two there is one thread, and nothing else touches weights and sums.
 
 Units:   seconds.
 Errors:  to the sender Busy, NotServing, TooLarge or BadMessage; what cannot be computed is told

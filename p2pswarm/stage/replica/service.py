@@ -1,8 +1,8 @@
 """The weights of a stage on this server, from one version to the next.
 
-A newcomer keeps the reductions and commits of the steps that pass while its snapshot is on the way, and
-applies them when that is here; so it holds, bit for bit, what the others hold. Changes happen one
-after another, under one lock.
+A newcomer keeps the reductions and commits of the steps that pass while its snapshot is on the way,
+and applies them when that is here; so it holds, bit for bit, what the others hold. Changes happen
+one after another, under one lock.
 
 Errors:  NotServing for a commit of a reduction that is not here.
 """
