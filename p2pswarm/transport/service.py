@@ -29,7 +29,8 @@ from p2pswarm.transport.bulk import BulkKeys
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import StreamEvent
 from p2pswarm.transport.gate import Gate
-from p2pswarm.transport.link.service import Arrival, Link
+from p2pswarm.transport.lanes.service import Arrival
+from p2pswarm.transport.link.service import Link
 from p2pswarm.transport.roster import Entry, Roster
 from p2pswarm.transport.session import (
     INCARNATION_BYTES,

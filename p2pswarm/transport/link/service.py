@@ -17,62 +17,21 @@ from contextlib import AbstractContextManager
 
 from p2pswarm.errors import BadFrame, LinkLost, PeerError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.base import BulkPipe, Stream, Wire
-from p2pswarm.transport.bulk import BulkConnection, BulkKeys
+from p2pswarm.net.base import Stream, Wire
+from p2pswarm.transport.bulk import BulkKeys
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.connection import Connection
 from p2pswarm.transport.events import GoneAway, LinkEnded, Ponged
+from p2pswarm.transport.lanes.service import Arrival, Ends, Lanes
 from p2pswarm.transport.link.owner import LinkOwner, LinkStats
 from p2pswarm.transport.mux import LinkEvent
-from p2pswarm.transport.outbox import Outbox
-from p2pswarm.transport.rooms import Rooms
 from p2pswarm.transport.session import Session
 
 CLOSE_S = 1.0  # for the last bytes to leave when we close a link
 RTT_GAIN = 0.125  # RFC 6298
+GATHERED_MAX = 8  # messages woken by one read that leave together: one waits for seven others
 _PING = struct.Struct(">d")
 _log = logging.getLogger(__name__)
-
-
-class Arrival:
-    """Bytes that were granted room and are on their way: rpc/base.py's Arrival."""
-
-    def __init__(self, rooms: Rooms, waiting: dict[int, "Arrival"], room: memoryview) -> None:
-        self._rooms = rooms
-        self._waiting = waiting
-        self._settled = asyncio.Event()
-        self._failure = ""
-        self.transfer = rooms.add(room, self._land)
-        """The number to tell the sender."""
-        waiting[self.transfer] = self
-        if not room:
-            self.cancel()
-            self._settled.set()
-
-    async def wait(self) -> None:
-        """Return when every byte is in place; raises LinkLost if they cannot come."""
-        await self._settled.wait()
-        if self._failure:
-            raise LinkLost(self._failure)
-
-    def cancel(self) -> None:
-        """Give the room back: late chunks are thrown away.
-
-        Let go of the memory rather than use it again: a chunk that is being decrypted
-        at this very moment still lands there.
-        """
-        self._rooms.cancel(self.transfer)
-        self._waiting.pop(self.transfer, None)
-
-    def fail(self, reason: str) -> None:
-        """The link ended before all was here."""
-        self.cancel()
-        self._failure = reason
-        self._settled.set()
-
-    def _land(self) -> None:
-        if self._waiting.pop(self.transfer, None) is not None:
-            self._settled.set()
 
 
 class Link:
@@ -97,20 +56,16 @@ class Link:
         self._wire: Wire | None = None
         self._error: SwarmError | None = None
         self._receiving = False
+        self._told = self._gathering = 0
         self._crowded = False
         self._heard = True
         self._silent_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._left = False
         self._peer_left = False
-        self._rooms = Rooms(new_lock())
-        self._outbox = Outbox(new_lock(), config.chunk_bytes)
-        self._arrivals: dict[int, Arrival] = {}
-        self._sends: dict[asyncio.Future[None], None] = {}
+        self._lanes = Lanes(config, new_lock, Ends(self.fail, self._release))
         self._bulk_wanted = False
         self._bulk_timer: asyncio.TimerHandle | None = None
-        self._bulk: list[tuple[BulkConnection, BulkPipe]] = []
-        self._numbers: set[int] = set()
         self._open_sockets = 0
         self._control_sent_bytes = 0
         self._control_received_bytes = 0
@@ -138,8 +93,8 @@ class Link:
         return LinkStats(
             self._control_sent_bytes,
             self._control_received_bytes,
-            sum(machine.sent_bytes for machine, _ in self._bulk),
-            sum(machine.received_bytes for machine, _ in self._bulk),
+            self._lanes.sent_bytes,
+            self._lanes.received_bytes,
         )
 
     # streams
@@ -185,7 +140,7 @@ class Link:
     def expect(self, room: memoryview) -> Arrival:
         """Set `room` aside for one transfer from this peer."""
         self._check_up()
-        arrival = Arrival(self._rooms, self._arrivals, room.cast("B"))
+        arrival = self._lanes.expect(room)
         self._want_bulk()
         return arrival
 
@@ -195,28 +150,12 @@ class Link:
         Returns once the kernel has every byte; `data` may be reused then.
         """
         self._check_up()
-        flat = data.cast("B")
-        if not flat:
-            return
         self._want_bulk()
-        lanes = len(self._bulk) or self._config.bulk_connections
-        done = self._loop.create_future()
-        self._sends[done] = None
-        job = self._outbox.add(transfer, flat, priority, lanes, lambda: _settle(done))
-        for _, pipe in self._bulk:
-            pipe.wake()
-        try:
-            await done
-        finally:
-            self._sends.pop(done, None)
-            self._outbox.cancel(job)
+        await self._lanes.send(transfer, data, priority)
 
     def claim_number(self, number: int) -> bool:
         """Whether a bulk connection of this number may join: each may once."""
-        if number in self._numbers or len(self._bulk) >= self._config.bulk_connections_max:
-            return False
-        self._numbers.add(number)
-        return True
+        return self._lanes.claim_number(number)
 
     def add_bulk(self, stream: Stream, keys: BulkKeys) -> None:
         """A bulk connection has joined."""
@@ -226,12 +165,8 @@ class Link:
         if self._bulk_timer is not None:
             self._bulk_timer.cancel()
         self._bulk_wanted = True
-        machine = BulkConnection(keys, self._rooms, self._outbox, self.fail, self._release)
-        pipe = stream.become_bulk(machine)
+        self._lanes.add(stream, keys)
         self._open_sockets += 1
-        self._bulk.append((machine, pipe))
-        if self._sends:
-            pipe.wake()
 
     # the end
 
@@ -270,7 +205,12 @@ class Link:
             self.fail(error)
         finally:
             self._receiving = False
-        self._flush()
+        if self._told > 1 and not self._gathering:
+            # Whoever was woken by these runs before this: their answers leave together.
+            self._gathering = 1
+            self._loop.call_soon(self._end_gathering)
+        else:
+            self._flush()
 
     def crowded(self) -> None:
         """The kernel takes no more: what is queued stays in order of priority."""
@@ -292,9 +232,17 @@ class Link:
         if self._error is not None:
             raise LinkLost(f"link to {self.peer.short} has ended: {self._error}")
 
+    def _end_gathering(self) -> None:
+        self._gathering = 0
+        self._flush()
+
     def _flush(self) -> None:
         if self._receiving or self._crowded or self._error is not None:
             return
+        if self._gathering:
+            self._gathering += 1
+            if self._gathering % GATHERED_MAX:
+                return
         assert self._wire is not None
         now_s = self._loop.time()
         while not self._crowded and (record := self._connection.data_to_send(now_s)):
@@ -306,7 +254,9 @@ class Link:
             self._close_if_quiet()
 
     def _deliver(self) -> None:
-        for event in self._mux.events():
+        events = self._mux.events()
+        self._told = len(events)
+        for event in events:
             if self._error is not None:
                 return
             if isinstance(event, LinkEvent):
@@ -317,9 +267,8 @@ class Link:
     def _on_link_event(self, event: LinkEvent) -> None:
         if isinstance(event, Ponged):
             sample_s = self._loop.time() - _PING.unpack(event.payload)[0]
-            if not 0.0 <= sample_s <= self._config.dead_after_s:
-                raise BadFrame("a pong to no ping of ours")
-            self.rtt_s += (sample_s - self.rtt_s) * (RTT_GAIN if self.rtt_s else 1.0)
+            if 0.0 <= sample_s <= self._config.dead_after_s:  # else it answers no ping of ours
+                self.rtt_s += (sample_s - self.rtt_s) * (RTT_GAIN if self.rtt_s else 1.0)
         elif isinstance(event, GoneAway):
             self._peer_left = True
         elif not self.session.dialled:
@@ -355,7 +304,7 @@ class Link:
         self._flush()
 
     def _close_if_quiet(self) -> None:
-        if not (self._mux.live or self._arrivals or self._sends):
+        if not (self._mux.live or self._lanes.busy):
             self._peer_left = False  # what `fail` flushes does not bring us here again
             self.fail(LinkLost(f"link to {self.peer.short}: replaced by another"), politely=True)
 
@@ -371,7 +320,7 @@ class Link:
         assert self._wire is not None
         assert self._timer is not None
         if politely:
-            self._flush()
+            self._end_gathering()
         self._error = error
         if isinstance(error, PeerError):
             _log.warning("link to %s closed: %s", self.peer.short, error)
@@ -383,18 +332,6 @@ class Link:
             self._timer = self._loop.call_later(CLOSE_S, self._wire.abort)
         else:
             self._wire.abort()
-        for _, pipe in self._bulk:
-            pipe.close()
-        reason = f"link to {self.peer.short} ended: {error}"
-        for arrival in list(self._arrivals.values()):
-            arrival.fail(reason)
-        for done in self._sends:
-            if not done.done():
-                done.set_exception(LinkLost(reason))
+        self._lanes.fail(f"link to {self.peer.short} ended: {error}")
         self._owner.ended(self)
         self._owner.tell(self, LinkEnded(error))
-
-
-def _settle(done: asyncio.Future[None]) -> None:
-    if not done.done():
-        done.set_result(None)

@@ -1,0 +1,1 @@
+"""The bulk connections of one link."""
