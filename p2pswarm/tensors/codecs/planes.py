@@ -39,6 +39,7 @@ HOW = zstandard.ZstdCompressionParameters.from_level(
 WINDOW_BYTES_MAX = 8 << 20  # 16 times what level 1 uses: zstd's own advice for decoders
 SCRATCH_BYTES = 1 << 20  # unpacked at a time, so that it stays in the cache
 FRAME_BYTES = 512  # more than zstd's header and the bound for tiny inputs
+NEXT_BLOCK = zstandard.COMPRESSOBJ_FLUSH_BLOCK
 
 
 Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
@@ -55,8 +56,7 @@ class PlanesZstd(Codec):
 
     def check(self, layout: Layout, encoded_bytes: int) -> None:
         """At most zstd's own bound, `ZSTD_compressBound`."""
-        bound = layout.raw_bytes + layout.raw_bytes // 256 + FRAME_BYTES
-        if not 0 < encoded_bytes <= bound:
+        if not 0 < encoded_bytes <= _most_bytes(layout.raw_bytes):
             raise BadMessage(f"{encoded_bytes} bytes of zstd for {layout.raw_bytes} of tensor")
 
     def memory_bytes(self, layout: Layout, encoded_bytes: int) -> int:
@@ -68,14 +68,17 @@ class PlanesZstd(Codec):
         values = _values(memory.on_host(tensor), tensor.element_size())
         packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=values.size)
         scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
-        packed = []
+        frame = bytes_of(memory.host((_most_bytes(values.size),), torch.uint8))
+        end = 0
         for column in _columns(values):
             piece = scratch[: len(column)]
             piece[:] = column
-            packed.append(packer.compress(piece.data))
-            packed.append(packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
-        packed.append(packer.flush())
-        return memoryview(b"".join(packed))
+            for packed in packer.compress(piece.data), packer.flush(NEXT_BLOCK):
+                frame[end : end + len(packed)] = packed
+                end += len(packed)
+        packed = packer.flush()
+        frame[end : end + len(packed)] = packed
+        return frame[: end + len(packed)]
 
     def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
         """The frame; `finish` unpacks it."""
@@ -88,6 +91,11 @@ class PlanesZstd(Codec):
             return tensor.to(memory.device)
 
         return Room(buffer, finish)
+
+
+def _most_bytes(raw_bytes: int) -> int:
+    """What zstd makes of the incompressible, at most."""
+    return raw_bytes + raw_bytes // 256 + FRAME_BYTES
 
 
 def _values(tensor: Tensor, value_bytes: int) -> Bytes:
