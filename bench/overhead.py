@@ -1,0 +1,156 @@
+"""What the swarm costs: its tokens/s over those of a plain PyTorch loop.
+
+Two stages of one server each, a trainer and a bootstrap node, every one a process through the
+real command line, against one process with an ordinary loop: same model, microbatches and text,
+all on one and the same processor. So whatever the swarm does beyond the loop's own arithmetic takes
+time from it: two processes' context switches, encryption, messages, digests. With `--device cuda`
+the loop and both servers share the GPU and the processes are not pinned.
+
+Runs alternate and medians count. The processor seconds a token of both are told as well: they
+depend less on whatever else the machine does.
+
+    python bench/overhead.py --json overhead.json
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from swarm_processes import Nodes, Run, RunFailed, Site, events, plain, steady, swarm
+
+STAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run after its warm-up."""
+
+    kind: str
+    tokens_per_s: float
+    cpu_us_per_token: dict[str, float]
+    """By process; on a GPU's machine, of the processor all the same."""
+
+    @property
+    def cpu_us(self) -> float:
+        """Of all processes."""
+        return sum(self.cpu_us_per_token.values())
+
+
+def measure(kind: str, nodes: Nodes, source: str, run: Run, warmup_steps: int) -> Measured:
+    """Follow one run to its end."""
+    steps = run.steps - warmup_steps
+    told = events(nodes.lines(source))
+    (begun_s, cpu_before), (ended_s, cpu) = steady(kind, told, warmup_steps, steps, nodes.cpu_s)
+    tokens = steps * run.step_tokens
+    spent = {name: (cpu[name] - cpu_before[name]) / tokens * 1e6 for name in cpu}
+    return Measured(kind, tokens / (ended_s - begun_s), spent)
+
+
+def swarm_run(run: Run, options: argparse.Namespace) -> Measured:
+    serve = f'[serve]\nthreads = 1\ndevice = "{options.device}"\n'
+    with swarm(Site(), run, [serve] * STAGES, options.patience_s) as nodes:
+        return measure("swarm", nodes, "trainer", run, options.warmup_steps)
+
+
+def plain_run(run: Run, options: argparse.Namespace) -> Measured:
+    with plain(run, ["--device", options.device], options.patience_s) as nodes:
+        return measure("plain", nodes, "plain", run, options.warmup_steps)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    options = _options()
+    if options.device == "cpu":
+        os.sched_setaffinity(0, {options.processor})  # our children inherit it
+    run = Run(
+        name="overhead",
+        steps=options.warmup_steps + options.steps,
+        stages=STAGES,
+        d_model=options.d_model,
+        layers=options.layers,
+        sequence_length=options.sequence_length,
+        rows=options.rows,
+        microbatches=options.microbatches,
+        window=options.window,
+        codec=options.codec,
+    )
+    runs: dict[str, list[Measured]] = {"swarm": [], "plain": []}
+    ways: dict[str, Callable[[Run, argparse.Namespace], Measured]] = {
+        "swarm": swarm_run,
+        "plain": plain_run,
+    }
+    try:
+        for _ in range(options.repeats):
+            for kind, way in ways.items():
+                runs[kind].append(way(run, options))
+    except RunFailed as error:
+        print(f"error: {error}")
+        return 1
+    report(runs, run, options)
+    return 0
+
+
+def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespace) -> None:
+    """Tables, the ratio, the file."""
+    rate = {k: statistics.median(m.tokens_per_s for m in several) for k, several in runs.items()}
+    cpu_us = {k: statistics.median(m.cpu_us for m in several) for k, several in runs.items()}
+    ratio = rate["swarm"] / rate["plain"]
+    table = Table("", "tokens/s", "processor us a token", "of which", box=None)
+    for pair in zip(*runs.values(), strict=True):
+        for one in pair:
+            parts = ", ".join(f"{name} {us:.1f}" for name, us in one.cpu_us_per_token.items())
+            table.add_row(one.kind, f"{one.tokens_per_s:.0f}", f"{one.cpu_us:.1f}", parts)
+    console = Console(width=120)
+    console.print(table)
+    console.print(
+        f"ratio {ratio:.3f} in time, {cpu_us['plain'] / cpu_us['swarm']:.3f} in processor time"
+    )
+    if options.json:
+        figures = {
+            "ratio": ratio,
+            "swarm_tokens_per_s": rate["swarm"],
+            "plain_tokens_per_s": rate["plain"],
+            "d_model": run.d_model,
+            "processor_ratio": cpu_us["plain"] / cpu_us["swarm"],
+            "device": options.device,
+        }
+        options.json.write_text(json.dumps(figures) + "\n")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--d-model", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--sequence-length", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=2, help="of a microbatch")
+    parser.add_argument("--microbatches", type=int, default=16, help="a step")
+    parser.add_argument("--window", type=int, default=0, help="microbatches in flight")
+    parser.add_argument("--codec", default="bf16", help="of activations and gradients")
+    parser.add_argument("--steps", type=int, default=4, help="measured, after the warm-up")
+    parser.add_argument("--warmup-steps", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3, help="of both; medians count")
+    parser.add_argument("--device", default="cpu", help="of the loop and the servers")
+    parser.add_argument(
+        "--processor",
+        type=int,
+        default=max(os.sched_getaffinity(0)),
+        help="all processes run on this one, unless on a GPU",
+    )
+    parser.add_argument("--quick", action="store_true", help="a smaller model, once")
+    parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.quick:
+        options.d_model, options.steps, options.repeats = min(options.d_model, 256), 2, 1
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

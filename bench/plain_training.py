@@ -1,0 +1,72 @@
+"""Trains a run in one process, in a plain PyTorch loop: the yardstick of other benches.
+
+It reads the same settings file as the trainer and tells the same events, so that both are
+read by the same lines. Evaluation is left out.
+
+    python bench/plain_training.py --config run.toml --weights plain.safetensors
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from p2pswarm.progress.events import Stepped, Tally, to_line  # noqa: E402 - found by the line above
+from p2pswarm.roles.weights_file import write_weights  # noqa: E402
+from p2pswarm.settings import load  # noqa: E402
+from p2pswarm.stage.plain import PlainLoop  # noqa: E402
+from p2pswarm.swarm.schedule import learning_rate  # noqa: E402
+from p2pswarm.train.corpus import load_corpus  # noqa: E402
+
+
+def main() -> None:
+    """Train to the last step."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--weights", type=Path, help="written at the end")
+    options = parser.parse_args()
+    config = load(options.config)
+    run, batch, train = config.run, config.run.batch, config.train
+    assert train.data is not None, "the settings name a text"
+    corpus = load_corpus(
+        train.data,
+        suffixes=train.suffixes,
+        held_out_share=train.held_out_share,
+        seed=run.seed,
+        shape=(batch.rows, run.model.sequence_length),
+    )
+    device = torch.device(options.device)
+    loop = PlainLoop(run, device)
+    begun_s = time.perf_counter()
+    for step in range(run.steps):
+        numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
+        losses = [loop.add(torch.from_numpy(corpus.microbatch(number))) for number in numbers]
+        rate = learning_rate(run.optimizer, step)
+        norm = loop.commit(rate)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begun_s
+        done = (step + 1) * batch.microbatches
+        tokens = done * batch.rows * run.model.sequence_length
+        loss = sum(losses) / len(losses)
+        tally = Tally(done, done, 0)
+        event = Stepped(seconds, step + 1, loss, tokens / seconds, rate, norm, tally)
+        print(to_line(event), flush=True)
+    if options.weights:
+        blocks = zip(loop.flat.numbers, loop.flat.blocks, strict=True)
+        named = (
+            (f"blocks.{number}.{name}", parameter.detach().cpu())
+            for number, block in blocks
+            for name, parameter in block.named_parameters()
+        )
+        write_weights(options.weights, named, "plain loop")
+
+
+if __name__ == "__main__":
+    main()

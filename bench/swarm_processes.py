@@ -1,0 +1,275 @@
+"""A swarm as processes on this machine, each started by the real command line, for other benches.
+
+Every node is `python -m p2pswarm.node --config FILE`; its stdin is a pipe that we hold, so that it
+leaves when we die. What a bench wants to know it reads from the trainer's events, which carry the
+trainer's own clock, and from the operating system: processor seconds as the kernel counts them.
+"""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeVar
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from p2pswarm.progress.events import Ended, Event, Stepped, from_line  # noqa: E402 - found above
+
+TRAINER, BOOTSTRAP, FIRST_SERVER = 0, 1, 2
+"""Which host of a site a node lives on."""
+NODE = (sys.executable, "-m", "p2pswarm.node")
+PLAIN = (sys.executable, str(ROOT / "bench" / "plain_training.py"))
+LEAVE_S = 6.0  # a node promises 5
+T = TypeVar("T")
+TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")  # what /proc counts processor time in
+
+
+class RunFailed(RuntimeError):
+    """The swarm did not train; the text is the last word of the process at fault."""
+
+
+def _no_entrance(_: int) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the processes run."""
+
+    name: str = "localhost"
+    address: Callable[[int], str] = lambda _: "127.0.0.1"
+    enter: Callable[[int], Sequence[str]] = _no_entrance
+    """What to write before a command so that it runs on that host."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What is trained; the defaults are the program's."""
+
+    name: str
+    steps: int
+    stages: int = 2
+    min_replicas: int = 1
+    d_model: int = 512
+    layers: int = 4
+    heads: int = 0
+    """0: 64 features a head."""
+    sequence_length: int = 256
+    microbatches: int = 16
+    rows: int = 2
+    window: int = 0
+    dtype: str = "float32"
+    codec: str = "bf16"
+    """Of activations and gradients; sums travel raw."""
+    weights: str = ""
+    data: Path = field(default_factory=lambda: Path(sysconfig.get_path("stdlib")))
+    """The Python library's own sources are on every machine."""
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens a step."""
+        return self.microbatches * self.rows * self.sequence_length
+
+    def settings(self) -> str:
+        """As the trainer's TOML has it."""
+        text = json.dumps  # a JSON string is a TOML string
+        return f"""
+[train]
+data = {text(str(self.data))}
+suffixes = {text([".py"] if self.data.is_dir() else [])}
+progress = "json"
+weights = {text(self.weights)}
+[run]
+name = {text(self.name)}
+stages = {self.stages}
+steps = {self.steps}
+min_replicas = {self.min_replicas}
+[run.model]
+d_model = {self.d_model}
+layers = {self.layers}
+heads = {self.heads or max(1, self.d_model // 64)}
+sequence_length = {self.sequence_length}
+dtype = {text(self.dtype)}
+[run.batch]
+microbatches = {self.microbatches}
+rows = {self.rows}
+window = {self.window}
+evaluate_every = 0
+[run.codecs]
+activation = {text(self.codec)}
+gradient = {text(self.codec)}
+"""
+
+
+class Nodes:
+    """The processes of one swarm; all gone at the end of the block."""
+
+    def __init__(self, site: Site, folder: Path, patience_s: float) -> None:
+        self._site = site
+        self._folder = folder
+        self._all: dict[str, subprocess.Popen[str]] = {}
+        self._servers = 0
+        self.joining = ""
+        """The setting that makes a node join this swarm."""
+        self._late = threading.Timer(patience_s, self.kill_all)
+        self._late.daemon = True
+        self._late.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._late.cancel()
+        for node in self._all.values():
+            node.terminate()
+        for node in self._all.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                node.wait(LEAVE_S)
+        self.kill_all()
+        for node in self._all.values():
+            node.wait()
+            for pipe in (node.stdin, node.stdout):
+                assert pipe is not None
+                pipe.close()
+
+    def start(self, name: str, host: int, settings: str) -> subprocess.Popen[str]:
+        """A node on `host`, with these settings and what every node here has."""
+        listen = f'listen = "{self._site.address(host)}:0"\nleave_at_eof = true\n'
+        config = self.write(name, listen + settings)
+        return self.start_program(name, host, [*NODE, "--config", str(config)])
+
+    def start_server(self, settings: str) -> str:
+        """One more server, on a host of its own; its name."""
+        name = f"server {self._servers}"
+        host = FIRST_SERVER + self._servers
+        self._servers += 1
+        self.start(name, host, f'{self.joining}role = "stage"\n{settings}')
+        return name
+
+    def start_program(self, name: str, host: int, command: Sequence[str]) -> subprocess.Popen[str]:
+        """Any program, with one torch thread."""
+        with self._log(name).open("wb") as stderr:
+            self._all[name] = subprocess.Popen(
+                [*self._site.enter(host), *command],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+                text=True,
+            )
+        return self._all[name]
+
+    def write(self, name: str, settings: str) -> Path:
+        """A settings file."""
+        config = self._folder / f"{name}.toml"
+        config.write_text(settings)
+        return config
+
+    def kill(self, name: str) -> None:
+        """SIGKILL: it has no chance to say goodbye."""
+        self._all[name].kill()
+
+    def kill_all(self) -> None:
+        """End all at once."""
+        for node in self._all.values():
+            node.kill()
+
+    def lines(self, name: str) -> Iterator[str]:
+        """What a node says, until it ends; then RunFailed with its last word, if it failed."""
+        node = self._all[name]
+        assert node.stdout is not None
+        yield from node.stdout
+        if node.wait():
+            words = self._log(name).read_text(errors="replace").strip().splitlines()
+            raise RunFailed(f"{name} ended early: {words[-1] if words else 'without a word'}")
+
+    def cpu_s(self) -> dict[str, float]:
+        """Processor seconds that each living node has taken so far, user and system."""
+        return {name: _cpu_s(node.pid) for name, node in self._all.items() if node.poll() is None}
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+@contextlib.contextmanager
+def swarm(
+    site: Site, run: Run, servers: Sequence[str], patience_s: float = 900.0
+) -> Iterator[Nodes]:
+    """A `bootstrap` node, a `trainer`, and a server for each of these TOML texts.
+
+    Whatever takes longer than `patience_s` is killed.
+    """
+    with tempfile.TemporaryDirectory() as folder, Nodes(site, Path(folder), patience_s) as nodes:
+        nodes.start("bootstrap", BOOTSTRAP, 'role = "bootstrap"\n')
+        address = first_match(nodes.lines("bootstrap"), r"at (\S+), ready")
+        nodes.joining = f'bootstrap = ["{address}"]\n'
+        nodes.start("trainer", TRAINER, nodes.joining + 'role = "trainer"\n' + run.settings())
+        for settings in servers:
+            nodes.start_server(settings)
+        yield nodes
+
+
+@contextlib.contextmanager
+def plain(run: Run, flags: Sequence[str] = (), patience_s: float = 900.0) -> Iterator[Nodes]:
+    """The same run in one process, `plain`, in an ordinary loop."""
+    with tempfile.TemporaryDirectory() as folder, Nodes(Site(), Path(folder), patience_s) as nodes:
+        config = nodes.write("plain", run.settings())
+        nodes.start_program("plain", TRAINER, [*PLAIN, "--config", str(config), *flags])
+        yield nodes
+
+
+def events(lines: Iterator[str]) -> Iterator[Event]:
+    """What a trainer tells; RunFailed if its run failed."""
+    for line in lines:
+        try:
+            event = from_line(line)
+        except ValueError:  # what a node says before its run is for people
+            continue
+        if isinstance(event, Ended) and event.failed:
+            raise RunFailed(event.reason)
+        yield event
+
+
+def steady(
+    name: str, told: Iterator[Event], warmup_steps: int, steps: int, sample: Callable[[], T]
+) -> tuple[tuple[float, T], tuple[float, T]]:
+    """The trainer's clock and a sample, at the end of the warm-up and `steps` later."""
+    begun: tuple[float, T] | None = None
+    for event in told:
+        if not isinstance(event, Stepped):
+            continue
+        here = (event.seconds, sample())
+        print(f"  {name}: step {event.step}, {event.seconds:.1f} s", flush=True)
+        if event.step == warmup_steps:
+            begun = here
+        if begun is not None and event.step == warmup_steps + steps:
+            return begun, here
+    raise RunFailed(f"{name} ended before step {warmup_steps + steps}")
+
+
+def first_match(lines: Iterator[str], pattern: str) -> str:
+    """The first group of `pattern` in the first line that has it."""
+    for line in lines:
+        if found := re.search(pattern, line):
+            return found[1]
+    raise RunFailed(f"no line matches {pattern}")
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process and all of its threads; 0 once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * TICK_S  # utime, stime: proc(5) 14 and 15
