@@ -22,7 +22,7 @@ def test_a_calm_run_launches_every_microbatch_once():
     assert [e.version for e in world.evaluations] == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(60))
 def test_deaths_and_failing_roads_lose_and_double_nothing(seed: int):
     """World.check compares the real sums at each commit with the whole batch."""
     world = swarm(seed, stages=1 + seed % 3, replicas=3, steps=8)
