@@ -14,6 +14,7 @@ Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared 
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,12 @@ INIT_STD = 0.02  # GPT-2; the embedding too, which the first norm rescales
 NORM_EPS = 1e-6
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """One entry of the list; `forward` takes what the block before it made."""
 
+    @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
         """Fill the parameters with their first values."""
-        raise NotImplementedError
 
 
 class Embedding(Block):
