@@ -1,0 +1,338 @@
+"""How fast tensors go from one process into another: size x codec x connections.
+
+    python bench/bandwidth_sweep.py [--quick] [--wan] [--json FILE] [--plot FILE]
+
+The whole road is measured: encode, announce, grant, encrypt, TCP, decrypt, decode, and
+the word that the tensor is there. Rates are of the tensor's own bytes, so a codec that
+sends fewer may pass the wire's speed; CPU seconds are those of both processes together.
+
+With --wan the two run in hosts of the WAN lab (tests/wanlab), 200 Mbit/s and 100 ms unless
+told otherwise; `Mbit/s` is then what the link carried as payload.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from peers_worker import obey
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+EXCHANGE_S = 120.0
+LEAVE_S = 10.0
+SIZES = (64 * 1024, MIB, 8 * MIB, 64 * MIB)
+CODECS = ("raw", "bf16", "int8", "planes-zstd")
+CONNECTIONS = (1, 2, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One measurement."""
+
+    bytes: int
+    codec: str
+    connections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How each cell is measured."""
+
+    seconds: float
+    warm_up_s: float
+    in_flight: int
+    chunk_bytes: int
+
+
+# The two processes that are measured.
+
+
+async def work(connections: int, chunk_bytes: int, host: str) -> None:
+    """One end of the link; it obeys the lines on its stdin."""
+    import torch  # noqa: PLC0415  the parent does without
+
+    from p2pswarm.crypto.identity import Identity  # noqa: PLC0415
+    from p2pswarm.ids import Address, Contact, PeerId  # noqa: PLC0415
+    from p2pswarm.net.sockets import SocketNet  # noqa: PLC0415
+    from p2pswarm.rpc.base import Exchange, Priority  # noqa: PLC0415
+    from p2pswarm.rpc.service import LinkRpc  # noqa: PLC0415
+    from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
+    from p2pswarm.tensors.meta import Grant, TensorMeta  # noqa: PLC0415
+    from p2pswarm.tensors.service import Tensors  # noqa: PLC0415
+    from p2pswarm.transport.config import TransportConfig  # noqa: PLC0415
+    from p2pswarm.transport.service import Endpoint  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    tensors = Tensors(Budget())
+    config = TransportConfig(bulk_connections=connections, chunk_bytes=chunk_bytes)
+
+    async def receive(exchange: Exchange, meta: TensorMeta) -> None:
+        async with tensors.accept(exchange, [meta]) as incoming:
+            await exchange.send(incoming.grant)
+            await incoming.tensors()
+            await exchange.send(Grant(()))  # stands for "it is here"
+
+    endpoint = Endpoint(Identity.generate(), SocketNet(), config, os.urandom)
+    async with endpoint, LinkRpc(endpoint) as rpc:
+        await endpoint.listen(Address(host, 0))
+        rpc.attend(TensorMeta, receive)
+
+        async def address() -> list[str]:
+            return [str(rpc.contact.peer), str(rpc.contact.address)]
+
+        async def cpu_s() -> float:
+            return time.process_time()
+
+        async def carried() -> int:
+            return sum(link.stats.bulk_sent_bytes for link in endpoint.links())
+
+        async def send(
+            to: list[str], bytes_: int, codec: str, in_flight: int, seconds: float
+        ) -> int:
+            """Send tensors for so long, `in_flight` at once; returns how many."""
+            contact = Contact(PeerId.parse(to[0]), Address.parse(to[1]))
+            tensor = torch.randn(bytes_ // 4)
+            until_s = time.perf_counter() + seconds
+            count = 0
+
+            async def one_after_another() -> None:
+                nonlocal count
+                while time.perf_counter() < until_s:
+                    parcels = await tensors.pack([tensor], codec)
+                    async with rpc.converse(contact, parcels[0].meta, EXCHANGE_S) as exchange:
+                        grant = await exchange.receive()
+                        assert isinstance(grant, Grant)
+                        await tensors.send(exchange, grant, parcels, Priority.TENSOR)
+                        await exchange.receive()
+                    count += 1
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(in_flight):
+                    group.create_task(one_after_another())
+            return count
+
+        await obey({"address": address, "cpu_s": cpu_s, "carried": carried, "send": send})
+
+
+class Worker:
+    """One of the two processes."""
+
+    def __init__(self, enter: Sequence[str], connections: int, chunk_bytes: int, host: str) -> None:
+        settings = json.dumps([connections, chunk_bytes, host])
+        self._process = subprocess.Popen(
+            [*enter, sys.executable, __file__, "--worker", settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def __enter__(self) -> Self:
+        self._answer()  # ready
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def do(self, verb: str, **arguments: Any) -> Any:
+        """What the process answers to a command."""
+        assert self._process.stdin is not None
+        print(json.dumps({"do": verb, **arguments}), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        answer = json.loads(self._process.stdout.readline() or '{"error": "the process ended"}')
+        if "error" in answer:
+            raise SystemExit(f"bandwidth_sweep: {answer['error']}")
+        return answer["ok"]
+
+
+# The parent.
+
+
+@contextmanager
+def loopback() -> Iterator[list[tuple[Sequence[str], str]]]:
+    """Sender and receiver: what starts them there, and their address."""
+    yield [((), "127.0.0.1"), ((), "127.0.0.1")]
+
+
+@contextmanager
+def wide_area(args: argparse.Namespace) -> Iterator[list[tuple[Sequence[str], str]]]:
+    """The same in two hosts far apart."""
+    sys.path.insert(0, str(ROOT))
+    from tests.wanlab.lab import Lab, LabUnavailable  # noqa: PLC0415
+    from tests.wanlab.link import Link  # noqa: PLC0415
+
+    road = Link(rate_bits_per_s=args.rate_mbit * 1e6, delay_s=args.rtt_ms / 2e3, loss=args.loss)
+    try:
+        with Lab(2, road) as lab:
+            print(lab.describe(), file=sys.stderr)
+            yield [(lab.enter(host), lab.address(host)) for host in (0, 1)]
+    except LabUnavailable as why:
+        raise SystemExit(f"bandwidth_sweep: {why}") from why
+
+
+def measure(sender: Worker, receiver: Worker, cell: Cell, plan: Plan) -> dict[str, Any]:
+    """One cell: warm up, then send for a while."""
+    order = {
+        "to": receiver.do("address"),
+        "bytes_": cell.bytes,
+        "codec": cell.codec,
+        "in_flight": plan.in_flight,
+    }
+    sender.do("send", **order, seconds=plan.warm_up_s)
+    cpu_s = sender.do("cpu_s") + receiver.do("cpu_s")
+    carried = sender.do("carried")
+    begin_s = time.perf_counter()
+    count = sender.do("send", **order, seconds=plan.seconds)
+    taken_s = time.perf_counter() - begin_s
+    cpu_s = sender.do("cpu_s") + receiver.do("cpu_s") - cpu_s
+    gigabytes = count * cell.bytes / 1e9
+    return {
+        "bytes": cell.bytes,
+        "codec": cell.codec,
+        "connections": cell.connections,
+        "mb_per_s": gigabytes * 1e3 / taken_s,
+        "cpu_s_per_gb": cpu_s / gigabytes,
+        "payload_mbit_per_s": (sender.do("carried") - carried) * 8e-6 / taken_s,
+    }
+
+
+def sweep(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
+    """Every cell; the processes are new for each number of connections."""
+    rows = []
+    with wide_area(args) if args.wan else loopback() as hosts:
+        for connections in args.connections:
+            with ExitStack() as stack:
+                sender, receiver = (
+                    stack.enter_context(Worker(enter, connections, plan.chunk_bytes, address))
+                    for enter, address in hosts
+                )
+                for size, codec in itertools.product(args.bytes, args.codecs):
+                    cell = Cell(bytes=size, codec=codec, connections=connections)
+                    rows.append(measure(sender, receiver, cell, plan))
+                    print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return rows
+
+
+def show(rows: list[dict[str, Any]], *, wan: bool) -> None:
+    """The table."""
+    table = Table(title="tensors from process to process, encrypted")
+    for column in (
+        "size",
+        "codec",
+        "connections",
+        "MB/s",
+        "CPU s/GB",
+        *(["Mbit/s"] if wan else []),
+    ):
+        table.add_column(column, justify="left" if column == "codec" else "right")
+    for row in rows:
+        size = row["bytes"]
+        table.add_row(
+            f"{size // MIB} MiB" if size >= MIB else f"{size // 1024} KiB",
+            row["codec"],
+            str(row["connections"]),
+            f"{row['mb_per_s']:,.1f}",
+            f"{row['cpu_s_per_gb']:.2f}",
+            *([f"{row['payload_mbit_per_s']:.1f}"] if wan else []),
+        )
+    Console().print(table)
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """A line for each codec and number of connections."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415  only where a picture is asked for
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    lines: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault((row["codec"], row["connections"]), []).append(row)
+    for (codec, connections), points in lines.items():
+        points.sort(key=lambda row: row["bytes"])
+        axes.plot(
+            [row["bytes"] for row in points],
+            [row["mb_per_s"] for row in points],
+            marker="o",
+            label=f"{codec}, {connections}",
+        )
+    axes.set(xscale="log", xlabel="tensor, bytes", ylabel="MB/s", ylim=(0, None))
+    axes.set_xscale("log", base=2)
+    axes.grid(alpha=0.3)
+    axes.legend(title="codec, connections", fontsize="small", ncols=2)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def options() -> argparse.Namespace:
+    """The command line, with what --quick and --wan make of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer cells, under a minute")
+    parser.add_argument("--bytes", type=int, nargs="+", help="sizes of tensors")
+    parser.add_argument("--codecs", nargs="+")
+    parser.add_argument("--connections", type=int, nargs="+")
+    parser.add_argument("--seconds", type=float, help="of each cell")
+    parser.add_argument("--in-flight", type=int, help="tensors at once")
+    parser.add_argument("--chunk-kib", type=int, default=512)
+    parser.add_argument("--wan", action="store_true", help="in two hosts of the WAN lab")
+    parser.add_argument("--rate-mbit", type=float, default=200.0)
+    parser.add_argument("--rtt-ms", type=float, default=100.0)
+    parser.add_argument("--loss", type=float, default=0.0, help="share of packets, each way")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    small = args.quick or args.wan
+    args.bytes = args.bytes or ((8 * MIB,) if args.wan else SIZES[1::2] if small else SIZES)
+    args.codecs = args.codecs or (("raw",) if args.wan else CODECS)
+    args.connections = args.connections or ((1, 4) if small else CONNECTIONS)
+    args.seconds = args.seconds or (15.0 if args.wan else 0.5 if args.quick else 3.0)
+    args.in_flight = args.in_flight or (4 if args.wan else 2)
+    return args
+
+
+def main() -> int:
+    """Measure, print, write."""
+    args = options()
+    if args.worker:
+        asyncio.run(work(*json.loads(args.worker)))
+        return 0
+    plan = Plan(
+        seconds=args.seconds,
+        warm_up_s=4.0 if args.wan else 0.2,
+        in_flight=args.in_flight,
+        chunk_bytes=args.chunk_kib * 1024,
+    )
+    rows = sweep(args, plan)
+    show(rows, wan=args.wan)
+    if args.plot:
+        plot(rows, args.plot)
+    if args.json:
+        keys = ("bytes", "codec", "connections", "mb_per_s", "cpu_s_per_gb")
+        args.json.write_text(
+            json.dumps([{key: row[key] for key in keys} for row in rows], indent=1)
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
