@@ -29,15 +29,14 @@ NOBODY = Circle(b"", ())
 class Answers:
     """Speaks for one node."""
 
-    def __init__(self, own: PeerId, home: str, table: Table, store: RecordStore) -> None:
+    def __init__(self, own: PeerId, table: Table, store: RecordStore) -> None:
         self._own = own
-        self._home = home
         self._table = table
         self._store = store
 
     def hello(self, peer: PeerId, request: Hello) -> Welcome:
         """Who we are, and whom the newcomer should meet."""
-        return Welcome(self._own.raw, self._home, self._near(request.target, peer))
+        return Welcome(self._own.raw, self._near(request.target, peer))
 
     def find(self, peer: PeerId, request: Find) -> Found:
         """The closest we know."""

@@ -8,6 +8,7 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002); go-libp2p-kad-dht for k, th
 from dataclasses import dataclass
 
 MIB = 1 << 20
+CONTACTS_MAX = 20  # in one message
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,3 +77,10 @@ class DhtConfig:
     """Later, one seed at random this often: two halves of a swarm find each other again."""
     jitter: float = 0.2
     """Every repeated act is this share earlier or later, so that nodes do not act in step."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.beta <= self.k <= CONTACTS_MAX:
+            raise ValueError(f"beta={self.beta} <= k={self.k} <= {CONTACTS_MAX} does not hold")
+        if not 1 <= self.replicas_success <= self.replicas <= self.k:
+            replicas = f"replicas_success={self.replicas_success} <= replicas={self.replicas}"
+            raise ValueError(f"{replicas} <= k={self.k} does not hold")

@@ -52,6 +52,8 @@ class Gather:
         self._proofs = proofs
         self._heard: dict[Contact, dict[bytes, Record]] = {}
         """What each of those who answered has."""
+        self._cut: dict[Contact, None] = {}
+        """Those who have more than they have told."""
         self._next: list[Ask] = []
         self._paging: dict[Contact, int] = {}
         self._carried = wish.carried
@@ -96,6 +98,8 @@ class Gather:
                 self._next.append(Ask(contact, replace(self._wish.request, after=after)))
                 return
             self.more = True
+        if reply.more:
+            self._cut[contact] = None
         assert contact.peer is not None
         self.lookup.answered(contact.peer.raw, contacts_in(reply.circle))
         if sum(1 for held in self._heard.values() if held) >= self._wish.quorum:
@@ -131,7 +135,7 @@ class Gather:
         repaired = 0
         for contact in nearest:
             told = self._heard.get(contact)
-            if told is None:
+            if told is None or contact in self._cut:
                 continue
             lacking = [r for r in self.records.values() if told.get(r.subkey) != r]
             if lacking and repaired < REPAIRS_MAX:

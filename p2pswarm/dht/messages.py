@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
+from p2pswarm.dht.config import CONTACTS_MAX
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PEER_ID_BYTES, Address, Contact, PeerId
 from p2pswarm.wire.codec import Message, Range, Size, message
 
-CONTACTS_MAX = 20  # k
 HOME_CHARS = 262  # the longest host name, brackets, a port
 SUBKEY_BYTES_MAX = 64
 VALUE_BYTES_MAX = 4096
@@ -86,7 +86,6 @@ class Welcome(Message):
     """Answers `Hello`. The id is a claim until a dial to it has been answered."""
 
     peer: Id
-    home: Home
     circle: Circle
 
 

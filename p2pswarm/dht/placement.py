@@ -97,7 +97,7 @@ class Placement:
     def judged(self, contact: Contact, verdict: int) -> None:
         """What one who was asked made of the record."""
         self._forget(contact)
-        if verdict <= Verdict.OLDER:
+        if verdict <= Verdict.OLDER:  # it has this one, or a newer one
             self.holders += 1
         else:
             self.refusals.append(verdict)

@@ -72,10 +72,10 @@ class Dht:
         self._wall_s = wall_s
         self._proofs = Proofs()
         self.store = RecordStore(peer, config, self._proofs)
-        self._contact = Contact(peer, rpc.contact.address)
-        self._asker = Asker(self._contact, rpc, self.table, self.pace, self._keep)
-        self._answers = Answers(peer, self._asker.home, self.table, self.store)
-        self._upkeep = Upkeep(self._contact, self._asker, self.table, self.pace, rng)
+        self.contact = Contact(peer, rpc.contact.address)
+        self._asker = Asker(self.contact, rpc, self.table, self.pace, self._keep)
+        self._answers = Answers(peer, self.table, self.store)
+        self._upkeep = Upkeep(self.contact, self._asker, self.table, self.pace, rng)
         self._publications = Publications(config, rng)
         self._gets: dict[tuple[bytes, int], tuple[Drive, Gather]] = {}
         self._misses: dict[bytes, float] = {}
@@ -184,7 +184,7 @@ class Dht:
             ours = self._identity.peer_id.distance(key)
             distances = [each.peer.distance(key) for each in found if each.peer]
             at = next((i for i, other in enumerate(distances) if other > ours), len(distances))
-            found.insert(at, self._contact)
+            found.insert(at, self.contact)
         return found[:k]
 
     async def _republish(self) -> None:
@@ -246,7 +246,7 @@ class Dht:
             request=request,
             quorum=quorum,
             wall_less_loop_s=self._wall_s() - now_s,
-            carried=0 if sure else config.carried,
+            carried=0 if sure or quorum > 1 else config.carried,
         )
         gather = Gather(lookup, wish, config, self._proofs)
         drive = self._asker.drive(gather, lambda: self._gathered(key, quorum, gather))

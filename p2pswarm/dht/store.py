@@ -45,11 +45,6 @@ class Verdict(IntEnum):
     FULL = 8
     """The store is full of keys that are closer to us."""
 
-    @property
-    def held(self) -> bool:
-        """Whether the subkey is in good hands there."""
-        return self <= Verdict.OLDER
-
 
 @dataclass(slots=True)
 class _Held:

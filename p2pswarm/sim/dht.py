@@ -57,18 +57,19 @@ class DhtWorld:
         self.rpcs: list[SimRpc] = []
         for _ in range(config.nodes):
             self.enter()
-        self._fill()
+        if self.nodes:
+            self._fill()
 
     def wall_s(self) -> float:
         """Everybody's wall clock."""
         return EPOCH_S + asyncio.get_running_loop().time()
 
-    def enter(self) -> Dht:
+    def enter(self, config: DhtConfig | None = None) -> Dht:
         """One more node, which knows nobody yet."""
         identity = Identity.generate(self.rng.randbytes(32))
         rpc = self.net.rpc(identity.peer_id)
         rng = random.Random(self.rng.random())
-        self.nodes.append(Dht(rpc, identity, self.config.dht, rng, self.wall_s))
+        self.nodes.append(Dht(rpc, identity, config or self.config.dht, rng, self.wall_s))
         self.rpcs.append(rpc)
         return self.nodes[-1]
 

@@ -1,8 +1,8 @@
 """The k-bucket: who may stay, who waits, and who is checked."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-import pytest
 
 from p2pswarm.dht.bucket import CHECK_EVERY_S, Bucket, Neighbour
 from p2pswarm.ids import Address, Contact, PeerId

@@ -35,7 +35,6 @@ class Asker:
 
     def __init__(self, own: Contact, rpc: Rpc, table: Table, pace: Pace, keep: Local) -> None:
         self.rpc = rpc
-        self.home = str(own.address) if table.config.server else ""
         self.keep = keep
         assert own.peer is not None
         self.own: PeerId = own.peer
@@ -47,6 +46,11 @@ class Asker:
         self.drives: dict[Drive, None] = {}
         self.calls = 0
         """Requests sent so far."""
+
+    @property
+    def home(self) -> str:
+        """Where others dial us; empty if we are no server. Links may teach us a better address."""
+        return str(self.rpc.contact.address) if self._table.config.server else ""
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run it in a task of ours."""

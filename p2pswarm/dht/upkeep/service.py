@@ -12,7 +12,7 @@ Source:  Maymounkov and Mazieres (2002), 2.3 and 2.4; hivemind issue #624.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from p2pswarm.dht.asking.service import Asker, Drive
 from p2pswarm.dht.lookup import Aim, Lookup
@@ -87,7 +87,8 @@ class Upkeep:
             self._seeds.is_us(seed.address)
             return False
         self._seeds.learned(seed.address, met[0].peer)
-        if any(each.peer and self._table.get(each.peer.raw) is None for each in met):
+        strangers = [each for each in met if each.peer and not self._table.get(each.peer.raw)]
+        if strangers or self._joining is None:
             await self._join(met)
         return True
 
@@ -154,9 +155,3 @@ class Upkeep:
         lookup = self.lookup(target, self._config.k)
         await self._search(lookup)
         self._looked(lookup)
-
-    def known(self, contacts: Iterable[Contact]) -> None:
-        """Take contacts that were met earlier, for instance those kept on disk."""
-        now_s = asyncio.get_running_loop().time()
-        for contact in contacts:
-            self._table.heard(contact, now_s)

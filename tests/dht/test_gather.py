@@ -1,0 +1,175 @@
+"""Getting records: the first answer, a quorum, pages, and who is put right."""
+
+from dataclasses import replace
+
+import pytest
+from dht.world import CONFIG, EPOCH_S, HOME, KEY, a_lookup, contact, raw
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.gather import Gather, Wish
+from p2pswarm.dht.messages import Get, Got, Pong, Record, circle
+from p2pswarm.dht.quest import Ask
+from p2pswarm.dht.records import Proofs, sign
+from p2pswarm.errors import BadMessage
+
+ALICE = Identity.generate(b"alice")
+PLAIN = Get(HOME, KEY, b"", False, 0)
+
+
+def record(subkey: bytes = b"a", seq: int = 1, ttl_s: float = 60.0, key: bytes = KEY) -> Record:
+    return sign(ALICE, key, subkey, b"value", seq, int(1000 * (EPOCH_S + ttl_s)))
+
+
+def got(*records: Record, closer: tuple[int, ...] = (), more: bool = False) -> Got:
+    return Got(records, more, circle([(raw(number), HOME) for number in closer]))
+
+
+def gathering(*start: int, quorum: int = 1, **wish: int) -> Gather:
+    """A get that has asked everyone in `start`."""
+    lookup = a_lookup(*start, settle=8)
+    plan = Wish(request=PLAIN, quorum=quorum, wall_less_loop_s=EPOCH_S, **wish)
+    gather = Gather(lookup, plan, CONFIG, Proofs())
+    gather.asks(0.0)
+    return gather
+
+
+def test_the_first_answer_is_enough():
+    gather = gathering(10, 20)
+
+    gather.took(contact(20), got(record()), 0.1)
+
+    assert gather.ready
+    assert gather.records == {b"a": record()}
+    assert gather.asks(0.2) == []
+
+
+def test_without_a_record_it_goes_on_to_whoever_is_closer():
+    gather = gathering(10)
+
+    gather.took(contact(10), got(closer=(5,)), 0.1)
+
+    assert not gather.ready
+    assert gather.asks(0.1) == [Ask(contact(5), PLAIN)]
+
+
+def test_what_nobody_has_is_not_there():
+    gather = gathering(10, 20)
+    gather.took(contact(10), got(), 0.1)
+    gather.failed(contact(20))
+    gather.asks(0.2)
+
+    assert gather.ready
+    assert gather.records == {}
+    assert list(gather.repairs()) == []
+
+
+def test_a_get_ends_when_patience_does():
+    gather = gathering(10)
+    gather.on_deadline(gather.next_deadline_s())
+    assert not gather.ready
+
+    gather.on_deadline(5.0)
+
+    assert gather.ready
+
+
+def test_a_quorum_is_heard_and_the_newest_of_each_subkey_counts():
+    gather = gathering(10, 20, 30, quorum=2)
+    gather.took(contact(10), got(record(b"a", 1), record(b"b", 2)), 0.1)
+    assert not gather.ready
+
+    gather.took(contact(20), got(record(b"a", 2), record(b"b", 1)), 0.2)
+
+    assert gather.ready
+    assert gather.records == {b"a": record(b"a", 2), b"b": record(b"b", 2)}
+
+
+def test_expired_records_do_not_count():
+    gather = gathering(10, 20)
+
+    gather.took(contact(10), got(record(ttl_s=0.05)), 0.1)
+
+    assert gather.records == {}
+    assert not gather.ready
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        record(key=b"k" * 32),
+        record(ttl_s=3700.0),
+        replace(record(), value=b"forged"),
+    ],
+    ids=["of another key", "lasting too long", "forged"],
+)
+def test_bad_records_are_a_breach(bad):
+    gather = gathering(10, 20)
+
+    with pytest.raises(BadMessage):
+        gather.took(contact(10), got(bad), 0.1)
+
+    assert gather.records == {}
+
+
+def test_an_answer_to_another_question_is_a_breach():
+    with pytest.raises(BadMessage, match="Pong is no answer to Get"):
+        gathering(10).took(contact(10), Pong(), 0.1)
+
+
+def test_pages_are_asked_for_one_after_another():
+    gather = gathering(10)
+    gather.took(contact(10), got(record(b"a"), more=True), 0.1)
+    assert gather.asks(0.1) == [Ask(contact(10), replace(PLAIN, after=b"a"))]
+
+    gather.took(contact(10), got(record(b"b")), 0.2)
+
+    assert gather.ready
+    assert sorted(gather.records) == [b"a", b"b"]
+    assert not gather.more
+
+
+def test_pages_beyond_the_wish_are_left():
+    gather = gathering(10, pages=1)
+
+    gather.took(contact(10), got(record(b"a"), more=True), 0.1)
+
+    assert gather.ready
+    assert gather.more
+    assert list(gather.repairs()) == []
+
+
+def test_the_next_page_of_one_is_not_wanted_when_another_has_told_all():
+    gather = gathering(10, 20)
+    gather.took(contact(10), got(record(b"a"), record(b"b")), 0.1)
+
+    gather.took(contact(20), got(record(b"a"), more=True), 0.2)
+
+    assert gather.asks(0.2) == []
+    assert list(gather.repairs()) == []
+
+
+def test_some_of_the_first_requests_may_be_carried_on():
+    plan = Wish(request=PLAIN, quorum=1, wall_less_loop_s=EPOCH_S, carried=2)
+    gather = Gather(a_lookup(10, 20, 30), plan, CONFIG, Proofs())
+
+    hops = [ask.request.hops for ask in gather.asks(0.0) if isinstance(ask.request, Get)]
+
+    assert hops == [2, 2, 0]
+
+
+def test_who_answered_without_the_record_is_put_right():
+    """Two at most, the closest; not those who have it, nor those who did not answer."""
+    gather = gathering(10, 20, 30, 40, 50)
+    for number in (10, 20, 30):
+        gather.took(contact(number), got(), 0.1)
+    gather.took(contact(40), got(record()), 0.2)
+
+    assert list(gather.repairs()) == [(contact(10), [record()]), (contact(20), [record()])]
+
+
+def test_who_has_an_older_record_is_put_right():
+    gather = gathering(10, 20, quorum=2)
+    gather.took(contact(10), got(record(b"a", 1), record(b"b", 1)), 0.1)
+    gather.took(contact(20), got(record(b"a", 2), record(b"b", 1)), 0.2)
+
+    assert list(gather.repairs()) == [(contact(10), [record(b"a", 2)])]

@@ -1,0 +1,77 @@
+"""The DHT's messages on the wire."""
+
+import pytest
+
+from p2pswarm.dht.messages import (
+    Circle,
+    Find,
+    Found,
+    Get,
+    Got,
+    Hello,
+    Ping,
+    Pong,
+    Record,
+    Store,
+    Stored,
+    Welcome,
+    circle,
+    contact_of,
+    contacts_in,
+)
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.wire.codec import decode, encode
+
+ID = bytes(range(32))
+HOME = "203.0.113.7:4000"
+RECORD = Record(ID, b"sub", b"value", 7, 1_700_000_000_000, ID, bytes(64))
+TWO = circle([(ID, HOME), (ID[::-1], "[::1]:1")])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        Hello(HOME, ID),
+        Welcome(ID, TWO),
+        Find("", ID),
+        Found(TWO),
+        Get(HOME, ID, b"after", True, 2),
+        Got((RECORD, RECORD), True, TWO),
+        Store(HOME, (RECORD,)),
+        Stored(b"\0\7"),
+        Ping(HOME),
+        Pong(),
+    ],
+    ids=lambda sent: type(sent).__name__,
+)
+def test_what_is_sent_arrives(sent):
+    assert decode(encode(sent)) == sent
+
+
+def test_a_circle_holds_contacts():
+    assert contacts_in(TWO) == [
+        Contact(PeerId(ID), Address("203.0.113.7", 4000)),
+        Contact(PeerId(ID[::-1]), Address("::1", 1)),
+    ]
+
+
+def test_ids_without_addresses_are_malformed():
+    with pytest.raises(BadMessage):
+        decode(encode(Found(TWO)).replace(b"[::1]:1", b"[::1]:1" + b"\xa1x"))
+    with pytest.raises(ValueError, match="1 addresses for 64 bytes"):
+        Circle(ID + ID, (HOME,))
+
+
+@pytest.mark.parametrize("home", ["", "nowhere", "host:99999", "a b:1"])
+def test_a_contact_needs_an_address(home):
+    with pytest.raises(BadMessage, match="not a contact"):
+        contact_of(ID, home)
+
+
+def test_a_full_answer_fits_a_frame():
+    far = "x" * 252 + ":65535"
+    records = tuple([RECORD] * 128)
+    full = circle([(ID, far)] * 20)
+
+    assert len(encode(Got(records, True, full))) < 60 * 1024
