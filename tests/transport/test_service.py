@@ -483,3 +483,16 @@ async def test_a_closed_listener_accepts_no_more():
 
     with pytest.raises(LinkLost):
         await listener.accept()
+
+
+async def test_last_words_are_heard_although_a_bulk_connection_ended_before_them():
+    """When a peer leaves, the threads of a lane may see the end before the loop has read the rest."""
+    async with linked() as (dialler, _, link, back):
+        link._lane_lost(LinkLost("the peer closed it"))
+        back.open(b"last words", ended=True)
+        back.close()
+
+        heard = await dialler.event(StreamOpened)
+
+        assert heard.data == b"last words"
+        assert isinstance(await dialler.loss(), LinkLost)

@@ -27,6 +27,7 @@ from p2pswarm.transport.link.owner import LinkOwner, LinkStats
 from p2pswarm.transport.mux import LinkEvent
 from p2pswarm.transport.session import Session
 
+LAST_WORDS_S = 1.0  # the threads of a lane may see the end before the loop has read all before it
 CLOSE_S = 1.0  # for the last bytes to leave when we close a link
 RTT_GAIN = 0.125  # RFC 6298
 GATHERED_MAX = 8  # messages woken by one read that leave together: one waits for seven others
@@ -63,7 +64,7 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self._left = False
         self._peer_left = False
-        self._lanes = Lanes(config, new_lock, Ends(self.fail, self._release))
+        self._lanes = Lanes(config, new_lock, Ends(self._lane_lost, self._release))
         self._bulk_wanted = False
         self._bulk_timer: asyncio.TimerHandle | None = None
         self._open_sockets = 0
@@ -307,6 +308,13 @@ class Link:
         if not (self._mux.live or self._lanes.busy):
             self._peer_left = False  # what `fail` flushes does not bring us here again
             self.fail(LinkLost(f"link to {self.peer.short}: replaced by another"), politely=True)
+
+    def _lane_lost(self, error: SwarmError) -> None:
+        """A lane ended: if the peer closed the link, its last words are still on the wire."""
+        if isinstance(error, PeerError):
+            self.fail(error)
+        else:
+            self._loop.call_later(LAST_WORDS_S, self.fail, error)
 
     def _release(self) -> None:
         self._open_sockets -= 1
