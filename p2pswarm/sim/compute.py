@@ -1,0 +1,213 @@
+"""SEAM 3 simulated: a stage that counts virtual seconds and who was counted, instead of computing.
+
+What would be a gradient is a tally: microbatch m of a step adds 1 to element m of the sum. So a
+reduced gradient of all ones says that every microbatch was counted exactly once in this stage, and
+an update with any other is an error, here and now. Activations are of the true size and pay for
+the links that they cross.
+
+Units:   virtual seconds, bytes.
+Shapes:  as `stage/base.py`; sum_N with N >= microbatches of a step.
+Errors:  NotServing when nothing is kept for a key, AssertionError when a microbatch was not counted
+         exactly once: the protocol has a bug then.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import NotServing
+from p2pswarm.reduce.base import Sums
+from p2pswarm.stage.base import Duty, Engine, Finish, Key, Update
+from p2pswarm.stage.weights import TorchSums
+from p2pswarm.tensors.codecs.base import TORCH, Tensor
+from p2pswarm.tensors.meta import Dtype
+from p2pswarm.train.corpus import Bytes, Corpus
+
+T = TypeVar("T")
+
+NUMBER_BYTES = 8  # of a microbatch, at the start of its tokens
+BACKWARD_SHARE = 2.0  # a backward takes twice a forward's time
+FIRST_LOSS = math.log(256)  # of one who knows nothing of a byte
+DECAY_STEPS = 50.0  # a loss that falls looks right in a report; nothing depends on it
+
+
+class NumberedCorpus(Corpus):
+    """Microbatches that hold nothing but their number."""
+
+    __slots__ = ()
+
+    def _draw(self, text: Bytes, kind: str, number: int) -> Bytes:
+        del text, kind
+        tokens_BS = np.zeros((self.rows, self.sequence_length + 1), np.uint8)
+        tokens_BS[0, :NUMBER_BYTES] = np.frombuffer(number.to_bytes(NUMBER_BYTES), np.uint8)
+        return tokens_BS
+
+
+def numbered_corpus(run: RunConfig) -> NumberedCorpus:
+    """The corpus of a simulated run."""
+    if run.model.sequence_length < NUMBER_BYTES:
+        raise ValueError(f"a sequence of {run.model.sequence_length} tokens holds no number")
+    nothing = np.zeros(0, np.uint8)
+    shape = run.batch.rows, run.model.sequence_length
+    return NumberedCorpus(nothing, nothing, 1, run.seed, *shape)
+
+
+def number_in(tokens_BS: Tensor) -> int:
+    """Which microbatch these tokens are."""
+    return int.from_bytes(bytes(tokens_BS[0, :NUMBER_BYTES].tolist()))
+
+
+class Processor:
+    """One thread of compute in virtual time: implements `Compute`."""
+
+    def __init__(self, speed: float) -> None:
+        """`speed`: relative to the machine that the costs are of."""
+        self.speed = speed
+        self.busy_s = 0.0
+        """Spent computing so far."""
+        self._owed_s = 0.0
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Do `work`; what it took passes before its result is told."""
+        async with self._turn:
+            self._owed_s = 0.0
+            result = work()
+            taken_s = self._owed_s / self.speed
+            self.busy_s += taken_s
+            if taken_s:
+                await asyncio.sleep(taken_s)
+            return result
+
+    def spend(self, seconds: float) -> None:
+        """What is being done takes so long on a machine of speed 1."""
+        self._owed_s += seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a stage takes."""
+
+    forward_s: float = 0.05
+    """One microbatch on a machine of speed 1."""
+    state_bytes: int = 1024 * 1024
+    """Weights and optimizer state of one stage: what a newcomer downloads."""
+
+
+class Tally:
+    """How often each microbatch of the step was counted; the weights that change by it."""
+
+    def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
+        self.version = 0
+        self.sum_N = _zeros((run.batch.microbatches,), Dtype.FLOAT64)
+        self._stage = stage
+        self.cost = cost
+
+    def count(self, number: int) -> None:
+        """A microbatch is in the sum."""
+        self.sum_N[number % len(self.sum_N)] += 1
+
+    def reset(self, *, draw: bool) -> bytes:
+        """Empty the sum; `draw`: back to version 0."""
+        self.sum_N.zero_()
+        if draw:
+            self.version = 0
+        return self.digest()
+
+    def reduction(self) -> TorchSums:
+        """The sum, and room for its average."""
+        return TorchSums(self.sum_N, "raw")
+
+    def apply(self, reduced: Sums, update: Update) -> bytes:
+        """One step; every microbatch must have been counted once in all."""
+        assert isinstance(reduced, TorchSums)
+        counts = reduced.reduced_N.tolist()
+        wrong = {number: count for number, count in enumerate(counts) if count != 1}
+        assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
+        self.version = update.number
+        return self.reset(draw=False)
+
+    def snapshot(self) -> memoryview:
+        """A copy of the state: its version, and as many bytes as it would have."""
+        size_bytes = max(NUMBER_BYTES, self.cost.state_bytes)
+        return memoryview(self.version.to_bytes(NUMBER_BYTES).ljust(size_bytes, b"\0"))
+
+    def install(self, snapshot: memoryview) -> bytes:
+        """Take over a snapshot."""
+        self.version = int.from_bytes(snapshot[:NUMBER_BYTES])
+        return self.reset(draw=False)
+
+    def digest(self) -> bytes:
+        """Of the weights: replicas of one version have the same."""
+        return hashlib.sha256(f"{self._stage}:{self.version}".encode()).digest()
+
+
+class SimStage:
+    """Implements `Stage`."""
+
+    def __init__(
+        self, run: RunConfig, stage: int, tally: Tally, spend: Callable[[float], None]
+    ) -> None:
+        self.recomputed = 0
+        self._last = stage == run.stages - 1
+        self._tally = tally
+        self._spend = spend
+        self._cost = tally.cost
+        self._kept: dict[Key, int] = {}
+        shape = run.batch.rows, run.model.sequence_length, run.model.d_model
+        self._x_BTD = _zeros(shape, Dtype[run.model.dtype.upper()])
+
+    def forward(self, key: Key, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor:
+        """The next stage's x."""
+        del x_BTD
+        self._spend(self._cost.forward_s)
+        self._kept[key] = number_in(tokens_BS)
+        return self._x_BTD
+
+    def backward(self, key: Key, gradient_BTD: Tensor, duty: Duty) -> Tensor | None:
+        """The gradient of this stage's x, if it is wanted."""
+        number = self._kept.pop(key, None)
+        if number is None:
+            raise NotServing(f"nothing is kept for {key}")
+        self._spend(BACKWARD_SHARE * self._cost.forward_s)
+        if duty.counting:
+            self._tally.count(number)
+        return gradient_BTD if duty.returning else None
+
+    def finish(self, tokens_BS: Tensor, x_BTD: Tensor | None, duty: Duty) -> Finish:
+        """Forward, loss and backward in one."""
+        self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
+        if duty.counting:
+            self._tally.count(number_in(tokens_BS))
+        return Finish(self._loss(), x_BTD if duty.returning else None)
+
+    def evaluate(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor | float:
+        """The next stage's x, or the loss."""
+        del tokens_BS, x_BTD
+        self._spend(self._cost.forward_s)
+        return self._loss() if self._last else self._x_BTD
+
+    def drop(self, keys: Iterable[Key] | None) -> None:
+        """Forget what is kept."""
+        for key in list(self._kept if keys is None else keys):
+            self._kept.pop(key, None)
+
+    def _loss(self) -> float:
+        return FIRST_LOSS * math.exp(-self._tally.version / DECAY_STEPS)
+
+
+def sim_engine(run: RunConfig, stage: int, cost: Cost, processor: Processor) -> Engine:
+    """Stage `stage` of a run on a simulated processor."""
+    tally = Tally(run, stage, cost)
+    return Engine(SimStage(run, stage, tally, processor.spend), tally, len(tally.snapshot()))
+
+
+def _zeros(shape: tuple[int, ...], dtype: Dtype) -> Tensor:
+    return Tensor().new_zeros(shape, dtype=TORCH[dtype])
