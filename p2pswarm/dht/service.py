@@ -292,13 +292,15 @@ class Dht:
     def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Got] | Got:
         self._met(peer, request.home)
         got = self._answers.get(peer, request, self._now_ms())
-        if got.records or not request.hops or self._carrying >= self.config.carrying:
+        if got.records or not request.hops:
             return got
         return self._carry(request, got)
 
     async def _carry(self, request: Get, got: Got) -> Got:
         """Ask those we know on the asker's behalf: we have links to them, it would have to dial."""
         config = self.config
+        if self._carrying >= config.carrying:
+            return got
         now_s = asyncio.get_running_loop().time()
         aim = Aim(
             width=config.k,
