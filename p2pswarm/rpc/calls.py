@@ -51,7 +51,7 @@ RESET_GIVEN_UP = 16  # the caller does not want the answer any more
 RESET_LATE = 17  # the handler was stopped at the caller's deadline
 RESET_LEAVING = 18  # the handler was stopped because its process ends
 GOOD = b"\0"
-_OPENING = struct.Struct("<BI")
+_OPENING = struct.Struct(">BI")
 
 # Numbers are for ever: a new class gets the next one. The first class that an error
 # belongs to names it on the wire, so subclasses stand before their parents.
