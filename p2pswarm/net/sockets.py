@@ -15,6 +15,7 @@ import ipaddress
 import socket
 import threading
 from contextlib import AbstractContextManager
+from typing import cast
 
 from p2pswarm.errors import DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address
@@ -185,11 +186,11 @@ class _WireProtocol(asyncio.BufferedProtocol):
         self._room = memoryview(bytearray(READ_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(CROWDED_BYTES)
-        self.send = transport.write
-        self.close = transport.close
-        self.abort = transport.abort
+        stream = cast("asyncio.Transport", transport)  # uvloop's own derives from nothing
+        stream.set_write_buffer_limits(CROWDED_BYTES)
+        self.send = stream.write
+        self.close = stream.close
+        self.abort = stream.abort
         self._user.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

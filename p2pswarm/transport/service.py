@@ -122,7 +122,7 @@ class Endpoint:
         return await asyncio.shield(dialling)
 
     def links(self) -> tuple[Link, ...]:
-        """Every link that is up."""
+        """Every link that is up and in use."""
         return self._roster.all()
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class Endpoint:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
-        for link in self._roster.all():
+        for link in list(self._open_links):
             link.close()
         while self._open_links:
             self._quiet.clear()
@@ -168,7 +168,8 @@ class Endpoint:
         verdict = self._roster.add(Entry(link, link.peer, dialler, session.incarnation, now_s))
         for other in verdict.dead:
             other.fail(LinkLost(f"link to {link.peer.short}: its process was started again"))
-        for other in verdict.drain:
+        for other in verdict.drain:  # it may end well before the better one: then we dial again
+            self._roster.remove(other.peer, other)
             other.leave()
         best = self._roster.best(link.peer) or link
         for to, dialling in list(self._dials.items()):
