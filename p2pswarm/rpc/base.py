@@ -56,7 +56,10 @@ class Exchange(Protocol):
         ...
 
     async def send(self, message: Message) -> None:
-        """Send one message; waits for the stream's credit."""
+        """Send one message; waits for the stream's credit.
+
+        Raises what the exchange failed with, and Refused once its server has finished well.
+        """
         ...
 
     async def receive(self) -> Message | None:
@@ -108,7 +111,12 @@ class Rpc(Protocol):
     def converse(
         self, to: Contact, opening: Message, timeout_s: float | None
     ) -> AbstractAsyncContextManager[Exchange]:
-        """Open an exchange; leaving the block ends it, with an error if one is raised."""
+        """Open an exchange; leaving the block ends it, with an error if one is raised.
+
+        `timeout_s` is for the whole block: past it, whatever it waits for raises Late. After a good
+        end the handler may go on; what it still sends is thrown away. `receive` until None to
+        wait for its end.
+        """
         ...
 
     def answer(self, request: type[M], handler: Answer[M]) -> None:
