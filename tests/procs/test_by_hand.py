@@ -1,0 +1,108 @@
+"""A run by hand, as across machines: a bootstrap node, servers, and a trainer on one's own text."""
+
+import pytest
+
+HERE = ("--listen", "127.0.0.1:0")
+RUN = """
+[train]
+data = "text"
+weights = "out/weights.safetensors"
+
+[run]
+name = "by hand"
+stages = 2
+steps = 2
+
+[run.model]
+d_model = 16
+layers = 2
+heads = 2
+sequence_length = 32
+
+[run.batch]
+microbatches = 2
+rows = 2
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for i in range(12):
+        (folder / f"{i}.txt").write_text(f"file {i} of some text to learn\n" * 20)
+    path = tmp_path / "run.toml"
+    path.write_text(RUN)
+    return path
+
+
+def test_servers_find_the_run_train_it_and_wait_for_the_next(start, seed_node, run_file, tmp_path):
+    """The servers come first and wait; the trainer's weights lie where its settings say."""
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    servers = [start(*join) for _ in range(2)]
+    assert servers[0].line_with("no run yet")
+
+    trainer = start("--role", "trainer", "--config", run_file, *join)
+
+    assert trainer.line_with("done after 2 steps")
+    assert trainer.line_with("weights: ")
+    assert trainer.end() == 0
+    assert (tmp_path / "out" / "weights.safetensors").stat().st_size > 16 * 256 * 4
+    for server in servers:
+        assert server.line_with("serving stage")
+        assert server.line_with("run 'by hand' is over: all steps are done")
+        server.interrupt()
+        assert server.end() == 0
+        assert "Traceback" not in server.errors
+
+
+def test_a_trainer_that_is_interrupted_says_goodbye(start, seed_node, run_file):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    run_file.write_text(RUN.replace("steps = 2", "steps = 1000000"))
+    servers = [start(*join) for _ in range(2)]
+    trainer = start("--role", "trainer", "--config", run_file, *join)
+    assert trainer.line_with("step     1")
+
+    trainer.interrupt()
+
+    assert trainer.end() == 130
+    assert "Traceback" not in trainer.errors
+    for server in servers:
+        assert server.line_with("run 'by hand' is over: the trainer leaves")
+
+
+def test_a_server_may_ask_for_a_run_by_name(start, seed_node, run_file, tmp_path):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    start("--role", "trainer", "--config", run_file, *join).line_with("bytes to train on")
+    settings = tmp_path / "server.toml"
+    settings.write_text("[serve]\nrun = 'another'")
+
+    server = start("--config", settings, *join)
+
+    assert server.line_with("no run is named 'another'; there is 'by hand'")
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda folder: folder.mkdir(), "0 bytes of training text"),
+        (lambda _: None, "no such file or folder"),
+        (lambda folder: folder.write_bytes(b"\0" * 100_000), "0 bytes of training text"),
+        (lambda folder: folder.write_text("short"), "name a larger text file"),
+    ],
+)
+def test_data_without_text_is_one_line(start, tmp_path, make, part):
+    make(tmp_path / "data")
+    path = tmp_path / "run.toml"
+    path.write_text("[train]\ndata = 'data'")
+
+    trainer = start("--role", "trainer", "--config", path, *HERE)
+
+    assert trainer.end() == 2
+    assert trainer.errors.startswith("error: ")
+    assert trainer.errors.count("\n") == 1
+    assert part in trainer.errors
+    assert str(tmp_path / "data") in trainer.errors
