@@ -292,7 +292,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, nargs="+")
     parser.add_argument("--seconds", type=float, help="of each cell")
     parser.add_argument("--in-flight", type=int, help="tensors at once")
-    parser.add_argument("--chunk-kib", type=int, default=512)
+    parser.add_argument("--chunk-kib", type=int, default=1024)
     parser.add_argument("--wan", action="store_true", help="in two hosts of the WAN lab")
     parser.add_argument("--rate-mbit", type=float, default=200.0)
     parser.add_argument("--rtt-ms", type=float, default=100.0)

@@ -77,7 +77,10 @@ class BulkMachine(Protocol):
         ...
 
     def next_out(self, now_s: float) -> memoryview | None:
-        """What to send next, or None until woken. It stays valid until `sent`."""
+        """What to send next, or None until woken; asked again right after `sent`.
+
+        It stays valid until `sent`.
+        """
         ...
 
     def sent(self) -> Callable[[], None] | None:

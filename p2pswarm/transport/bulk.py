@@ -20,6 +20,7 @@ from p2pswarm.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer
 from p2pswarm.crypto.suite import TAG_BYTES, Suite
 from p2pswarm.errors import BadChunk, SwarmError
 from p2pswarm.transport.outbox import Chunk, Outbox
+from p2pswarm.transport.pace import Pace
 from p2pswarm.transport.rooms import CHUNK_BYTES_MAX, Rooms
 
 _HEADER = struct.Struct(">QQI")
@@ -73,6 +74,9 @@ class BulkConnection:
         self._head = memoryview(bytearray(HEAD_BYTES))
         self._incoming: _Incoming | None = None
         self._outgoing: Chunk | None = None
+        self._pace = Pace(CHUNK_BYTES_MAX)
+        self._begun_s = 0.0
+        self._unpaced_bytes = 0
         self.lost = lost
         self.released = released
         self.received_bytes = 0
@@ -100,10 +104,13 @@ class BulkConnection:
 
     def next_out(self, now_s: float) -> memoryview | None:
         """The next chunk, sealed."""
-        chunk = self._outbox.take()
+        if self._unpaced_bytes:  # this call follows `sent` at once: no idle time is counted
+            self._pace.note(self._unpaced_bytes, now_s - self._begun_s)
+            self._unpaced_bytes = 0
+        chunk = self._outbox.take(self._pace.chunk_bytes)
         if chunk is None:
             return None
-        self._outgoing = chunk
+        self._outgoing, self._begun_s = chunk, now_s
         out, length = self._scratch_out, len(chunk.data)
         header = _HEADER.pack(chunk.job.transfer, chunk.start, length)
         self._sealer.seal_into(header, out, now_s)
@@ -114,6 +121,7 @@ class BulkConnection:
         """The chunk is with the kernel."""
         chunk, self._outgoing = self._outgoing, None
         assert chunk is not None
+        self._unpaced_bytes = len(chunk.data)
         self.sent_bytes += len(chunk.data)
         return self._outbox.sent(chunk)
 

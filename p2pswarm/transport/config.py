@@ -20,8 +20,8 @@ class TransportConfig:
     """TCP connections for tensors per link that we dial: more help where loss holds cubic down."""
     bulk_connections_max: int = 16
     """How many a peer may join to one link: each costs two threads."""
-    chunk_bytes: int = 512 * 1024
-    """Payload of one bulk record: bench/bandwidth_sweep.py tried others."""
+    chunk_bytes: int = 1024 * 1024
+    """Payload of one bulk record at most; slow roads get smaller ones. See bench/LOG.md."""
     handshake_s: float = 5.0
     """From the first byte to a proven identity; who stalls longer is dropped."""
     dial_s: float = 5.0

@@ -70,15 +70,15 @@ class Outbox:
         with self._lock:
             job.data = _NOTHING
 
-    def take(self) -> Chunk | None:
-        """The next chunk to send, if any; report it with `sent`."""
+    def take(self, most: int) -> Chunk | None:
+        """The next chunk to send, if any, of at most so many bytes; report it with `sent`."""
         with self._lock:
             jobs = self._jobs
             while jobs:
                 job = jobs[0][2]
                 start = job.next
                 if start < len(job.data):
-                    job.next = end = min(start + job.chunk_bytes, len(job.data))
+                    job.next = end = min(start + min(job.chunk_bytes, most), len(job.data))
                     return Chunk(job, start, job.data[start:end])
                 heappop(jobs)
             return None

@@ -19,7 +19,7 @@ def data(size: int) -> memoryview:
 def drain(box: Outbox) -> list[tuple[int, int, int]]:
     """(transfer, start, length) of every chunk, each taken and sent."""
     seen = []
-    while (chunk := box.take()) is not None:
+    while (chunk := box.take(CHUNK)) is not None:
         seen.append((chunk.job.transfer, chunk.start, len(chunk.data)))
         done = box.sent(chunk)
         if done:
@@ -31,7 +31,7 @@ def test_a_transfer_leaves_in_chunks_and_is_done_after_the_last():
     box, done = outbox(), []
     box.add(5, data(2 * CHUNK + 1), 1, 1, lambda: done.append(5))
 
-    first = box.take()
+    first = box.take(CHUNK)
     assert box.sent(first) is None
     rest = drain(box)
 
@@ -43,7 +43,7 @@ def test_a_transfer_leaves_in_chunks_and_is_done_after_the_last():
 def test_a_more_urgent_transfer_overtakes_between_chunks():
     box = outbox()
     box.add(1, data(2 * CHUNK), 2, 1, lambda: None)
-    box.take()
+    box.take(CHUNK)
     box.add(2, data(CHUNK), 1, 1, lambda: None)
 
     assert [transfer for transfer, _, _ in drain(box)] == [2, 1]
@@ -70,10 +70,17 @@ def test_a_small_transfer_is_shared_evenly_by_the_lanes_but_not_cut_to_dust():
 def test_a_cancelled_transfer_sends_no_more_and_is_never_done():
     box, done = outbox(), []
     job = box.add(1, data(2 * CHUNK), 1, 1, lambda: done.append(1))
-    chunk = box.take()
+    chunk = box.take(CHUNK)
 
     box.cancel(job)
 
     assert box.sent(chunk) is None
     assert drain(box) == []
     assert done == []
+
+
+def test_a_slow_lane_takes_smaller_chunks():
+    box = outbox()
+    box.add(1, data(CHUNK), 1, 1, lambda: None)
+
+    assert len(box.take(CHUNK // 2).data) == CHUNK // 2
