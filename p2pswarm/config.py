@@ -101,7 +101,7 @@ class BatchConfig:
     microbatches: Count = 16
     rows: Count = 8
     window: Annotated[int, Between(0, 65_536)] = 0
-    """Microbatches in flight at most; 0: four for every server of the first stage."""
+    """Microbatches in flight at most; 0: four a server of the first stage, two a server of all."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10
     """Steps between two measurements of the held-out loss; 0: never."""
     evaluate_microbatches: Count = 4

@@ -38,7 +38,8 @@ REDUCE_S = 120.0  # covers a large stage over a slow link; death is noticed by t
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
 BARE_STAGE_S = 30.0  # how long a stage without servers may wait for one that rejoins
 REDUCE_RETRIES = 2  # a broken link between two members is dialled anew before one is blamed
-WINDOW_PER_SERVER = 4  # enough that a server has work while three others of its are on the wire
+WINDOW_PER_DOOR = 4  # a server of stage 0 has work while three others of its are on the wire
+WINDOW_PER_SERVER = 2  # deep pipelines: one in each server's hand, one on its way there
 
 
 class Stand(Enum):
@@ -56,7 +57,8 @@ class Coordinator:
     def __init__(self, config: RunConfig, run: bytes) -> None:
         self._config = config
         self._run = run
-        self._members = Membership(config.stages)
+        self.members = Membership(config.stages)
+        """Who is in the run."""
         self._stand = Stand.GATHERING
         self._runs_s = runs_window()
         self._step = Step(0, config, self._runs_s)
@@ -77,11 +79,6 @@ class Coordinator:
         """The step in progress; equal to the number of steps while the last evaluation runs."""
         return self._step.number
 
-    @property
-    def members(self) -> Membership:
-        """Who is in the run."""
-        return self._members
-
     def actions(self) -> list[act.Action]:
         """What to do now; drained by reading."""
         drained, self._actions = self._actions, []
@@ -89,7 +86,7 @@ class Coordinator:
 
     def joined(self, peer: bytes, join: Join, now_s: float) -> None:
         """A server opened its exchange; answered by `Assign`, after the step if it is closing."""
-        if former := self._members.of_peer(peer):
+        if former := self.members.of_peer(peer):
             self._end_life(former.life, "it joined anew", now_s)
         if self._stand is Stand.REDUCING:
             self._parked[peer] = join
@@ -103,11 +100,9 @@ class Coordinator:
 
     def ready(self, life: Life, note: Ready, now_s: float) -> None:
         """A newcomer has caught up with a version of the weights."""
-        member = self._members.alive(life)
+        member = self.members.alive(life)
         if member is None or member.ready or note.version != self.step:
             return
-        if self._stand in (Stand.REDUCING, Stand.ENDED):
-            return  # the commit under way reaches it too, and it will say so again
         self._caught_up[life] = note.digest
         self._advance(now_s)
 
@@ -118,12 +113,12 @@ class Coordinator:
 
     def handed(self, to: Life, note: Handed, now_s: float) -> None:
         """A server, or the trainer itself, handed a microbatch to the member `to`."""
-        self._step.handed(to, note, alive=self._members.alive(to) is not None)
+        self._step.handed(to, note, alive=self.members.alive(to) is not None)
         self._advance(now_s)
 
     def counted(self, life: Life, note: Counted, now_s: float) -> None:
         """A server has a microbatch in its sum, or has passed its gradient on."""
-        if member := self._members.alive(life):
+        if member := self.members.alive(life):
             claim = self._step.counted(life, member.stage, note, now_s)
             self._punish(life, claim, now_s)
         self._advance(now_s)
@@ -140,7 +135,7 @@ class Coordinator:
 
     def fenced(self, life: Life, counted: tuple[int, ...], now_s: float) -> None:
         """A member has promised to count nothing more of the fenced attempts."""
-        if member := self._members.alive(life):
+        if member := self.members.alive(life):
             claim = self._step.fenced(life, member.stage, counted, now_s)
             self._punish(life, claim, now_s)
         self._advance(now_s)
@@ -161,6 +156,7 @@ class Coordinator:
         self._reduce_failures += 1
         self._closing = None
         self._stand = Stand.FILLING
+        self._step.probe()  # whom it could not average with may be dead, and we not know it yet
         if self._reduce_failures > REDUCE_RETRIES:
             self._reduce_failures = 0
             self._dismiss(life, f"it could not average: {reason}", now_s)
@@ -169,7 +165,7 @@ class Coordinator:
     def committed(self, life: Life, version: int, digest: bytes, now_s: float) -> None:
         """A member has applied a commit; the digest is empty while it still lacks its weights."""
         self._acks.pop(life, None)
-        member = self._members.alive(life)
+        member = self.members.alive(life)
         if member and member.ready and not self._agrees(member.stage, version, digest):
             self._dismiss(life, "its weights differ from those of its stage", now_s)
         self._advance(now_s)
@@ -205,7 +201,7 @@ class Coordinator:
 
     def _admit(self, peer: bytes, join: Join) -> None:
         keep = join.version == self.step and self._may_keep(join.stage, join.digest)
-        member = self._members.admit(peer, join.address, join.stage, self.step)
+        member = self.members.admit(peer, join.address, join.stage, self.step)
         if keep:
             self._caught_up[member.life] = join.digest
         message = Assigned(member.stage, member.life.incarnation, self.step, keep)
@@ -220,13 +216,13 @@ class Coordinator:
             self._dismiss(life, "it counted a microbatch that another had counted", now_s)
 
     def _dismiss(self, life: Life, reason: str, now_s: float) -> None:
-        if self._members.alive(life):
+        if self.members.alive(life):
             self._actions.append(act.Dismiss(life, reason))
             self._end_life(life, reason, now_s)
 
     def _end_life(self, life: Life, reason: str, now_s: float) -> None:
         """Void a life: what it counted and what went through it is done again."""
-        member = self._members.end(life)
+        member = self.members.end(life)
         if member is None:
             return
         self._caught_up.pop(life, None)
@@ -248,7 +244,7 @@ class Coordinator:
         version, known = self._digests.get(stage, (-1, b""))
         if version == self.step:
             return known == digest
-        return not self._members.ready(stage)
+        return not self.members.ready(stage)
 
     def _agrees(self, stage: int, version: int, digest: bytes) -> bool:
         """Compare with what the stage is known to hold; the first word on a version is believed."""
@@ -271,13 +267,13 @@ class Coordinator:
         if self._stand is Stand.FILLING:
             self._fill(now_s)
         self._watch_bare_stages(now_s)
-        if self._published != self._members.number:
-            self._published = self._members.number
-            views = parts(self._published, self._members.records())
+        if self._published != self.members.number:
+            self._published = self.members.number
+            views = parts(self._published, self.members.records())
             self._actions += [act.Publish(view) for view in views]
 
     def _bare(self, at_least: int) -> list[int]:
-        return self._members.bare_stages(at_least)
+        return self.members.bare_stages(at_least)
 
     def _settle_fences(self, now_s: float) -> None:
         """Close the round that all have answered, and open the next."""
@@ -285,8 +281,9 @@ class Coordinator:
             self._actions.append(settled)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
-        lives = [m.life for m in self._members.ready()]
-        if work := self._step.fence(lives, now_s):
+        lives = [m.life for m in self.members.ready()]
+        work = self._step.fence(lives, now_s)
+        if work is not None:
             self._actions += [act.SendFence(life, self.step, work) for life in lives]
             if not lives:
                 self._settle_fences(now_s)
@@ -296,13 +293,13 @@ class Coordinator:
             return
         waiting, self._caught_up = self._caught_up, {}
         for life, digest in waiting.items():
-            member = self._members.alive(life)
+            member = self.members.alive(life)
             assert member is not None, "a life that ends is no longer promoted"
             version = self._digests.get(member.stage, (-1, b""))[0]
-            if version < self.step and self._members.ready(member.stage):
+            if version < self.step and self.members.ready(member.stage):
                 self._caught_up[life] = digest  # until a member has said what the commit made
             elif self._agrees(member.stage, self.step, digest):
-                self._members.make_ready(life)
+                self.members.make_ready(life)
                 self._actions.append(act.MemberReady(life, member.stage))
             else:
                 self._dismiss(life, "its weights differ from those of its stage", now_s)
@@ -312,14 +309,18 @@ class Coordinator:
         bare = self._bare(1)
         if not self._step.complete:
             if not bare:
-                servers = len(self._members.ready(0))
-                window = self._config.batch.window or WINDOW_PER_SERVER * servers
-                self._actions += self._step.launch(window, now_s)
+                self._actions += self._step.launch(self._window(), now_s)
         elif self.step >= self._config.steps:
             self._report_evaluation()
             self._finish("all steps are done", failed=False)
         elif not bare:
             self._reduce(now_s)
+
+    def _window(self) -> int:
+        """Microbatches in flight at most."""
+        doors, servers = len(self.members.ready(0)), len(self.members.ready())
+        default = max(WINDOW_PER_DOOR * doors, WINDOW_PER_SERVER * servers)
+        return self._config.batch.window or default
 
     def _report_evaluation(self) -> None:
         if (loss := self._step.held_out_loss) is not None:
@@ -328,18 +329,18 @@ class Coordinator:
     def _reduce(self, now_s: float) -> None:
         self._stand = Stand.REDUCING
         self._generation += 1
-        ready = self._members.ready()
+        ready = self.members.ready()
         optimizer = self._config.optimizer
         self._closing = Closing(self._generation, ready, optimizer, now_s + REDUCE_S)
-        for member in [*ready, *self._members.waiting()]:
+        for member in [*ready, *self.members.waiting()]:
             message = Reduce(
                 self._run,
                 self.step,
                 self._generation,
                 member.life.incarnation,
                 self._step.bitmap(member.life),
-                tuple(m.life.peer for m in self._members.ready(member.stage)),
-                tuple(m.life.peer for m in self._members.waiting(member.stage)),
+                tuple(m.life.peer for m in self.members.ready(member.stage)),
+                tuple(m.life.peer for m in self.members.waiting(member.stage)),
             )
             self._actions.append(act.SendReduce(member.life, message))
 
@@ -360,7 +361,7 @@ class Coordinator:
     def _commit(self, decided: Decided, now_s: float) -> None:
         """The point of no return: tell all, and begin the next step."""
         rate = learning_rate(self._config.optimizer, self.step)
-        for member in [*self._members.ready(), *self._members.waiting()]:
+        for member in [*self.members.ready(), *self.members.waiting()]:
             message = Commit(
                 self._run,
                 self.step,

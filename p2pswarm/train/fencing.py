@@ -1,6 +1,7 @@
 """One round of fencing: which attempts are being given up, and who has not yet promised.
 
-Rounds do not overlap. While one is open no newcomer is made ready, because a server that has not
+A round may also be a mere probe: nothing is given up, but whoever does not answer is gone. Rounds
+do not overlap. While one is open no newcomer is made ready, because a server that has not
 answered yet could still hand a fenced attempt to somebody who was never asked.
 
 Units:   seconds on the caller's clock.
@@ -22,7 +23,8 @@ class Fencing:
 
     def __init__(self) -> None:
         self._next: dict[int, Job] = {}
-        self._open: list[Job] = []
+        self._probe = False
+        self._open: list[Job] | None = None
         self._silent: dict[Life, None] = {}
         self.deadline_s = math.inf
         """When the silent ones count as gone."""
@@ -30,12 +32,12 @@ class Fencing:
     @property
     def open(self) -> bool:
         """Whether a round is under way."""
-        return bool(self._open)
+        return self._open is not None
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to fence, now or next."""
-        return not self._open and not self._next
+        return self._open is None and not self._next and not self._probe
 
     @property
     def silent(self) -> list[Life]:
@@ -47,8 +49,13 @@ class Fencing:
         job.phase = Phase.FENCING
         self._next[job.microbatch] = job
 
+    def probe(self) -> None:
+        """Ask everybody for an answer in the next round, whatever there is to fence."""
+        self._probe = True
+
     def begin(self, lives: list[Life], now_s: float) -> tuple[FencedWork, ...]:
         """Open a round over `lives`; returns what to tell each of them."""
+        self._probe = False
         self._open = list(self._next.values())[:FENCE_BATCH]
         for job in self._open:
             del self._next[job.microbatch]
@@ -62,8 +69,8 @@ class Fencing:
 
     def settled(self) -> list[Job]:
         """The jobs of a round that everybody has answered; it is closed by reading."""
-        if self._silent or not self._open:
+        if self._silent or self._open is None:
             return []
-        settled, self._open = self._open, []
+        settled, self._open = self._open, None
         self.deadline_s = math.inf
         return [job for job in settled if job.phase is Phase.FENCING]

@@ -36,13 +36,14 @@ class Membership:
         self._stages = stages
         self._members: dict[bytes, Member] = {}
         self._incarnations = 0
+        self._groups: dict[tuple[bool, int | None], list[Member]] = {}
         self.number = 0
         """Rises with every change: the number of the view."""
 
     def admit(self, peer: bytes, address: str, stage: int | None, since: int) -> Member:
         """Begin a life, where it was asked for or where the fewest serve."""
         self._incarnations += 1
-        self.number += 1
+        self._changed()
         where = stage if stage is not None and stage < self._stages else self._neediest()
         member = Member(Life(peer, self._incarnations), address, where, since, ready=False)
         self._members[peer] = member
@@ -52,7 +53,7 @@ class Membership:
         """Let routers choose it."""
         member = replace(self._members[life.peer], ready=True)
         self._members[life.peer] = member
-        self.number += 1
+        self._changed()
         return member
 
     def end(self, life: Life) -> Member | None:
@@ -60,7 +61,7 @@ class Membership:
         member = self.alive(life)
         if member is not None:
             del self._members[life.peer]
-            self.number += 1
+            self._changed()
         return member
 
     def alive(self, life: Life) -> Member | None:
@@ -74,11 +75,11 @@ class Membership:
 
     def ready(self, stage: int | None = None) -> list[Member]:
         """Those who may be given microbatches, by peer id; of one stage or of all."""
-        return [m for m in self._in_order() if m.ready and stage in (None, m.stage)]
+        return self._group(stage, ready=True)
 
     def waiting(self, stage: int | None = None) -> list[Member]:
         """Those who are not ready yet, by peer id; of one stage or of all."""
-        return [m for m in self._in_order() if not m.ready and stage in (None, m.stage)]
+        return self._group(stage, ready=False)
 
     def records(self) -> tuple[MemberRecord, ...]:
         """Everybody, as the next view shows them."""
@@ -87,6 +88,19 @@ class Membership:
     def bare_stages(self, at_least: int = 1) -> list[int]:
         """The stages with fewer than `at_least` ready members."""
         return [s for s in range(self._stages) if len(self.ready(s)) < at_least]
+
+    def _changed(self) -> None:
+        self.number += 1
+        self._groups = {}
+
+    def _group(self, stage: int | None, *, ready: bool) -> list[Member]:
+        """Looked up with every note of every member, so it is kept until somebody comes or goes."""
+        key = (ready, stage)
+        if key not in self._groups:
+            self._groups[key] = [
+                m for m in self._in_order() if m.ready is ready and stage in (None, m.stage)
+            ]
+        return self._groups[key]
 
     def _in_order(self) -> list[Member]:
         return [self._members[peer] for peer in sorted(self._members)]

@@ -154,10 +154,14 @@ class Step:
         where = f"microbatch {job.microbatch} of step {self.number}"
         return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
 
-    def fence(self, lives: list[Life], now_s: float) -> tuple[FencedWork, ...]:
+    def probe(self) -> None:
+        """Find out who still answers before anything else is decided."""
+        self._fencing.probe()
+
+    def fence(self, lives: list[Life], now_s: float) -> tuple[FencedWork, ...] | None:
         """Open the next round, if one is due and none is open; what to tell `lives`."""
         if self._fencing.open or self._fencing.idle:
-            return ()
+            return None
         return self._fencing.begin(lives, now_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:

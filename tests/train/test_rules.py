@@ -216,6 +216,20 @@ def test_one_that_leaves_before_it_is_answered_is_forgotten():
     assert play.seen(act.Assign) == []
 
 
+def test_a_newcomer_that_caught_up_while_a_step_closes_is_ready_if_the_closing_fails():
+    """Its stage may have nobody else any more."""
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    play.ready(bob)
+    assert [r.life for r in play.seen(act.MemberReady)] == [ann]
+
+    play.coordinator.lost(ann, "gone", play.now_s)
+
+    assert [r.life for r in play.seen(act.MemberReady)] == [bob]
+
+
 def test_ready_in_the_middle_of_a_commit_is_said_again_later():
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
@@ -294,11 +308,30 @@ def test_a_reduction_that_fails_is_tried_anew_and_then_blamed():
     play.count(bob, 1)
     for generation in (1, 2):
         play.coordinator.reduce_failed(bob, generation, "no road", play.now_s)
+        for life in (ann, bob):
+            play.coordinator.fenced(life, (), play.now_s)
         assert play.seen(act.Dismiss) == []
 
     play.coordinator.reduce_failed(bob, 3, "no road", play.now_s)
 
     assert [d.life for d in play.seen(act.Dismiss)] == [bob]
+
+
+def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.seen(object)
+    play.coordinator.reduce_failed(ann, 1, "bob does not answer", play.now_s)
+
+    fences = play.seen(act.SendFence)
+    assert [(f.life, f.work) for f in fences] == [(ann, ()), (bob, ())]
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.wait(FENCE_S)
+
+    assert [d.life for d in play.seen(act.Dismiss)] == [bob]
+    assert play.coordinator.members.alive(ann)
 
 
 def test_words_about_a_former_generation_are_ignored():
