@@ -61,12 +61,12 @@ async def timed_get(node: Dht, key: bytes) -> tuple[float, bool]:
     return now() - begin_s, b"" in found and found[b""].value == key
 
 
-async def measure(config: DhtWorldConfig, values: int, clients: int) -> Outcome:
+async def measure(config: DhtWorldConfig, values: int, clients: int, *, linked: bool) -> Outcome:
     """Put, then get every value once by one of the clients."""
     begin_s = time.perf_counter()
     world = DhtWorld(config)
-    if config.world.dial_rtts:
-        link_tables(world)
+    if linked:
+        world.link_tables()
     print(f"{config.nodes} nodes built in {time.perf_counter() - begin_s:.1f} s", file=sys.stderr)
     keys = [hashlib.sha256(b"value %d" % i).digest() for i in range(values)]
     putters = world.rng.sample(world.nodes, min(clients, len(world.nodes)))
@@ -93,16 +93,6 @@ async def measure(config: DhtWorldConfig, values: int, clients: int) -> Outcome:
 
 def batches(keys: list[bytes]) -> list[list[bytes]]:
     return [keys[i : i + TOGETHER] for i in range(0, len(keys), TOGETHER)]
-
-
-def link_tables(world: DhtWorld) -> None:
-    """Both ends of a table entry hold a link."""
-    hosts = world.net.world.hosts
-    rpcs = {rpc.host.peer.raw: rpc for rpc in world.rpcs}
-    for node, rpc in zip(world.nodes, world.rpcs, strict=True):
-        for each in node.table:
-            if each.raw in hosts:
-                rpc.note_link(hosts[each.raw], rpcs[each.raw], 0.0)
 
 
 def report(config: DhtWorldConfig, outcome: Outcome, taken_s: float) -> dict[str, float]:
@@ -141,6 +131,7 @@ def main() -> int:
     parser.add_argument("--values", type=int, default=1000, help="put once and got once each")
     parser.add_argument("--clients", type=int, default=100, help="nodes that get, and that put")
     parser.add_argument("--dial-rtts", type=float, default=0.0, help="before a first request")
+    parser.add_argument("--cold", action="store_true", help="no link is up before the first call")
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
     config = DhtWorldConfig(
@@ -150,7 +141,7 @@ def main() -> int:
         world=WorldConfig(dial_rtts=args.dial_rtts),
     )
     begin_s = time.perf_counter()
-    outcome = run(measure(config, args.values, args.clients), args.seed)
+    outcome = run(measure(config, args.values, args.clients, linked=not args.cold), args.seed)
     result = report(config, outcome, time.perf_counter() - begin_s)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -73,6 +73,15 @@ class DhtWorld:
         self.rpcs.append(rpc)
         return self.nodes[-1]
 
+    def link_tables(self) -> None:
+        """Let both ends of every table entry hold a link, as they do after a while."""
+        rpcs = {rpc.host.peer.raw: rpc for rpc in self.rpcs}
+        for node, rpc in zip(self.nodes, self.rpcs, strict=True):
+            for each in node.table:
+                other = rpcs.get(each.raw)
+                if other is not None:
+                    rpc.note_link(other.host, other, 0.0)
+
     async def close(self) -> None:
         """End every node."""
         for node in self.nodes:

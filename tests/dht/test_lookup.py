@@ -110,6 +110,18 @@ def test_whoever_is_slow_is_passed_over():
     assert numbers(lookup.closest(4)) == [20, 30, 10, 40]
 
 
+def test_whoever_was_asked_later_is_late_later():
+    lookup = lookup_of(10, 20, 30, 40)
+    lookup.asks(0.0)
+    lookup.failed(raw(10))
+    lookup.asks(0.2)
+
+    lookup.on_deadline(lookup.next_deadline_s())
+
+    assert lookup.resolved == 3
+    assert lookup.next_deadline_s() == 0.2 + Pace(CONFIG).hedge_s(raw(40))
+
+
 def test_what_a_slow_one_says_still_counts():
     lookup = lookup_of(10, 20)
     lookup.asks(0.0)

@@ -106,6 +106,17 @@ def test_who_is_slow_is_not_waited_for_but_counts_when_he_answers():
     assert placement.ready
 
 
+def test_whoever_was_asked_later_is_slow_later():
+    placement = placing(6)
+    asked(placement)
+    placement.failed(contact(1))
+    asked(placement, 0.2)
+
+    placement.on_deadline(placement.next_deadline_s())
+
+    assert asked(placement, 0.25) == [4]
+
+
 def test_fewer_peers_than_replicas_are_all_that_is_needed():
     placement = placing(1)
     asked(placement)

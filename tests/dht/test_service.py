@@ -321,6 +321,35 @@ def test_dead_holders_do_not_hold_up_a_put():
     run(main(), SEED)
 
 
+def test_the_late_replicas_reach_whoever_should_have_them():
+    """Ourselves among them; one that died meanwhile is replaced by the next."""
+
+    async def main():
+        async with swarm(16) as world:
+            closest = by_distance(world.nodes)
+            publisher = closest[5]
+            await publisher.put(KEY, b"", b"value", TTL_S)
+            world.net.kill(closest[7].contact.peer)
+            await asyncio.sleep(3)
+
+            assert by_distance(holders(world)) == [*closest[:7], closest[8]]
+
+    run(main(), SEED)
+
+
+def test_a_full_outbox_costs_the_late_replicas_only(monkeypatch):
+    monkeypatch.setattr("p2pswarm.dht.outbox.PEERS_MAX", 0)
+
+    async def main():
+        async with swarm(16) as world:
+            assert await world.nodes[3].put(KEY, b"", b"value", TTL_S) >= 5
+            await asyncio.sleep(1)
+            assert len(holders(world)) == 5
+            assert not world.nodes[3]._asker.drives
+
+    run(main(), SEED)
+
+
 # What goes wrong, and whose fault it is
 
 
@@ -330,6 +359,7 @@ def test_a_client_without_peers_has_nowhere_to_put():
             client = world.enter(DhtConfig(server=False))
             with pytest.raises(NoRoute, match="nobody could be reached"):
                 await client.put(KEY, b"", b"value", TTL_S)
+            assert await client.get(KEY) == {}
 
     run(main(), SEED)
 
@@ -481,14 +511,15 @@ def test_a_full_bucket_checks_its_silent_contact_before_it_takes_a_newcomer():
 class Liar:
     """A server whose answers are made up."""
 
-    def __init__(self, world: DhtWorld, near: bytes) -> None:
+    def __init__(self, world: DhtWorld) -> None:
         node = world.enter()
         self.rpc: Rpc = rpc_of(world, node)
         self.node = node
-        self.near = near
+        self.asked = 0
 
     def answer(self, request: type, reply: object) -> None:
         def told(_peer: PeerId, _request: object) -> object:
+            self.asked += 1
             if isinstance(reply, Exception):
                 raise reply
             return reply
@@ -514,16 +545,18 @@ FORGED = replace(
 def test_liars_are_dropped_and_the_value_is_found(lie):
     async def main():
         async with swarm(8) as world:
-            liar = Liar(world, KEY)
+            liar = Liar(world)
             await liar.node.bootstrap(address(world.nodes[0]))
             liar.answer(Get, lie)
             await world.nodes[3].put(KEY, b"", b"value", TTL_S)
             reader = world.enter(DhtConfig(server=False, replicas_success=8))
             await reader.bootstrap(address(world.nodes[0]))
-            reader.pace.answered(liar.node.contact.peer.raw, 0.0)  # the nearest, so asked first
+            await asyncio.sleep(1)
+            reader.pace._trips[liar.node.contact.peer.raw].srtt_s = 0.0  # so it is asked first
 
             found = await reader.get(KEY)
 
+            assert liar.asked == 1
             assert found[b""].value == b"value"
             assert reader.table.get(liar.node.contact.peer.raw) is None
 

@@ -209,6 +209,15 @@ def test_a_full_store_keeps_what_is_closer_than_the_newcomer():
     assert len(store) == 2
 
 
+def test_a_full_store_may_forget_all_it_has():
+    one = record(b"v" * 1000)
+    store = a_store(store_bytes=one.size_bytes)
+    offer(store, record(b"v" * 1000, key=key_at(2)))
+
+    assert offer(store, record(b"v" * 1000, key=key_at(1))) == [Verdict.KEPT]
+    assert len(store) == 1
+
+
 def test_a_full_store_still_renews_what_it_has():
     one = record(b"v" * 1000)
     store = a_store(store_bytes=one.size_bytes)

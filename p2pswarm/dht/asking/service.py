@@ -144,14 +144,18 @@ class Asker:
             reply: Message | None = self.keep(self.own, store)
         else:
             reply = await self.call(contact, store)
-        well = isinstance(reply, Stored) and len(reply.verdicts) == len(parcels)
+        verdicts: bytes | None = None
+        if isinstance(reply, Stored) and len(reply.verdicts) == len(parcels):
+            verdicts = reply.verdicts
         for number, parcel in enumerate(parcels):
-            if isinstance(parcel.owner, Drive) and isinstance(parcel.owner.quest, Placement):
-                if well and isinstance(reply, Stored):
-                    parcel.owner.quest.judged(contact, reply.verdicts[number])
-                else:
-                    parcel.owner.quest.failed(contact)
-                parcel.owner.step()
+            drive = parcel.owner
+            if not isinstance(drive, Drive) or not isinstance(drive.quest, Placement):
+                continue  # a repair: nobody wants to know
+            if verdicts is None:
+                drive.quest.failed(contact)
+            else:
+                drive.quest.judged(contact, verdicts[number])
+            drive.step()
 
 
 class Drive:
