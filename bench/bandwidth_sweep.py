@@ -76,7 +76,9 @@ async def work(connections: int, chunk_bytes: int, host: str) -> None:
 
     torch.set_num_threads(1)
     tensors = Tensors(Budget())
-    config = TransportConfig(bulk_connections=connections, chunk_bytes=chunk_bytes)
+    config = TransportConfig(
+        bulk_connections=connections, bulk_connections_far=connections, chunk_bytes=chunk_bytes
+    )
 
     async def receive(exchange: Exchange, meta: TensorMeta) -> None:
         async with tensors.accept(exchange, [meta]) as incoming:
@@ -100,28 +102,27 @@ async def work(connections: int, chunk_bytes: int, host: str) -> None:
 
         async def send(
             to: list[str], bytes_: int, codec: str, in_flight: int, seconds: float
-        ) -> int:
-            """Send tensors for so long, `in_flight` at once; returns how many."""
+        ) -> list[float]:
+            """Send tensors for so long, `in_flight` at once; when each was there, in seconds."""
             contact = Contact(PeerId.parse(to[0]), Address.parse(to[1]))
             tensor = torch.randn(bytes_ // 4)
-            until_s = time.perf_counter() + seconds
-            count = 0
+            begin_s = time.perf_counter()
+            there_s: list[float] = []
 
             async def one_after_another() -> None:
-                nonlocal count
-                while time.perf_counter() < until_s:
+                while time.perf_counter() < begin_s + seconds:
                     parcels = await tensors.pack([tensor], codec)
                     async with rpc.converse(contact, parcels[0].meta, EXCHANGE_S) as exchange:
                         grant = await exchange.receive()
                         assert isinstance(grant, Grant)
                         await tensors.send(exchange, grant, parcels, Priority.TENSOR)
                         await exchange.receive()
-                    count += 1
+                    there_s.append(time.perf_counter() - begin_s)
 
             async with asyncio.TaskGroup() as group:
                 for _ in range(in_flight):
                     group.create_task(one_after_another())
-            return count
+            return there_s
 
         await obey({"address": address, "cpu_s": cpu_s, "carried": carried, "send": send})
 
@@ -201,19 +202,26 @@ def measure(sender: Worker, receiver: Worker, cell: Cell, plan: Plan) -> dict[st
     sender.do("send", **order, seconds=plan.warm_up_s)
     cpu_s = sender.do("cpu_s") + receiver.do("cpu_s")
     carried = sender.do("carried")
-    begin_s = time.perf_counter()
-    count = sender.do("send", **order, seconds=plan.seconds)
-    taken_s = time.perf_counter() - begin_s
+    there_s = sender.do("send", **order, seconds=plan.seconds)
     cpu_s = sender.do("cpu_s") + receiver.do("cpu_s") - cpu_s
-    gigabytes = count * cell.bytes / 1e9
+    carried = (sender.do("carried") - carried) / len(there_s)
+    per_s = steady_rate(there_s, plan.in_flight)
     return {
         "bytes": cell.bytes,
         "codec": cell.codec,
         "connections": cell.connections,
-        "mb_per_s": gigabytes * 1e3 / taken_s,
-        "cpu_s_per_gb": cpu_s / gigabytes,
-        "payload_mbit_per_s": (sender.do("carried") - carried) * 8e-6 / taken_s,
+        "mb_per_s": per_s * cell.bytes / 1e6,
+        "cpu_s_per_gb": cpu_s / (len(there_s) * cell.bytes / 1e9),
+        "payload_mbit_per_s": per_s * carried * 8e-6,
     }
+
+
+def steady_rate(there_s: list[float], in_flight: int) -> float:
+    """Tensors a second, once the first few that leave together are there."""
+    if len(there_s) <= 2 * in_flight:
+        return len(there_s) / there_s[-1]
+    first, last = in_flight - 1, len(there_s) - 1
+    return (last - first) / (there_s[last] - there_s[first])
 
 
 def sweep(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from p2pswarm.errors import LinkLost, SwarmError
 from p2pswarm.ids import Address
+from p2pswarm.sim.loop import CLOCK_STEP_S
 from p2pswarm.sim.world import Host, World
 
 USER_TIMEOUT_S = 20.0  # unacknowledged data for so long: the road is gone, as net/sockets.py
@@ -78,7 +79,8 @@ class Socket:
     def backlog_s(self, allowed_bytes: int) -> float:
         """Seconds until no more than `allowed_bytes` wait for the uplink."""
         rate = self.host.up_bytes_per_s
-        return self.host.up_free_s - self.loop.time() - allowed_bytes / rate
+        wait_s = self.host.up_free_s - self.loop.time() - allowed_bytes / rate
+        return wait_s if wait_s > CLOCK_STEP_S else 0.0  # less would not move the clock at all
 
     def _post(self, item: bytes | None) -> None:
         if self._held:

@@ -17,7 +17,11 @@ class TransportConfig:
     network_id: bytes = b"p2pswarm-public1"
     """16 bytes: peers of another network are turned away in the hello."""
     bulk_connections: int = 1
-    """TCP connections for tensors per link that we dial: more help where loss holds cubic down."""
+    """TCP connections for tensors, for a link that we dial to a peer nearby."""
+    bulk_connections_far: int = 4
+    """At least so many if the peer is far: together they fill a long road, and take a loss."""
+    far_s: float = 0.01
+    """Round trip from which a peer is far: not in the same town."""
     bulk_connections_max: int = 16
     """How many a peer may join to one link: each costs two threads."""
     chunk_bytes: int = 1024 * 1024
@@ -42,7 +46,8 @@ class TransportConfig:
     def __post_init__(self) -> None:
         if len(self.network_id) != NETWORK_ID_BYTES:
             raise ValueError(f"network_id has {NETWORK_ID_BYTES} bytes, not {self.network_id!r}")
-        if not 1 <= self.bulk_connections <= self.bulk_connections_max:
-            raise ValueError(
-                f"bulk_connections is 1..{self.bulk_connections_max}, not {self.bulk_connections}"
-            )
+        for wanted in (self.bulk_connections, self.bulk_connections_far):
+            if not 1 <= wanted <= self.bulk_connections_max:
+                raise ValueError(
+                    f"bulk connections are 1..{self.bulk_connections_max}, not {wanted}"
+                )

@@ -178,7 +178,11 @@ class Endpoint:
 
     def join_bulk(self, link: Link) -> None:
         """Dial the bulk connections of a link that we dialled."""
-        for number in range(self._config.bulk_connections):
+        config = self._config
+        count = config.bulk_connections
+        if link.rtt_s >= config.far_s:
+            count = max(count, config.bulk_connections_far)
+        for number in range(count):
             self._spawn(self._join(link, number))
 
     def ended(self, link: Link) -> None:

@@ -96,6 +96,11 @@ class Lanes:
         return bool(self._arrivals or self._sends)
 
     @property
+    def count(self) -> int:
+        """How many lanes have joined."""
+        return len(self._lanes)
+
+    @property
     def sent_bytes(self) -> int:
         """Payload sent so far."""
         return sum(machine.sent_bytes for machine, _ in self._lanes)

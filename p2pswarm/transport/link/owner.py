@@ -19,6 +19,7 @@ class LinkStats:
     control_received_bytes: int
     bulk_sent_bytes: int
     bulk_received_bytes: int
+    bulk_connections: int
 
 
 class LinkOwner(Protocol[L_contra]):

@@ -96,6 +96,7 @@ class Link:
             self._control_received_bytes,
             self._lanes.sent_bytes,
             self._lanes.received_bytes,
+            self._lanes.count,
         )
 
     # streams
