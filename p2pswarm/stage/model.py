@@ -3,7 +3,8 @@
 Block 0 turns tokens into vectors, the blocks between are pre-norm transformer layers with
 rotary positions, the last one is the head. A block's first weights are a function of (seed, its
 index) alone, so whoever serves a stage can make version 0 of it, and one process can make all of
-it for comparison.
+it for comparison. Matrices start at variance 1/D: at D = 128 that learns half as long again as
+GPT-2's fixed 0.02 would (bench/LOG.md).
 
 Shapes:  B rows, T tokens a row, D features, H heads, K features a head, V vocabulary.
 Errors:  ValueError for a stage that the run has not; the config has checked the rest.
@@ -25,7 +26,6 @@ from p2pswarm.config import ModelConfig, RunConfig
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # of the paper
-INIT_STD = 0.02  # GPT-2; the embedding too, which the first norm rescales
 NORM_EPS = 1e-6
 
 
@@ -71,11 +71,12 @@ class Layer(Block):
         self._rotary: tuple[Tensor, Tensor] | None = None
 
     def draw(self, generator: torch.Generator) -> None:
-        out_std = INIT_STD / math.sqrt(2 * self.layers)
+        std = self.qkv.shape[1] ** -0.5
+        out_std = std / math.sqrt(2 * self.layers)
         self.attention_norm_D.fill_(1.0)
         self.mlp_norm_D.fill_(1.0)
-        self.qkv.normal_(0.0, INIT_STD, generator=generator)
-        self.mlp_in.normal_(0.0, INIT_STD, generator=generator)
+        self.qkv.normal_(0.0, std, generator=generator)
+        self.mlp_in.normal_(0.0, std, generator=generator)
         self.attention_out.normal_(0.0, out_std, generator=generator)
         self.mlp_out.normal_(0.0, out_std, generator=generator)
 
@@ -117,7 +118,7 @@ class Head(Block):
 
     def draw(self, generator: torch.Generator) -> None:
         self.norm_D.fill_(1.0)
-        self.score_VD.normal_(0.0, INIT_STD, generator=generator)
+        self.score_VD.normal_(0.0, self.score_VD.shape[1] ** -0.5, generator=generator)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
