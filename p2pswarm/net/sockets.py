@@ -116,7 +116,7 @@ class SocketStream:
         self._sock: socket.socket | None = sock
         self._remote = remote
         sock.setblocking(False)
-        sock.setsockopt(IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_if_known(sock, socket.TCP_NODELAY, 1)
         _set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
     @property

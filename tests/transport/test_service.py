@@ -298,6 +298,14 @@ async def test_an_empty_transfer_is_there_at_once():
         assert await transfer(link, back, b"") == b""
 
 
+async def test_room_must_be_writable_and_flat():
+    async with linked() as (_, _, link, back):
+        with pytest.raises(ValueError, match="writable"):
+            back.expect(memoryview(b"fixed"))
+        with pytest.raises(TypeError, match="contiguous"):
+            await link.send_bulk(1, memoryview(bytes(10))[::2], 1)
+
+
 async def test_a_cancelled_arrival_lets_its_chunks_pass_and_the_link_go_on():
     async with linked() as (_, _, link, back):
         arrival = back.expect(memoryview(bytearray(3_000_000)))

@@ -112,6 +112,8 @@ class Lanes:
 
     def expect(self, room: memoryview) -> Arrival:
         """Set `room` aside for one transfer."""
+        if room.readonly:
+            raise ValueError("room for a transfer must be writable")
         return Arrival(self._rooms, self._arrivals, room.cast("B"))
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:

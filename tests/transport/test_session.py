@@ -1,0 +1,31 @@
+"""Introductions: what a peer says of itself in the handshake, and what it may not say."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from p2pswarm.errors import BadHandshake
+from p2pswarm.transport.session import Introduction, read_introduction
+from p2pswarm.wire.codec import Message, encode, message
+
+
+@message(61401)
+@dataclass(frozen=True, slots=True)
+class Other(Message):
+    number: int
+
+
+OURS = Introduction(b"i" * 16, 4001, "203.0.113.7")
+
+
+def test_an_introduction_is_read_as_it_was_written():
+    assert read_introduction(encode(OURS)) == OURS
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"garbage", encode(OURS)[:-1], b"\x94\x0a\xc4\x01x\x00\xa0", encode(Other(7))],
+)
+def test_anything_else_is_a_bad_handshake(payload: bytes):
+    with pytest.raises(BadHandshake, match="introduc"):
+        read_introduction(payload)
