@@ -17,6 +17,7 @@ import torch
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.roles.ground import Ground
+from p2pswarm.roles.memory import keep_freed_memory
 from p2pswarm.roles.runs import Search
 from p2pswarm.stage.life import Setting
 from p2pswarm.stage.service import StageServer
@@ -52,6 +53,7 @@ class ComputeThread:
 async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
     """Serve run after run until asked to leave."""
     serve = ground.config.serve
+    keep_freed_memory()
     device = chosen_device(serve)
     search = Search(ground, say)
     compute = ComputeThread()
