@@ -65,7 +65,7 @@ class ModelConfig:
     d_model: Annotated[int, Between(2, 65_536)] = 128
     layers: Annotated[int, Between(1, 1_000)] = 4
     heads: Annotated[int, Between(1, 1_024)] = 4
-    sequence_length: Annotated[int, Between(2, 1_048_576)] = 256
+    sequence_length: Annotated[int, Between(2, 1_048_576)] = 128
     """Tokens a sequence."""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
     """Of weights and gradients."""
@@ -81,7 +81,7 @@ class ModelConfig:
 class OptimizerConfig:
     """AdamW with linear warm-up and cosine decay."""
 
-    learning_rate: Annotated[float, Between(0.0, 1e3)] = 3e-3
+    learning_rate: Annotated[float, Between(0.0, 1e3)] = 4e-3
     warmup_steps: Annotated[int, Between(0, 10**9)] = 20
     decay_steps: Annotated[int, Between(1, 10**9)] = 2_000
     """Steps until the rate has fallen to `final_share` of its peak."""
@@ -98,8 +98,8 @@ class OptimizerConfig:
 class BatchConfig:
     """One step trains on `microbatches` microbatches of `rows` sequences."""
 
-    microbatches: Count = 16
-    rows: Count = 8
+    microbatches: Count = 8
+    rows: Count = 4
     window: Annotated[int, Between(0, 65_536)] = 0
     """Microbatches in flight at most; 0: four a server of the first stage, two a server of all."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10

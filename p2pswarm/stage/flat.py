@@ -123,7 +123,10 @@ class AdamW:
             self._step_chunk(gradient_N[start:stop], update, start, stop)
 
     def _step_chunk(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
-        """No fused multiply-add and no lerp: not every processor rounds those alike."""
+        """No fused multiply-add, no lerp, no division by a number: not all round those alike.
+
+        (A GPU multiplies by the reciprocal where a CPU divides.)
+        """
         config, flat = self._config, self._flat
         param, mean, square = (x[start:stop] for x in flat.state())
         grad, room = self._room_2C[:, : stop - start]
@@ -136,9 +139,9 @@ class AdamW:
         decayed = 1.0 - update.learning_rate * config.weight_decay
         torch.mul(param, decayed, out=room)
         torch.where(self._decay_N[start:stop], room, param, out=param)
-        correction = math.sqrt(1.0 - config.beta2**update.number)
+        correction = 1.0 / math.sqrt(1.0 - config.beta2**update.number)
         torch.sqrt(square, out=room)
-        room.div_(correction).add_(config.epsilon)
+        room.mul_(correction).add_(config.epsilon)
         torch.div(mean, room, out=room)
         param.sub_(room.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
 

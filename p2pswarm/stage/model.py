@@ -45,7 +45,7 @@ class Embedding(Block):
         self.token_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
 
     def draw(self, generator: torch.Generator) -> None:
-        self.token_VD.normal_(0.0, 1.0, generator=generator)
+        _normal(self.token_VD, 1.0, generator)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return F.embedding(tokens_BT, self.token_VD)
@@ -75,10 +75,10 @@ class Layer(Block):
         out_std = std / math.sqrt(2 * self.layers)
         self.attention_norm_D.fill_(1.0)
         self.mlp_norm_D.fill_(1.0)
-        self.qkv.normal_(0.0, std, generator=generator)
-        self.mlp_in.normal_(0.0, std, generator=generator)
-        self.attention_out.normal_(0.0, out_std, generator=generator)
-        self.mlp_out.normal_(0.0, out_std, generator=generator)
+        _normal(self.qkv, std, generator)
+        _normal(self.mlp_in, std, generator)
+        _normal(self.attention_out, out_std, generator)
+        _normal(self.mlp_out, out_std, generator)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         rows, length, width = x_BTD.shape
@@ -118,7 +118,7 @@ class Head(Block):
 
     def draw(self, generator: torch.Generator) -> None:
         self.norm_D.fill_(1.0)
-        self.score_VD.normal_(0.0, self.score_VD.shape[1] ** -0.5, generator=generator)
+        _normal(self.score_VD, self.score_VD.shape[1] ** -0.5, generator)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
@@ -195,6 +195,12 @@ def _cut(costs: list[int], stages: int) -> list[int]:
     for parts in range(stages, 0, -1):
         borders.append(came[parts][borders[-1]])
     return borders[::-1]
+
+
+def _normal(parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:
+    """Drawn on the CPU, so that every device begins with the same values."""
+    drawn = torch.empty(parameter.shape, dtype=parameter.dtype)
+    parameter.copy_(drawn.normal_(0.0, std, generator=generator))
 
 
 def _rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:

@@ -1,0 +1,79 @@
+"""A stage on a GPU: the same losses as on the CPU, and weights that never drift apart."""
+
+import pytest
+import torch
+
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.reduce.plan import Span
+from p2pswarm.stage.base import Duty, Update
+from p2pswarm.stage.flat import AdamW, Flat
+from p2pswarm.stage.weights import torch_engine
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+RUN = RunConfig(
+    stages=3,
+    model=ModelConfig(d_model=64, layers=3, heads=2, sequence_length=32),
+    batch=BatchConfig(microbatches=2),
+)
+ALL = Duty(counting=True, returning=True)
+DEVICES = (torch.device("cpu"), torch.device("cuda"))
+
+
+def gradient(length, step):
+    return torch.randn(length, generator=torch.Generator().manual_seed(step))
+
+
+def test_the_optimizer_gives_the_same_bits_on_every_device():
+    digests = []
+    for device in DEVICES:
+        flat = Flat(RUN, range(1, 3), device)
+        flat.params_N.copy_(gradient(flat.length, 0))
+        optimizer = AdamW(RUN.optimizer, flat)
+        for step in range(1, 30):
+            optimizer.step(gradient(flat.length, step).to(device), Update(step, 0.7, 1e-3))
+        digests.append(flat.digest())
+
+    assert digests[0] == digests[1]
+
+
+def test_first_weights_are_the_same_on_every_device():
+    flats = [Flat(RUN, range(5), device) for device in DEVICES]
+    for flat in flats:
+        flat.draw()
+
+    assert flats[0].digest() == flats[1].digest()
+
+
+def test_a_microbatch_gives_nearly_the_same_loss_and_gradient_on_every_device():
+    tokens = torch.randint(0, 256, (4, 33), generator=torch.Generator().manual_seed(1))
+    sums, losses = [], []
+    for device in DEVICES:
+        engines = [torch_engine(RUN, s, device, 1 << 30) for s in range(3)]
+        for engine in engines:
+            engine.weights.reset(draw=True)
+        first, middle, last = (engine.stage for engine in engines)
+        x = first.forward((0, 0), tokens, None)
+        y = middle.forward((0, 0), tokens, x)
+        finish = last.finish(tokens, y, ALL)
+        middle.backward((0, 0), finish.gradient_BTD, ALL)
+        reduced = engines[1].weights.reduction()
+        reduced.reduce(Span(0, reduced.length), [None])
+        sums.append(reduced.reduced_N.cpu())
+        losses.append(finish.loss)
+
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert torch.allclose(*sums, rtol=1e-3, atol=1e-6)
+
+
+def test_a_graph_made_again_gives_the_same_gradient():
+    tokens = torch.randint(0, 256, (4, 33), generator=torch.Generator().manual_seed(1))
+    x = torch.randn(4, 32, 64, generator=torch.Generator().manual_seed(2))
+    gradients = []
+    for keep_bytes in (1 << 30, 0):
+        engine = torch_engine(RUN, 1, DEVICES[1], keep_bytes)
+        engine.weights.reset(draw=True)
+        engine.stage.forward((0, 0), tokens, x)
+        gradients.append(engine.stage.backward((0, 0), x, ALL).cpu())
+
+    assert torch.allclose(*gradients, rtol=1e-4, atol=1e-6)
