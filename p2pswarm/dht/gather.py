@@ -106,13 +106,14 @@ class Gather:
             self.lookup.stop()
 
     def _sound(self, record: Record, now_ms: int) -> bool:
-        """Whether a record may be believed; raises BadMessage if its sender may not be."""
+        """Whether a record may be believed; raises BadMessage if its sender may not be.
+
+        A wrong signature may be the publisher's fault as well, so nobody is blamed for it.
+        """
         latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
         if record.key != self._wish.request.key or record.expires_ms > latest_ms:
             raise BadMessage("a record of another key, or one that would last too long")
-        if not self._proofs.holds(record):
-            raise BadMessage("a record that its publisher did not sign")
-        return record.expires_ms > now_ms
+        return record.expires_ms > now_ms and self._proofs.holds(record)
 
     def failed(self, contact: Contact) -> None:
         """See `Quest`."""

@@ -48,6 +48,7 @@ from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
 
 EXPIRE_EVERY_S = 10.0  # reads check the time themselves; this only frees memory
+PROVE_AFTER_S = 0.5  # after it was read, when nobody waits any more
 REPUBLISH_TOGETHER = 16  # records of ours that are placed again at once
 MISSES_MAX = 4096  # keys remembered as not found
 
@@ -81,6 +82,7 @@ class Dht:
         self._misses: dict[bytes, float] = {}
         self._seq = 0
         self._carrying = 0
+        self._proving: asyncio.TimerHandle | None = None
         if config.server:
             self._serve(rpc)
 
@@ -92,6 +94,8 @@ class Dht:
 
     async def close(self) -> None:
         """End every request under way; whoever waits for one is cancelled."""
+        if self._proving is not None:
+            self._proving.cancel()
         await self._asker.close()
 
     async def bootstrap(self, seeds: Sequence[Contact]) -> None:
@@ -226,7 +230,8 @@ class Dht:
             farthest = near[-1].number ^ int.from_bytes(key)
             if self._identity.peer_id.distance(key) > farthest:
                 return {}
-        return {record.subkey: record for record in self.store.read(key, self._now_ms())}
+        records = list(self.store.read(key, self._now_ms()))
+        return {record.subkey: record for record in records if self._proofs.holds(record)}
 
     def _gather(self, key: bytes, quorum: int, now_s: float) -> tuple[Drive, Gather]:
         config = self.config
@@ -292,9 +297,16 @@ class Dht:
     def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Got] | Got:
         self._met(peer, request.home)
         got = self._answers.get(peer, request, self._now_ms())
+        if self.store.unproven and self._proving is None:
+            loop = asyncio.get_running_loop()
+            self._proving = loop.call_later(PROVE_AFTER_S, self._prove)
         if got.records or not request.hops:
             return got
         return self._carry(request, got)
+
+    def _prove(self) -> None:
+        self._proving = None
+        self.store.prove()
 
     async def _carry(self, request: Get, got: Got) -> Got:
         """Ask those we know on the asker's behalf: we have links to them, it would have to dial."""

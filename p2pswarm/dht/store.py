@@ -1,9 +1,10 @@
 """The records that a node keeps for others: bounded, checked, and forgotten in time.
 
-Nothing expired, forged, too lasting or too large is kept or returned. A record that comes
-from its own publisher over an authenticated link is certainly his; its signature is
-checked before it is first passed on, not before it is kept, which makes storing ten
-times cheaper and lets nothing through.
+Nothing expired, forged, too lasting or too large is kept. A record that comes from its
+own publisher over an authenticated link is certainly his: his signature, which only
+others need, is not checked before it is kept, nor before a reader has it, who checks it
+anyway. It is checked soon after it was first read (`prove`), so that one with a wrong
+signature, which convinces nobody, does not stay; and before we use it ourselves.
 
 Each publisher has a quota. When memory is full the keys farthest from us go first:
 others are closer to them.
@@ -73,6 +74,8 @@ class RecordStore:
         self._shares: dict[bytes, _Share] = {}
         self._ends: list[tuple[int, bytes, bytes]] = []
         """Heap of (expires_ms, key, subkey); those of replaced records linger for a while."""
+        self._unproven: dict[tuple[bytes, bytes], None] = {}
+        """What was read, and is to be checked."""
         self._count = 0
         self.size_bytes = 0
 
@@ -170,7 +173,7 @@ class RecordStore:
         self._count -= 1
 
     def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:
-        """The records behind subkey `after`, in order, each checked when it is asked for.
+        """The records behind subkey `after`, in order, for a reader who checks signatures.
 
         An empty `after` starts at the beginning, the empty subkey included.
         """
@@ -178,17 +181,27 @@ class RecordStore:
             if after and subkey <= after:
                 continue
             held = self._keys[key][subkey]
-            if self._sound(held, now_ms):
-                yield held.record
-            else:
+            if held.record.expires_ms <= now_ms:
                 self._forget(key, subkey)
+                continue
+            if not held.proven:
+                self._unproven[key, subkey] = None
+            yield held.record
 
-    def _sound(self, held: _Held, now_ms: int) -> bool:
-        """Whether a record may leave this house."""
-        if held.record.expires_ms <= now_ms:
-            return False
-        held.proven = held.proven or self._proofs.holds(held.record)
-        return held.proven
+    @property
+    def unproven(self) -> bool:
+        """Whether something was read whose signature is still to be checked."""
+        return bool(self._unproven)
+
+    def prove(self) -> None:
+        """Check what was read, and forget what its publisher did not sign."""
+        for key, subkey in self._unproven:
+            held = self._keys.get(key, {}).get(subkey)
+            if held is not None and not held.proven:
+                held.proven = self._proofs.holds(held.record)
+                if not held.proven:
+                    self._forget(key, subkey)
+        self._unproven.clear()
 
     def expire(self, now_ms: int) -> int:
         """Forget what has expired; returns how many records that were."""

@@ -17,6 +17,7 @@ from p2pswarm.dht.messages import (
     Hello,
     Ping,
     Pong,
+    Record,
     Store,
     Stored,
     circle,
@@ -527,20 +528,19 @@ class Liar:
         self.rpc.answer(request, told)
 
 
-FORGED = replace(
-    sign(Identity.generate(b"x"), KEY, b"", b"v", 1, 1_700_000_300_000), value=b"forged"
-)
+STRAY = sign(Identity.generate(b"x"), b"k" * 32, b"", b"v", 1, 1_700_000_300_000)
+FORGED = replace(STRAY, key=KEY, value=b"forged")
 
 
 @pytest.mark.parametrize(
     "lie",
     [
         Pong(),
-        Got((FORGED,), False, circle([])),
+        Got((STRAY,), False, circle([])),
         Got((), False, circle([(b"x" * 32, "no address")])),
         PeerError("breach"),
     ],
-    ids=["another answer", "a forged record", "no contacts", "breaks the rpc"],
+    ids=["another answer", "a record of another key", "no contacts", "breaks the rpc"],
 )
 def test_liars_are_dropped_and_the_value_is_found(lie):
     async def main():
@@ -561,6 +561,50 @@ def test_liars_are_dropped_and_the_value_is_found(lie):
             assert reader.table.get(liar.node.contact.peer.raw) is None
 
     run(main(), SEED)
+
+
+def test_a_forged_record_is_passed_over():
+    async def main():
+        async with swarm(8) as world:
+            liar = Liar(world)
+            await liar.node.bootstrap(address(world.nodes[0]))
+            liar.answer(Get, Got((FORGED,), False, circle([])))
+            await world.nodes[3].put(KEY, b"", b"value", TTL_S)
+            reader = world.enter(DhtConfig(server=False, replicas_success=8))
+            await reader.bootstrap(address(world.nodes[0]))
+            await asyncio.sleep(1)
+            reader.pace._trips[liar.node.contact.peer.raw].srtt_s = 0.0  # so it is asked first
+
+            found = await reader.get(KEY)
+
+            assert liar.asked == 1
+            assert found[b""].value == b"value"
+
+    run(main(), SEED)
+
+
+def test_what_its_publisher_did_not_sign_is_returned_to_nobody():
+    """Not to others, not to its holder's own user; and its holders forget it when it was read."""
+
+    async def main():
+        async with swarm(8) as world:
+            publisher = by_distance(world.nodes)[-1]
+            false = replace(await signed(publisher, world), value=b"unsigned")
+            for node in world.nodes:
+                await rpc_of(world, publisher).call(node.contact, Store("", (false,)), 1.0)
+            assert len(holders(world)) == 8
+
+            assert [await node.get(KEY) for node in world.nodes] == [{}] * 8
+            await asyncio.sleep(1)
+            await carried(world.nodes[0], world)
+            await asyncio.sleep(1)
+            assert KEY not in world.nodes[0].store
+
+    run(main(), SEED)
+
+
+async def signed(node: Dht, world: DhtWorld) -> Record:
+    return sign(node._identity, KEY, b"", b"v", 1, int(1000 * (world.wall_s() + TTL_S)))
 
 
 def test_who_is_busy_stays_in_the_table():

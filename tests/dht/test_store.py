@@ -108,14 +108,34 @@ def test_anybody_may_hand_over_what_another_signed():
     assert read(store) == [record()]
 
 
-def test_what_its_publisher_did_not_sign_never_leaves():
-    """Its link vouches that it is his word: it is kept unchecked, and checked before it goes."""
+def test_what_its_publisher_did_not_sign_does_not_stay():
+    """His link vouches that it is his word: it is kept unchecked, and checked when it was read."""
     store = a_store()
-    unsigned = replace(record(), value=b"unsigned")
+    unsigned = replace(record(subkey=b"a"), value=b"unsigned")
+    offer(store, unsigned, record(subkey=b"b"), record(subkey=b"c"))
+    store.prove()
+    assert len(store) == 3
+    assert not store.unproven
 
-    assert offer(store, unsigned, sender=ALICE) == [Verdict.KEPT]
-    assert read(store) == []
-    assert len(store) == 0
+    assert len(read(store)) == 3
+    assert store.unproven
+    store._forget(KEY, b"c")
+    store.prove()
+
+    assert [each.subkey for each in read(store)] == [b"b"]
+    assert not store.unproven
+
+
+def test_what_was_replaced_before_it_was_checked_is_checked_anew():
+    store = a_store()
+    offer(store, record(seq=1))
+    read(store)
+    store.offer(record(seq=2), BOB.peer_id, NOW_MS)
+
+    store.prove()
+
+    assert read(store) == [record(seq=2)]
+    assert not store.unproven
 
 
 def test_nobody_writes_under_anothers_id():
