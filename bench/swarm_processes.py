@@ -194,6 +194,11 @@ class Nodes:
             words = self._log(name).read_text(errors="replace").strip().splitlines()
             raise RunFailed(f"{name} ended early: {words[-1] if words else 'without a word'}")
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of each living node."""
+        return {name: node.pid for name, node in self._all.items() if node.poll() is None}
+
     def cpu_s(self) -> dict[str, float]:
         """Processor seconds that each living node has taken so far, user and system."""
         return {name: _cpu_s(node.pid) for name, node in self._all.items() if node.poll() is None}
