@@ -18,8 +18,8 @@ class TransportConfig:
     """16 bytes: peers of another network are turned away in the hello."""
     bulk_connections: int = 1
     """TCP connections for tensors, for a link that we dial to a peer nearby."""
-    bulk_connections_far: int = 4
-    """At least so many if the peer is far: together they fill a long road, and take a loss."""
+    bulk_connections_far: int = 2
+    """At least so many if it is far: two take a loss better, more only queue (bench/LOG.md)."""
     far_s: float = 0.01
     """Round trip from which a peer is far: not in the same town."""
     bulk_connections_max: int = 16
