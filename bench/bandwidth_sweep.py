@@ -7,32 +7,31 @@ the word that the tensor is there. Rates are of the tensor's own bytes, so a cod
 sends fewer may pass the wire's speed; CPU seconds are those of both processes together.
 
 With --wan the two run in hosts of the WAN lab (tests/wanlab), 200 Mbit/s and 100 ms unless
-told otherwise; `Mbit/s` is then what the link carried as payload.
+told otherwise; `Mbit/s` is then what the link carried as payload, and `call` what a small
+call takes meanwhile.
 """
 
 import argparse
-import asyncio
 import itertools
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from peers_worker import obey
 from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKER = Path(__file__).with_name("bandwidth_worker.py")
 MIB = 1 << 20
-EXCHANGE_S = 120.0
 LEAVE_S = 10.0
 SIZES = (64 * 1024, MIB, 8 * MIB, 64 * MIB)
+FAR_COLUMNS = ("payload_mbit_per_s", "call_p50_ms", "call_p99_ms")
 CODECS = ("raw", "bf16", "int8", "planes-zstd")
 CONNECTIONS = (1, 2, 4)
 
@@ -56,84 +55,13 @@ class Plan:
     chunk_bytes: int
 
 
-# The two processes that are measured.
-
-
-async def work(connections: int, chunk_bytes: int, host: str) -> None:
-    """One end of the link; it obeys the lines on its stdin."""
-    import torch  # noqa: PLC0415  the parent does without
-
-    from p2pswarm.crypto.identity import Identity  # noqa: PLC0415
-    from p2pswarm.ids import Address, Contact, PeerId  # noqa: PLC0415
-    from p2pswarm.net.sockets import SocketNet  # noqa: PLC0415
-    from p2pswarm.rpc.base import Exchange, Priority  # noqa: PLC0415
-    from p2pswarm.rpc.service import LinkRpc  # noqa: PLC0415
-    from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
-    from p2pswarm.tensors.meta import Grant, TensorMeta  # noqa: PLC0415
-    from p2pswarm.tensors.service import Tensors  # noqa: PLC0415
-    from p2pswarm.transport.config import TransportConfig  # noqa: PLC0415
-    from p2pswarm.transport.service import Endpoint  # noqa: PLC0415
-
-    torch.set_num_threads(1)
-    tensors = Tensors(Budget())
-    config = TransportConfig(
-        bulk_connections=connections, bulk_connections_far=connections, chunk_bytes=chunk_bytes
-    )
-
-    async def receive(exchange: Exchange, meta: TensorMeta) -> None:
-        async with tensors.accept(exchange, [meta]) as incoming:
-            await exchange.send(incoming.grant)
-            await incoming.tensors()
-            await exchange.send(Grant(()))  # stands for "it is here"
-
-    endpoint = Endpoint(Identity.generate(), SocketNet(), config, os.urandom)
-    async with endpoint, LinkRpc(endpoint) as rpc:
-        await endpoint.listen(Address(host, 0))
-        rpc.attend(TensorMeta, receive)
-
-        async def address() -> list[str]:
-            return [str(rpc.contact.peer), str(rpc.contact.address)]
-
-        async def cpu_s() -> float:
-            return time.process_time()
-
-        async def carried() -> int:
-            return sum(link.stats.bulk_sent_bytes for link in endpoint.links())
-
-        async def send(
-            to: list[str], bytes_: int, codec: str, in_flight: int, seconds: float
-        ) -> list[float]:
-            """Send tensors for so long, `in_flight` at once; when each was there, in seconds."""
-            contact = Contact(PeerId.parse(to[0]), Address.parse(to[1]))
-            tensor = torch.randn(bytes_ // 4)
-            begin_s = time.perf_counter()
-            there_s: list[float] = []
-
-            async def one_after_another() -> None:
-                while time.perf_counter() < begin_s + seconds:
-                    parcels = await tensors.pack([tensor], codec)
-                    async with rpc.converse(contact, parcels[0].meta, EXCHANGE_S) as exchange:
-                        grant = await exchange.receive()
-                        assert isinstance(grant, Grant)
-                        await tensors.send(exchange, grant, parcels, Priority.TENSOR)
-                        await exchange.receive()
-                    there_s.append(time.perf_counter() - begin_s)
-
-            async with asyncio.TaskGroup() as group:
-                for _ in range(in_flight):
-                    group.create_task(one_after_another())
-            return there_s
-
-        await obey({"address": address, "cpu_s": cpu_s, "carried": carried, "send": send})
-
-
 class Worker:
     """One of the two processes."""
 
     def __init__(self, enter: Sequence[str], connections: int, chunk_bytes: int, host: str) -> None:
         settings = json.dumps([connections, chunk_bytes, host])
         self._process = subprocess.Popen(
-            [*enter, sys.executable, __file__, "--worker", settings],
+            [*enter, sys.executable, WORKER, settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -164,9 +92,6 @@ class Worker:
         if "error" in answer:
             raise SystemExit(f"bandwidth_sweep: {answer['error']}")
         return answer["ok"]
-
-
-# The parent.
 
 
 @contextmanager
@@ -202,7 +127,7 @@ def measure(sender: Worker, receiver: Worker, cell: Cell, plan: Plan) -> dict[st
     sender.do("send", **order, seconds=plan.warm_up_s)
     cpu_s = sender.do("cpu_s") + receiver.do("cpu_s")
     carried = sender.do("carried")
-    there_s = sender.do("send", **order, seconds=plan.seconds)
+    there_s, calls_s = sender.do("send", **order, seconds=plan.seconds)
     cpu_s = sender.do("cpu_s") + receiver.do("cpu_s") - cpu_s
     carried = (sender.do("carried") - carried) / len(there_s)
     per_s = steady_rate(there_s, plan.in_flight)
@@ -213,6 +138,8 @@ def measure(sender: Worker, receiver: Worker, cell: Cell, plan: Plan) -> dict[st
         "mb_per_s": per_s * cell.bytes / 1e6,
         "cpu_s_per_gb": cpu_s / (len(there_s) * cell.bytes / 1e9),
         "payload_mbit_per_s": per_s * carried * 8e-6,
+        "call_p50_ms": calls_s[len(calls_s) // 2] * 1e3,
+        "call_p99_ms": calls_s[len(calls_s) * 99 // 100] * 1e3,
     }
 
 
@@ -245,14 +172,8 @@ def sweep(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
 def show(rows: list[dict[str, Any]], *, wan: bool) -> None:
     """The table."""
     table = Table(title="tensors from process to process, encrypted")
-    for column in (
-        "size",
-        "codec",
-        "connections",
-        "MB/s",
-        "CPU s/GB",
-        *(["Mbit/s"] if wan else []),
-    ):
+    far = ("Mbit/s", "call p50, ms", "p99, ms") if wan else ()
+    for column in ("size", "codec", "connections", "MB/s", "CPU s/GB", *far):
         table.add_column(column, justify="left" if column == "codec" else "right")
     for row in rows:
         size = row["bytes"]
@@ -262,7 +183,7 @@ def show(rows: list[dict[str, Any]], *, wan: bool) -> None:
             str(row["connections"]),
             f"{row['mb_per_s']:,.1f}",
             f"{row['cpu_s_per_gb']:.2f}",
-            *([f"{row['payload_mbit_per_s']:.1f}"] if wan else []),
+            *(f"{row[key]:.1f}" for key in FAR_COLUMNS if wan),
         )
     Console().print(table)
 
@@ -307,7 +228,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--loss", type=float, default=0.0, help="share of packets, each way")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     small = args.quick or args.wan
     args.bytes = args.bytes or ((8 * MIB,) if args.wan else SIZES[1::2] if small else SIZES)
@@ -321,9 +241,6 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, write."""
     args = options()
-    if args.worker:
-        asyncio.run(work(*json.loads(args.worker)))
-        return 0
     plan = Plan(
         seconds=args.seconds,
         warm_up_s=4.0 if args.wan else 0.2,

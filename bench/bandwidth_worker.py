@@ -1,0 +1,111 @@
+"""One end of the link that bench/bandwidth_sweep.py measures, in a process of its own."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+import torch
+from peers_worker import obey
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.sockets import SocketNet
+from p2pswarm.rpc.base import Exchange, Priority
+from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.meta import Grant, TensorMeta
+from p2pswarm.tensors.service import Tensors
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.service import Endpoint
+
+EXCHANGE_S = 120.0
+CALL_EVERY_S = 0.05
+HERE_IT_IS = Grant(())  # any small message will do
+
+
+class Worker:
+    """Sends tensors when told, and takes those that come."""
+
+    def __init__(self, endpoint: Endpoint, rpc: LinkRpc) -> None:
+        self._endpoint = endpoint
+        self._rpc = rpc
+        self._tensors = Tensors(Budget())
+        rpc.attend(TensorMeta, self._receive)
+        rpc.answer(Grant, lambda _peer, grant: grant)
+
+    async def address(self) -> list[str]:
+        """Who and where this is."""
+        return [str(self._rpc.contact.peer), str(self._rpc.contact.address)]
+
+    async def cpu_s(self) -> float:
+        """Processor time of all threads so far."""
+        return time.process_time()
+
+    async def carried(self) -> int:
+        """Bytes sent in bulk so far."""
+        return sum(link.stats.bulk_sent_bytes for link in self._endpoint.links())
+
+    async def send(
+        self, to: list[str], bytes_: int, codec: str, in_flight: int, seconds: float
+    ) -> list[list[float]]:
+        """Send tensors for so long, `in_flight` at once.
+
+        Returns when each was there, and what small calls took meanwhile, in seconds.
+        """
+        contact = Contact(PeerId.parse(to[0]), Address.parse(to[1]))
+        tensor = torch.randn(bytes_ // 4)
+        begin_s = time.perf_counter()
+        there_s: list[float] = []
+        calls_s: list[float] = []
+
+        async def stream() -> None:
+            while time.perf_counter() < begin_s + seconds:
+                await self._send_one(contact, tensor, codec)
+                there_s.append(time.perf_counter() - begin_s)
+
+        async def call() -> None:
+            while time.perf_counter() < begin_s + seconds:
+                asked_s = time.perf_counter()
+                await self._rpc.call(contact, HERE_IT_IS, EXCHANGE_S)
+                calls_s.append(time.perf_counter() - asked_s)
+                await asyncio.sleep(CALL_EVERY_S)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(call())
+            for _ in range(in_flight):
+                group.create_task(stream())
+        return [there_s, sorted(calls_s)]
+
+    async def _send_one(self, contact: Contact, tensor: torch.Tensor, codec: str) -> None:
+        parcels = await self._tensors.pack([tensor], codec)
+        async with self._rpc.converse(contact, parcels[0].meta, EXCHANGE_S) as exchange:
+            grant = await exchange.receive()
+            assert isinstance(grant, Grant)
+            await self._tensors.send(exchange, grant, parcels, Priority.TENSOR)
+            await exchange.receive()
+
+    async def _receive(self, exchange: Exchange, meta: TensorMeta) -> None:
+        async with self._tensors.accept(exchange, [meta]) as incoming:
+            await exchange.send(incoming.grant)
+            await incoming.tensors()
+            await exchange.send(HERE_IT_IS)
+
+
+async def main(connections: int, chunk_bytes: int, host: str) -> None:
+    """Listen at `host` and obey the lines on stdin."""
+    torch.set_num_threads(1)
+    config = TransportConfig(
+        bulk_connections=connections, bulk_connections_far=connections, chunk_bytes=chunk_bytes
+    )
+    endpoint = Endpoint(Identity.generate(), SocketNet(), config, os.urandom)
+    async with endpoint, LinkRpc(endpoint) as rpc:
+        await endpoint.listen(Address(host, 0))
+        worker = Worker(endpoint, rpc)
+        verbs = (worker.address, worker.cpu_s, worker.carried, worker.send)
+        await obey({verb.__name__: verb for verb in verbs})
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*json.loads(sys.argv[1])))
