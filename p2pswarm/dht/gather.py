@@ -130,7 +130,7 @@ class Gather:
 
     def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
         """Those closest to the key who answered without what we now know, and what they lack."""
-        if not self.records:
+        if not self.records or len(self._heard) == 1:
             return
         nearest = self.lookup.closest(self._config.replicas)
         repaired = 0

@@ -245,7 +245,7 @@ class Dht:
             choice=config.replicas_success if sure else 1,
         )
         lookup = Lookup(key, self._identity.peer_id.raw, aim, self.pace, now_s)
-        lookup.learned([each.contact for each in near])
+        lookup.learned([each.contact for each in (near[: config.replicas] if sure else near)])
         request = Get(self._asker.home, key, b"", quorum > 1, 0)
         wish = Wish(
             request=request,
