@@ -8,7 +8,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-STEPS = 300  # about five minutes on two hyperthreads of one core
+STEPS = 500  # about five minutes on two hyperthreads of one core
 LAYERS_LEAST = 4
 
 
@@ -56,17 +56,17 @@ def trainer_settings(bootstrap: str, options: Options) -> str:
     model = "[run.model]\n" + _lines(
         d_model=128,
         layers=max(LAYERS_LEAST, options.stages),
-        heads=4,
+        heads=2,
         sequence_length=128,
     )
     schedule = "[run.optimizer]\n" + _lines(
-        learning_rate=6e-3,
+        learning_rate=4e-3,
         warmup_steps=min(20, options.steps),
         decay_steps=options.steps,
         final_share=0.05,
     )
     batch = "[run.batch]\n" + _lines(
-        microbatches=8, rows=8, evaluate_every=20, evaluate_microbatches=16
+        microbatches=8, rows=4, evaluate_every=25, evaluate_microbatches=32
     )
     return top + train + run + model + schedule + batch
 
