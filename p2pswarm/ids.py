@@ -15,6 +15,7 @@ from typing import Self
 
 PEER_ID_BYTES = 32
 PEER_TAG = b"p2pswarm-peer-1:"  # separates this hash from every other use of the key
+PORT_MAX = 65_535
 SHORT_CHARS = 8  # 40 bits: enough to tell peers apart in a log
 
 
@@ -66,8 +67,8 @@ class Address:
     def __post_init__(self) -> None:
         if not self.host or any(c.isspace() for c in self.host):
             raise ValueError(f"{self.host!r} is not a host")
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"a port lies in 0..65535, not {self.port}")
+        if not 0 <= self.port <= PORT_MAX:
+            raise ValueError(f"a port lies in 0..{PORT_MAX}, not {self.port}")
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -5,7 +5,7 @@ The trainer and each stage server keep one long exchange, opened with `Join`: no
 member's end. What must be acknowledged is a call (`Fence`, `Reduce`, `Commit`). Tensors go
 between servers only (`Push`, `Shard`, `FetchState`). docs/training.md tells the story.
 
-Units:   `_s` seconds; steps, versions and attempts count from 0; version v = weights after v commits.
+Units:   `_s` seconds; steps, versions, attempts count from 0; version v = weights after v commits.
 Shapes:  none here; tensors are announced by `TensorMeta`.
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
@@ -88,7 +88,7 @@ class Assigned(Message):
     stage: Stage
     incarnation: Incarnation
     since: Step
-    """The first step whose reduction and commit reach this member; fetch weights of this version or later."""
+    """The first step whose reduction and commit reach it: fetch this version or a later one."""
     keep: bool
     """The weights it holds are those of version `since`: nothing to fetch."""
 
@@ -242,7 +242,7 @@ class Fenced(Message):
 @message(68)
 @dataclass(frozen=True, slots=True)
 class Reduce(Message):
-    """Average the gradient sums of a stage; `generation` rises when a member was lost on the way."""
+    """Average the sums of a stage; `generation` rises when a member was lost on the way."""
 
     run: RunId
     step: Step
@@ -325,7 +325,7 @@ class Receipt(Message):
 @message(74)
 @dataclass(frozen=True, slots=True)
 class Shard(Message):
-    """Opens the exchange that carries one piece of a shard of the averaging: `Grant`, bytes, end."""
+    """Opens the exchange that carries one piece of a shard: `Grant`, bytes, end."""
 
     run: RunId
     step: Step

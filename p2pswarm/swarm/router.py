@@ -6,7 +6,7 @@ it. So a peer twice as fast is chosen twice as often, a near one looks faster th
 every sender finds its own weights without asking anybody.
 
 What is measured is the time between answers while a server is kept busy, and from grant to answer
-while it is not: throughput, not latency, so that a deep queue does not make a fast server look slow.
+while it is not: throughput, not latency, so a deep queue does not make a fast server look slow.
 A newcomer starts level with the least charged, as fast as the median of the others: it is tried at
 once, and not flooded.
 

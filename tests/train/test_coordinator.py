@@ -16,7 +16,8 @@ def test_a_calm_run_launches_every_microbatch_once():
 
     world.run()
 
-    assert world.ended is not None and not world.ended.failed
+    assert world.ended is not None
+    assert not world.ended.failed
     assert [d.step for d in world.done] == list(range(6))
     assert set(world.launched.values()) <= {1, 4}  # held-out numbers recur once an evaluation
     assert [e.version for e in world.evaluations] == [0, 2, 4, 6]

@@ -1,4 +1,4 @@
-"""The coordinator's rules one at a time, where the world of deaths and delays is too rough a tool."""
+"""The coordinator's rules one at a time, where the world of deaths is too rough a tool."""
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages import (

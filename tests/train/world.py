@@ -457,5 +457,6 @@ class World:
 
 
 def record_of(server: Server) -> MemberRecord:
-    assert server.life is not None and server.stage is not None
+    assert server.life is not None
+    assert server.stage is not None
     return MemberRecord(server.peer, "h:1", server.stage, server.life.incarnation, server.ready)
