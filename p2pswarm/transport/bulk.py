@@ -26,6 +26,8 @@ from p2pswarm.transport.rooms import CHUNK_BYTES_MAX, Rooms
 _HEADER = struct.Struct(">QQI")
 HEADER_BYTES = _HEADER.size + OVERHEAD_BYTES
 HEAD_BYTES = HEADER_BYTES + PREFIX_BYTES  # the payload's prefix comes along with the header
+SCRATCH_BYTES_MAX = HEADER_BYTES + CHUNK_BYTES_MAX + OVERHEAD_BYTES
+_NOTHING = memoryview(b"")
 LABEL = b"bulk"  # each direction of each connection has a key of its own
 
 
@@ -69,16 +71,15 @@ class BulkConnection:
         self._outbox = outbox
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
         self._sealer = Sealer(keys.send_key, keys.suite, LABEL)
-        self._scratch_in = memoryview(bytearray(CHUNK_BYTES_MAX + TAG_BYTES))
-        self._scratch_out = memoryview(bytearray(HEADER_BYTES + CHUNK_BYTES_MAX + OVERHEAD_BYTES))
+        self._scratch_in = self._scratch_out = _NOTHING  # they grow to what the road needs
         self._head = memoryview(bytearray(HEAD_BYTES))
         self._incoming: _Incoming | None = None
         self._outgoing: Chunk | None = None
         self._pace = Pace(CHUNK_BYTES_MAX)
         self._begun_s = 0.0
         self._unpaced_bytes = 0
+        self._released = released
         self.lost = lost
-        self.released = released
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -111,7 +112,8 @@ class BulkConnection:
         if chunk is None:
             return None
         self._outgoing, self._begun_s = chunk, now_s
-        out, length = self._scratch_out, len(chunk.data)
+        length = len(chunk.data)
+        out = self._scratch_out = _grown(self._scratch_out, HEADER_BYTES + length + OVERHEAD_BYTES)
         header = _HEADER.pack(chunk.job.transfer, chunk.start, length)
         self._sealer.seal_into(header, out, now_s)
         self._sealer.seal_into(chunk.data, out[HEADER_BYTES:], now_s)
@@ -125,6 +127,11 @@ class BulkConnection:
         self.sent_bytes += len(chunk.data)
         return self._outbox.sent(chunk)
 
+    def released(self) -> None:
+        """Nobody uses the buffers any more: do not wait for the garbage collector."""
+        self._scratch_in = self._scratch_out = _NOTHING
+        self._released()
+
     def _open_head(self) -> None:
         head = self._head
         if ciphertext_bytes(head[:PREFIX_BYTES]) != _HEADER.size + TAG_BYTES:
@@ -135,4 +142,12 @@ class BulkConnection:
         if ciphertext_bytes(prefix) != length + TAG_BYTES:
             raise BadChunk(f"a chunk of {length} bytes in a record of another length")
         target = self._rooms.claim(transfer, start, length)
+        self._scratch_in = _grown(self._scratch_in, length + TAG_BYTES)
         self._incoming = _Incoming(transfer, length, target, prefix)
+
+
+def _grown(scratch: memoryview, need: int) -> memoryview:
+    """A buffer of at least `need` bytes: this one, or a new one that will do for longer."""
+    if len(scratch) >= need:
+        return scratch
+    return memoryview(bytearray(min(2 * need, SCRATCH_BYTES_MAX)))
