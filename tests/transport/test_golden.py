@@ -1,0 +1,51 @@
+"""The bytes of version 1, pinned: a change here is a change of the protocol (docs/wire.md)."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+from p2pswarm.crypto.noise import Keys
+from p2pswarm.crypto.suite import Suite
+from p2pswarm.transport.bulk import BulkConnection, BulkKeys
+from p2pswarm.transport.connection import Connection
+from p2pswarm.transport.join import Join
+from p2pswarm.transport.outbox import Outbox
+from p2pswarm.transport.rooms import Rooms
+from p2pswarm.transport.session import Introduction
+from p2pswarm.wire.codec import encode
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "transport.json").read_text())
+EXPORTER, NONCE_I, NONCE_R = bytes(range(32)), bytes(range(16)), bytes(range(16, 32))
+SEND_KEY, RECEIVE_KEY = bytes(range(64, 96)), bytes(range(32))
+
+
+def test_an_introduction():
+    raw = encode(Introduction(NONCE_I, 4001, "203.0.113.7"))
+
+    assert raw.hex() == GOLDEN["introduction"]
+
+
+def test_a_join_its_answer_and_its_keys():
+    join = Join.make(EXPORTER, 3, NONCE_I)
+
+    assert join.raw.hex() == GOLDEN["join"]
+    assert join.answer(EXPORTER, NONCE_R).hex() == GOLDEN["answer"]
+    assert [key.hex() for key in join.keys(EXPORTER, NONCE_R)] == GOLDEN["bulk_keys"]
+
+
+def test_a_control_record_with_a_ping_and_an_opening():
+    keys = Keys(SEND_KEY, RECEIVE_KEY, Suite.AES_GCM)
+    connection = Connection(keys, dialled=True, now_s=0.0)
+    connection.mux.open(b"hello", ended=True, priority=1)
+    connection.mux.ping(b"12345678")
+
+    assert connection.data_to_send(0.0).hex() == GOLDEN["control_record"]
+
+
+def test_a_chunk():
+    outbox = Outbox(nullcontext(), 1 << 20)
+    outbox.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
+    keys = BulkKeys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
+    lane = BulkConnection(keys, Rooms(nullcontext()), outbox, print, print)
+
+    assert bytes(lane.next_out(0.0)).hex() == GOLDEN["chunk"]
