@@ -35,6 +35,7 @@ TORCH = {"stage", "train", "tensors/codecs", "roles"}  # where tensors are compu
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "uuid", "secrets"}
 LATE_IMPORTS = {"node.py"}  # takes up a role, and with it torch, only when it is asked to
 FILE_LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 6
+GUIDE_LINES_MAX = 200
 
 Functions = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[Path], Iterator[str]]
@@ -201,6 +202,19 @@ RULES: tuple[Rule, ...] = (
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_house_keeps_the_rule(rule):
     assert list(rule(PACKAGE)) == []
+
+
+def test_the_guide_names_places_that_exist():
+    """A newcomer who follows ARCHITECTURE.md never looks for something that has moved."""
+    root = PACKAGE.parent
+    text = (root / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([\w./]+(?:\.py|\.md|/))`", text)) - {"service.py"}
+
+    missing = [name for name in named if not ((PACKAGE / name).exists() or (root / name).exists())]
+
+    assert len(named) > 50
+    assert sorted(missing) == []
+    assert len(text.splitlines()) <= GUIDE_LINES_MAX
 
 
 BREACHES = [
