@@ -1,5 +1,6 @@
 """The lookup: it ends, it finds the closest, it never asks too much."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,22 @@ def test_a_failure_is_replaced_and_not_among_the_closest():
     lookup.answered(raw(30), [])
     assert lookup.finished
     assert numbers(lookup.closest(2)) == [20, 30]
+
+
+@pytest.mark.parametrize("silent", ["failed", "slow"])
+def test_it_is_over_as_soon_as_nobody_closer_is_waited_for(silent):
+    lookup = lookup_of(10, 20, 30)
+    lookup.asks(0.0)
+    lookup.answered(raw(20), [])
+    lookup.answered(raw(30), [])
+    assert not lookup.finished
+
+    if silent == "failed":
+        lookup.failed(raw(10))
+    else:
+        lookup.on_deadline(lookup.next_deadline_s())
+
+    assert lookup.finished
 
 
 def test_whoever_is_slow_is_passed_over():
