@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -28,6 +28,8 @@ TRAINER, BOOTSTRAP, FIRST_SERVER = 0, 1, 2
 """Which host of a site a node lives on."""
 NODE = (sys.executable, "-m", "p2pswarm.node")
 PLAIN = (sys.executable, str(ROOT / "bench" / "plain_training.py"))
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+"""Text that is wherever Python is."""
 LEAVE_S = 6.0  # a node promises 5
 T = TypeVar("T")
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")  # what /proc counts processor time in
@@ -71,8 +73,7 @@ class Run:
     codec: str = "bf16"
     """Of activations and gradients; sums travel raw."""
     weights: str = ""
-    data: Path = field(default_factory=lambda: Path(sysconfig.get_path("stdlib")))
-    """The Python library's own sources are on every machine."""
+    data: Path = STANDARD_LIBRARY
 
     @property
     def step_tokens(self) -> int:

@@ -1,0 +1,208 @@
+"""The swarm's final weights against those of a plain loop, with servers killed on the way.
+
+Two stages of two servers each, a trainer and a bootstrap node, every one a process through the
+real command line; a server is killed by SIGKILL in the middle of a step and another is started in
+its place. The plain loop trains on the same microbatches in one process. All is float64 and travels
+raw, so that rounding hides nothing: sums are only added in another order (1e-14 or so), while a
+microbatch that is lost or counted twice shows at 1e-3.
+
+A kill is due every `--kill-every` steps (0: once, halfway). It waits until both stages have two
+ready servers again, so a machine that starts a process slowly sees fewer of them.
+
+    python bench/exactness.py --kill-every 5 --json exactness.json
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from swarm_processes import (
+    STANDARD_LIBRARY,
+    Nodes,
+    Run,
+    RunFailed,
+    Site,
+    events,
+    first_match,
+    plain,
+    swarm,
+)
+from torch import Tensor
+
+from p2pswarm.progress.events import Ended, Event, PeerLine, Peers, Stepped, Tally
+
+STAGES, REPLICAS = 2, 2
+WANTED = 1e-9
+SERVE = '[serve]\nthreads = 1\ndevice = "cpu"\n'
+KINDS = {"F32": torch.float32, "F64": torch.float64}
+
+
+@dataclass(slots=True)
+class Killer:
+    """Who is to be killed when."""
+
+    nodes: Nodes
+    due: list[int]
+    """Steps after which a kill is due, in order."""
+    rng: random.Random
+    servers: dict[str, str]
+    """Short peer id -> name of the process."""
+    killed: list[int] = field(default_factory=list)
+    """The steps in which one died."""
+    peers: tuple[PeerLine, ...] = ()
+    step_s: float = 0.0
+    _ended_s: float = 0.0
+
+    def told(self, event: Event) -> None:
+        """Follow the run; kill and replace when it is time."""
+        if isinstance(event, Peers):
+            self.peers = event.peers
+        if not isinstance(event, Stepped):
+            return
+        self.step_s, self._ended_s = event.seconds - self._ended_s, event.seconds
+        if self.due and event.step >= self.due[0] and self._complete():
+            del self.due[0]
+            self._kill(event.step)
+
+    def _complete(self) -> bool:
+        """Whether every stage has all its servers ready."""
+        counts = [sum(p.ready and p.stage == stage for p in self.peers) for stage in range(STAGES)]
+        return min(counts) >= REPLICAS
+
+    def _kill(self, step: int) -> None:
+        stage = len(self.killed) % STAGES
+        victim = self.rng.choice([p.peer for p in self.peers if p.stage == stage])
+        time.sleep(self.rng.uniform(0.0, 0.8 * self.step_s))  # anywhere in the next step
+        print(f"  step {step + 1}: SIGKILL to {self.servers[victim]} of stage {stage}", flush=True)
+        self.nodes.kill(self.servers[victim])
+        self.peers = tuple(p for p in self.peers if p.peer != victim)
+        self.killed.append(step + 1)
+        self.servers |= [introduced(self.nodes, self.nodes.start_server(SERVE))]
+
+
+def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
+    """A server's short id and its process."""
+    return first_match(nodes.lines(name), r"peer (\S+) at"), name
+
+
+def train(run: Run, options: argparse.Namespace) -> tuple[list[int], Tally]:
+    """The swarm's run; when servers were killed, and what the trainer counted."""
+    servers = [SERVE] * (STAGES * REPLICAS)
+    with swarm(Site(), run, servers, options.patience_s) as nodes:
+        names = dict(introduced(nodes, f"server {number}") for number in range(len(servers)))
+        every = options.kill_every
+        due = list(range(every, run.steps - 1, every)) if every else [run.steps // 2]
+        killer = Killer(nodes, due, random.Random(options.seed), names)
+        ended: Ended | None = None
+        for event in events(nodes.lines("trainer")):  # to its end: it has written the weights then
+            killer.told(event)
+            if isinstance(event, Ended):
+                ended = event
+        if ended is None:
+            raise RunFailed("the trainer left without a word")
+    return killer.killed, ended.tally
+
+
+def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> None:
+    """The same in one process."""
+    with plain(run, ["--weights", str(weights)], options.patience_s) as nodes:
+        for _ in nodes.lines("plain"):
+            pass
+
+
+def tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """What a safetensors file holds."""
+    data = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    for name, about in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            start, end = (begin + offset for offset in about["data_offsets"])
+            values = torch.frombuffer(memoryview(data)[start:end], dtype=KINDS[about["dtype"]])
+            yield name, values.view(about["shape"])
+
+
+def compare(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[float, float, str]:
+    """Relative difference of all parameters, the largest of one number, and whose that is."""
+    if {n: t.shape for n, t in ours.items()} != {n: t.shape for n, t in theirs.items()}:
+        raise RunFailed("the two hold different parameters")
+    away = {name: (ours[name] - theirs[name]).abs() for name in ours}
+    square = sum(x.square().sum().item() for x in away.values())
+    whole = sum(x.square().sum().item() for x in theirs.values())
+    name = max(away, key=lambda each: away[each].max().item())
+    return (square / whole) ** 0.5, away[name].max().item(), name
+
+
+def main() -> int:
+    """Train twice, compare, print, write."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = (Path(folder) / f"{kind}.safetensors" for kind in ("swarm", "plain"))
+        run = Run(
+            name="exactness",
+            steps=options.steps,
+            stages=STAGES,
+            min_replicas=REPLICAS,
+            d_model=options.d_model,
+            layers=options.layers,
+            heads=2,
+            sequence_length=options.sequence_length,
+            microbatches=options.microbatches,
+            rows=options.rows,
+            dtype="float64",
+            codec="raw",
+            weights=str(ours),
+            data=options.data,
+        )
+        try:
+            killed, tally = train(run, options)
+            train_plainly(run, theirs, options)
+            relative, largest, name = compare(dict(tensors(ours)), dict(tensors(theirs)))
+        except RunFailed as error:
+            print(f"error: {error}")
+            return 1
+    table = Table("steps", "killed in step", "microbatches", "sent again", box=None)
+    shown = ", ".join(map(str, killed))
+    table.add_row(str(run.steps), shown, str(tally.counted), str(tally.replayed))
+    Console().print(table)
+    print(f"relative difference of all parameters {relative:.3g}")
+    print(f"largest of a single number {largest:.3g}, in {name}")
+    if options.json:
+        figures = {
+            "relative": relative,
+            "largest": largest,
+            "steps": run.steps,
+            "kills": len(killed),
+            "killed_in_steps": killed,
+            "microbatches": {"counted": tally.counted, "replayed": tally.replayed},
+        }
+        options.json.write_text(json.dumps(figures) + "\n")
+    return 0 if relative <= WANTED else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
+    parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
+    parser.add_argument("--d-model", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--sequence-length", type=int, default=64)
+    parser.add_argument("--microbatches", type=int, default=24, help="a step")
+    parser.add_argument("--rows", type=int, default=4, help="of a microbatch")
+    parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
+    parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

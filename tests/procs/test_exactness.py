@@ -1,0 +1,33 @@
+"""Real processes, one killed on the way: the weights are those of one loop in one process."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench" / "exactness.py"
+MINIATURE = (
+    *("--steps", "6", "--microbatches", "6", "--rows", "2"),
+    *("--d-model", "16", "--layers", "2", "--sequence-length", "16"),
+)
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path):
+    text = tmp_path / "text"
+    text.write_bytes(random.Random(1).randbytes(20_000).replace(b"\0", b" "))
+    told = tmp_path / "told.json"
+    files = ("--data", text, "--json", told)
+
+    made = subprocess.run(
+        [sys.executable, BENCH, *MINIATURE, *files], capture_output=True, text=True, check=False
+    )
+
+    assert made.returncode == 0, made.stdout + made.stderr
+    figures = json.loads(told.read_text())
+    assert figures["kills"] == 1
+    assert figures["relative"] <= 1e-9
+    assert figures["microbatches"]["counted"] == 36
