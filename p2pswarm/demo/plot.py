@@ -14,6 +14,7 @@ from p2pswarm.progress.story import Story
 INK, FAINT = "#222222", "#bbbbbb"
 TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
 SIZE_INCHES = (8.0, 5.4)
+LOSS_TOP = 2.5  # times the last held-out loss: the first steps' fall would flatten the rest
 SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
 
 
@@ -49,6 +50,7 @@ def _losses(axes: Axes, story: Story) -> None:
     )
     if points:
         last = points[-1]
+        axes.set_ylim(top=min(axes.get_ylim()[1], last.nats_per_byte * LOSS_TOP))
         axes.annotate(
             f"{last.nats_per_byte:.2f}",
             (last.seconds, last.nats_per_byte),
