@@ -95,6 +95,25 @@ def test_too_large_records_are_refused():
     assert offer(a_store(), large, long) == [Verdict.TOO_LARGE] * 2
 
 
+def test_the_largest_records_are_kept():
+    assert offer(a_store(), record(b"v" * 4096, subkey=b"s" * 64)) == [Verdict.KEPT]
+
+
+def test_verdicts_are_numbers_on_the_wire():
+    assert [verdict.name for verdict in sorted(Verdict)] == [
+        "KEPT",
+        "SAME",
+        "OLDER",
+        "EXPIRED",
+        "FUTURE",
+        "FORGED",
+        "TOO_LARGE",
+        "QUOTA",
+        "FULL",
+    ]
+    assert sorted(Verdict) == list(range(9))
+
+
 def test_forged_records_are_refused():
     forged = replace(record(), value=b"forged")
 
@@ -172,6 +191,26 @@ def test_renewing_for_ever_takes_no_memory():
 
     assert len(store._ends) <= ENDS_SPARE + 2
     assert store.expire(NOW_MS + 60_000) == 1
+
+
+def test_records_expire_in_time_after_others_were_renewed_often():
+    """Of 100 that end one second after another, half are gone after half the time."""
+    store = a_store()
+    for i in reversed(range(100)):
+        offer(store, record(subkey=bytes([i]), ttl_ms=1_000 * (i + 1)))
+    for seq in range(3 * ENDS_SPARE):
+        store.offer(replace(record(subkey=b"busy"), seq=seq), ALICE.peer_id, NOW_MS)
+
+    assert store.expire(NOW_MS + 50_000) == 50
+
+
+def test_what_has_expired_is_charged_to_nobody():
+    one = record(b"v" * 1000, ttl_ms=1_000)
+    store = a_store(bytes_per_publisher=one.size_bytes)
+    offer(store, one)
+    store.expire(NOW_MS + 1_000)
+
+    assert offer(store, record(b"v" * 1000, key=key_at(1))) == [Verdict.KEPT]
 
 
 def test_a_publisher_has_a_quota_of_records():
