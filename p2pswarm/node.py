@@ -31,7 +31,7 @@ from p2pswarm.roles.ground import Ground, ground
 from p2pswarm.roles.outlet import write_line as say
 from p2pswarm.settings import load
 
-SWITCH_S = 0.0005  # Python gives threads turns of 5 ms: bulk beside a busy one ran at 0.41, not 1 GB/s
+SWITCH_S = 0.0005  # with turns of 5 ms, bulk beside a busy Python thread ran at 0.41, not 1 GB/s
 LEAVE_S = 4.5  # to drain and say goodbye; together with the rest it stays below 5 s
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 FAILED, UNUSABLE = 1, 2
