@@ -48,7 +48,6 @@ class Ticket:
 
     push: Push
     sender: bytes
-    admitted_s: float
     work: Work
 
     @property
@@ -102,7 +101,8 @@ class Desk:
         """(step, microbatch) -> attempts up to this one are over."""
         self._coming: list[Ticket] = []
         """Granted, their bytes on the way."""
-        self._queue: list[Ticket] = []
+        self._queue: dict[Ticket, float] = {}
+        """With the time when their bytes were here."""
         self._in_hand: Ticket | None = None
         self._held: dict[Key, Held] = {}
         self._service_s: float | None = None
@@ -130,14 +130,14 @@ class Desk:
         """Whether the gradient of a forward will come back here."""
         return any(stage <= self.stage for stage in ticket.push.counting)
 
-    def admit(self, push: Push, sender: bytes, now_s: float) -> Ticket:
+    def admit(self, push: Push, sender: bytes) -> Ticket:
         """Take a push on, or raise why not; then its bytes may come."""
         work = Work(push.work)
         if push.stage != self.stage or push.incarnation != self.incarnation:
             raise NotServing(f"stage {push.stage} of incarnation {push.incarnation} is not here")
         if self.version is None or not self.version <= push.step <= self.version + 1:
             raise NotServing(f"step {push.step}: the weights here are of version {self.version}")
-        ticket = Ticket(push, sender, now_s, work)
+        ticket = Ticket(push, sender, work)
         self._refuse_fenced(ticket)
         if any(_same(ticket, other) for other in (*self._all(), self._in_hand)):
             raise NotServing(f"microbatch {push.microbatch} is here already")
@@ -147,12 +147,12 @@ class Desk:
         self._coming.append(ticket)
         return ticket
 
-    def arrived(self, ticket: Ticket) -> None:
+    def arrived(self, ticket: Ticket, now_s: float) -> None:
         """Its bytes are here: queue it. NotServing if it was given up meanwhile."""
         if ticket not in self._coming:
             raise NotServing(f"microbatch {ticket.push.microbatch} was given up")
         self._coming.remove(ticket)
-        self._queue.append(ticket)
+        self._queue[ticket] = now_s
 
     def withdraw(self, ticket: Ticket) -> None:
         """Its bytes will not come."""
@@ -165,9 +165,8 @@ class Desk:
         if self._in_hand is not None or not ready:
             return None
         ticket = min(ready, key=lambda t: RANK[t.work])  # the first come of the best rank
-        self._queue.remove(ticket)
         self._in_hand = ticket
-        self._period.waits_s.append(now_s - ticket.admitted_s)
+        self._period.waits_s.append(now_s - self._queue.pop(ticket))
         return ticket
 
     def done(self, ticket: Ticket, compute_s: float, *, counted: bool) -> bool:
@@ -314,7 +313,7 @@ class Desk:
 
     def _drop(self, tickets: list[Ticket], keys: list[Key]) -> Dropped:
         self._coming = [t for t in self._coming if t not in tickets]
-        self._queue = [t for t in self._queue if t not in tickets]
+        self._queue = {t: at_s for t, at_s in self._queue.items() if t not in tickets}
         for key in keys:
             self._held.pop(key, None)
         return Dropped(tuple(tickets), tuple(keys))

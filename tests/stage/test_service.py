@@ -90,6 +90,58 @@ def test_two_stages_train_what_a_plain_loop_trains():
     assert_equal(virtual(main), plain_after(3).flat.parameters)
 
 
+@pytest.mark.parametrize("codec", ["raw", "planes-zstd"])
+def test_activations_too_large_for_a_message_train_the_same(codec):
+    model = dataclasses.replace(CONFIG.model, d_model=64, sequence_length=48)
+    codecs = dataclasses.replace(CONFIG.codecs, activation=codec, gradient=codec)
+    config = dataclasses.replace(CONFIG, stages=3, model=model, codecs=codecs)
+
+    async def main():
+        async with rig(config) as r:
+            for number in range(2, 7):
+                r.serve(number)
+            await r.trainer.until_ready(5)
+            for _ in range(2):
+                await r.trainer.whole_step()
+            return weights_of(r)
+
+    assert_equal(virtual(main), plain_after(2, config).flat.parameters)
+
+
+def test_room_is_asked_for_while_a_microbatch_is_computed():
+    model = dataclasses.replace(CONFIG.model, d_model=64, sequence_length=48)
+    config = dataclasses.replace(CONFIG, model=model)
+
+    async def main():
+        async with rig(config) as r:
+            gate = Gate()
+            r.serve(2, compute=gate)
+            await r.trainer.until_ready(1)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            (first,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(1)
+            for number in range(3):  # two to learn the size from
+                await r.trainer.push(first, number)
+                await r.trainer.until(lambda n=number: len(r.trainer.holders(n)) == 2)
+            gate.open.clear()
+            pushing = asyncio.ensure_future(r.trainer.push(first, 3))
+            await gate.waiting.wait()
+            await r.trainer.until(lambda: [n for n in first.notes if isinstance(n, Handed)][3:])
+            assert not pushing.done()
+            assert await r.trainer.fence(last, 3, 0) == ()
+            gate.open.set()
+            await pushing
+            await r.trainer.until(lambda: r.trainer.notes(Undelivered))
+            await r.trainer.fence(first, 3, 0)
+            await r.trainer.push(first, 3, attempt=1)
+            await r.trainer.until(lambda: len(r.trainer.holders(3)) == 2)
+            await r.trainer.reduce()
+            await r.trainer.commit()
+            return weights_of(r)
+
+    assert_equal(virtual(main), plain_after(1, config).flat.parameters)
+
+
 def test_one_stage_alone_trains_what_a_plain_loop_trains():
     config = dataclasses.replace(CONFIG, stages=1)
 

@@ -39,6 +39,7 @@ class _Job:
     """The bytes of a ticket, and the sender's task that waits for its receipt."""
 
     inputs: list[Tensor]
+    arrived_s: float
     waiting: asyncio.Future[Receipt]
 
 
@@ -56,15 +57,15 @@ class Intake:
         """One exchange with a sender: grant, bytes, compute, receipt."""
         desk, loop = self._life.desk, asyncio.get_running_loop()
         self._require_neighbour(exchange.peer.raw, push)
-        ticket = desk.admit(push, exchange.peer.raw, loop.time())
+        ticket = desk.admit(push, exchange.peer.raw)
         try:
             async with self._life.setting.tensors.accept(exchange, push.tensors) as coming:
                 await exchange.send(coming.grant)
                 inputs = await coming.tensors()
-            desk.arrived(ticket)
+            desk.arrived(ticket, loop.time())
         finally:
             desk.withdraw(ticket)
-        job = self._jobs[ticket] = _Job(inputs, loop.create_future())
+        job = self._jobs[ticket] = _Job(inputs, loop.time(), loop.create_future())
         self.wake()
         await exchange.send(await job.waiting)
 
@@ -124,24 +125,40 @@ class Intake:
     async def _compute(self, ticket: Ticket, job: _Job) -> None:
         desk, loop = self._life.desk, asyncio.get_running_loop()
         duty, started_s = desk.duty(ticket), loop.time()
-        forward = desk.held_from(ticket.key) if ticket.work is Work.BACKWARD else ticket
-        assert forward is not None, "a backward is admitted only while its forward is held"
+        leaving = self._way_out(ticket, job.inputs, duty)
         try:
             made = await self._life.setting.compute(lambda: self._call(ticket, job.inputs, duty))
         except SwarmError as error:
             desk.failed(ticket, loop.time() - started_s)
             self._undelivered(ticket, str(error))
+            made = None
         else:
             counted = duty.counting and (ticket.work is Work.BACKWARD or isinstance(made, Finish))
             if desk.done(ticket, loop.time() - started_s, counted=counted):
-                self._pass_on(ticket, forward, job.inputs, made, counted=counted)
-            elif ticket.work is Work.FORWARD:
+                self._tell(ticket, made, counted=counted)
+            else:
+                made = None
                 await self._life.setting.compute(
                     lambda: self._life.engine.stage.drop((ticket.key,))
                 )
+        _send_off(leaving, made.gradient_BTD if isinstance(made, Finish) else made)
         if not job.waiting.done():
-            queue_s = started_s - ticket.admitted_s
+            queue_s = started_s - job.arrived_s
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
+
+    def _way_out(
+        self, ticket: Ticket, inputs: list[Tensor], duty: Duty
+    ) -> asyncio.Future[Tensor] | None:
+        """Where the result of a ticket will leave, if it is to."""
+        desk = self._life.desk
+        if ticket.work is Work.BACKWARD:
+            forward = desk.held_from(ticket.key)
+            assert forward is not None, "a backward is admitted only while its forward is held"
+            return self._courier.back(forward) if duty.returning else None
+        if not desk.last:
+            return self._courier.onward(ticket, inputs[0])
+        training = ticket.work is Work.FORWARD
+        return self._courier.back(ticket) if training and duty.returning else None
 
     def _call(
         self, ticket: Ticket, inputs: list[Tensor], duty: Duty
@@ -159,29 +176,15 @@ class Intake:
             return stage.forward(ticket.key, tokens, x)
         return stage.evaluate(tokens, x)
 
-    def _pass_on(
-        self,
-        ticket: Ticket,
-        forward: Ticket,
-        inputs: list[Tensor],
-        made: Tensor | Finish | float | None,
-        *,
-        counted: bool,
-    ) -> None:
+    def _tell(self, ticket: Ticket, made: Tensor | Finish | float | None, *, counted: bool) -> None:
+        """What the trainer is to know of a result."""
         push, note = ticket.push, self._life.note
         if isinstance(made, float):
             note(Evaluated(push.step, push.microbatch, made))
         elif isinstance(made, Finish):
             note(Counted(push.step, push.microbatch, push.attempt, counted, made.loss))
-            if made.gradient_BTD is not None:
-                self._courier.back(ticket, made.gradient_BTD)
         elif ticket.work is Work.BACKWARD:
             note(Counted(push.step, push.microbatch, push.attempt, counted, None))
-            if made is not None:
-                self._courier.back(forward, made)
-        else:
-            assert made is not None, "only a backward may have nothing to pass on"
-            self._courier.onward(ticket, inputs[0], made)
 
     def _require_neighbour(self, sender: bytes, push: Push) -> None:
         """Refuse pushes from anybody but the trainer and the stage next to ours."""
@@ -211,3 +214,13 @@ class Intake:
 
 def _mean(values_s: list[float]) -> float:
     return sum(values_s) / len(values_s) if values_s else 0.0
+
+
+def _send_off(leaving: asyncio.Future[Tensor] | None, made: Tensor | float | None) -> None:
+    """Give the courier what it waits for, or tell it that nothing comes."""
+    if leaving is None or leaving.done():
+        return
+    if isinstance(made, Tensor):
+        leaving.set_result(made)
+    else:
+        leaving.cancel()
