@@ -9,7 +9,7 @@ from p2pswarm.transport.session import Introduction, read_introduction
 from p2pswarm.wire.codec import Message, encode, message
 
 
-@message(61401)
+@message(61471)
 @dataclass(frozen=True, slots=True)
 class Other(Message):
     number: int
