@@ -1,0 +1,62 @@
+"""Who and where: peer ids, distances, addresses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.ids import Address, PeerId
+
+raw_ids = st.binary(min_size=32, max_size=32)
+
+
+@given(raw_ids)
+def test_an_id_reads_what_it_printed(raw: bytes):
+    peer = PeerId(raw)
+
+    assert PeerId.parse(str(peer)) == peer
+    assert str(peer).startswith(peer.short)
+
+
+@given(raw_ids, raw_ids, raw_ids)
+def test_distance_is_a_metric(a: bytes, b: bytes, c: bytes):
+    assert PeerId(a).distance(a) == 0
+    assert PeerId(a).distance(b) == PeerId(b).distance(a)
+    assert PeerId(a).distance(c) <= PeerId(a).distance(b) + PeerId(b).distance(c)
+
+
+def test_an_id_is_the_keys_own_and_nobody_elses():
+    assert PeerId.of_key(b"k" * 32) == PeerId.of_key(b"k" * 32)
+    assert PeerId.of_key(b"k" * 32) != PeerId.of_key(b"l" * 32)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "!" * 52, "a" * 60])
+def test_text_that_is_no_id_is_refused_with_the_text(text: str):
+    with pytest.raises(ValueError, match="peer id"):
+        PeerId.parse(text)
+
+
+def test_an_id_has_32_bytes():
+    with pytest.raises(ValueError, match="not 31"):
+        PeerId(bytes(31))
+
+
+@pytest.mark.parametrize("text", ["203.0.113.7:4000", "example.org:1", "[::1]:65535"])
+def test_an_address_reads_what_it_printed(text: str):
+    assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("example.org", "HOST:PORT"),
+        ("example.org:", "HOST:PORT"),
+        ("example.org:x", "HOST:PORT"),
+        ("example.org:65536", "0..65535"),
+        (":4000", "not a host"),
+        ("two words:4000", "not a host"),
+        ("::1:4000", "brackets"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_remedy(text: str, complaint: str):
+    with pytest.raises(ValueError, match=complaint):
+        Address.parse(text)
