@@ -470,3 +470,48 @@ def test_after_the_end_nothing_is_asked_for():
     play.serve("b")
 
     assert play.seen(act.Launch) == []
+
+
+def test_the_word_of_one_who_is_gone_settles_nothing():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.stuck(0)
+    play.coordinator.lost(ann, "gone", play.now_s)
+    play.coordinator.lost(ann, "gone", play.now_s)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.seen(object)
+
+    play.coordinator.fenced(bob, (), play.now_s)
+    play.wait(5.0)
+
+    assert [(x.microbatch, x.attempt) for x in play.seen(act.Launch)] == [(0, 1)]
+
+
+def test_a_step_that_is_whole_waits_for_a_stage_that_has_nobody():
+    """Its only server left with an empty ledger; the weights may still come back."""
+    config = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=1, evaluate_every=0))
+    play = Play(config)
+    ann, bob, cid = play.serve("a"), play.serve("b"), play.serve("c")
+    play.count(ann, 0)
+    play.coordinator.lost(cid, "gone", play.now_s)
+    play.count(bob, 0)
+
+    assert len(play.seen(act.SendReduce)) == 2
+
+
+def test_a_held_out_batch_may_answer_while_it_is_fenced():
+    config = RunConfig(
+        stages=1,
+        steps=1,
+        batch=BatchConfig(microbatches=1, evaluate_every=1, evaluate_microbatches=1),
+    )
+    play = Play(config)
+    ann = play.serve("a")
+    held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
+    play.stuck(held_out)
+    play.coordinator.evaluated(Evaluated(0, held_out, 3.5), play.now_s)
+
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.wait(5.0)
+
+    assert play.seen(act.Launch) == []
