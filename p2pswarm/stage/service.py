@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 LOAD_EVERY_S = 1.0
 JOIN_S = 300.0  # for the first word of the trainer: it may park us until a step has closed
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 5.0
+STEADY_S = 10.0  # a life this long was a good one: the next is tried for at once
 NOTES_MAX = 100_000  # a trainer that reads nothing for so long does not train
 LEAVE_S = 3.0  # Ctrl-C has 5 s; the step's end saves the others a replay
 DONOR_WAIT_S = 0.1  # between two looks for somebody who has the weights
@@ -112,7 +113,7 @@ class StageServer:
         loop = asyncio.get_running_loop()
         wait_s, last_s = REJOIN_FIRST_S, loop.time()
         while True:
-            lives = self._lives
+            lives, began_s = self._lives, loop.time()
             try:
                 return await self._live()
             except (RunEnded, Unusable):
@@ -120,7 +121,9 @@ class StageServer:
             except SwarmError as error:
                 now_s = loop.time()
                 if self._lives > lives:  # the time counts from the end of a life
-                    wait_s, last_s = REJOIN_FIRST_S, now_s
+                    last_s = now_s
+                if now_s - began_s > STEADY_S:
+                    wait_s = REJOIN_FIRST_S
                 log.warning("out of the run: %s", error)
                 if now_s - last_s >= self._setting.rejoin_s:
                     name = self._setting.trainer.address
@@ -173,6 +176,9 @@ class StageServer:
         setting = self._setting
         replica = self._replica
         if replica is None or replica.stage != assigned.stage:
+            self._replica = self._donor = (
+                None  # another stage's memory goes before this one's comes
+            )
             engine = await setting.compute(lambda: setting.make_engine(assigned.stage))
             replica = self._replica = Replica(assigned.stage, engine, setting.compute)
             self._donor = Donor(replica.snapshot)

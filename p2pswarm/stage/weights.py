@@ -100,7 +100,11 @@ class TorchWeights:
 
     def snapshot(self) -> memoryview:
         """Weights, first and second moments, one after another."""
-        return host_bytes(torch.cat(self._flat.state()))
+        state = self._flat.state()
+        copy_N = torch.empty(len(state) * self._flat.length, dtype=state[0].dtype)
+        for place_N, x_N in zip(copy_N.chunk(len(state)), state, strict=True):
+            place_N.copy_(x_N)  # a GPU has no room to spare for all of it
+        return host_bytes(copy_N)
 
     def install(self, snapshot: memoryview) -> bytes:
         """Overwrite weights and moments; the sum is emptied."""

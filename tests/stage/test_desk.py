@@ -315,6 +315,13 @@ def test_the_ledger_is_written_bit_by_bit():
     assert one.bitmap == b"\x09"
 
 
+def test_the_ledger_starts_at_the_steps_first_microbatch():
+    one = desk(version=3)
+    count(one, 3 * B + 2)
+
+    assert one.bitmap == b"\x04"
+
+
 def test_what_cannot_be_computed_is_not_held_or_counted():
     one = desk()
     forwarded(one)
@@ -457,6 +464,7 @@ def test_a_new_step_begins_with_an_empty_ledger_and_nothing_held():
 
     assert dropped.tickets == (old,)
     assert dropped.keys == ((0, 0),)
+    assert one.held_from((0, 0)) is None
     assert one.bitmap == b"\0"
     assert one.take(0.0) is new
 
