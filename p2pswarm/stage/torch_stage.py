@@ -186,4 +186,4 @@ def _require_finite(tensors: Sequence[Tensor], what: str) -> None:
     flats = [x.reshape(-1) for x in tensors]
     total = torch.stack([torch.dot(x, x) for x in flats]).sum()  # on a GPU, one wait for all
     if not math.isfinite(total.item()):
-        raise Refused(f"{what} is not finite")
+        raise Refused(f"{what} is not finite: lower the learning rate or look at the text")
