@@ -63,12 +63,12 @@ class TorchStage:
         if size_bytes is None:
             y_BTD, size_bytes = self._measured(kept)
             self._graph_bytes[tokens_BS.shape] = size_bytes
-        elif self._kept_bytes + size_bytes <= self._keep_bytes:
-            y_BTD = self._run(kept.tokens_BS, kept.x_BTD)
+            fits = self._kept_bytes + size_bytes <= self._keep_bytes
         else:
-            with torch.no_grad():
+            fits = self._kept_bytes + size_bytes <= self._keep_bytes
+            with torch.set_grad_enabled(fits):
                 y_BTD = self._run(kept.tokens_BS, kept.x_BTD)
-        if y_BTD.requires_grad and self._kept_bytes + size_bytes <= self._keep_bytes:
+        if fits:
             kept.y_BTD, kept.graph_bytes = y_BTD, size_bytes
             self._kept_bytes += size_bytes
         self._kept[key] = kept

@@ -44,6 +44,17 @@ def test_the_blocks_parameters_are_views_of_one_buffer():
     assert all(s.start % ALIGN == 0 for s in flat.segments)
 
 
+def test_drawing_starts_everything_over():
+    run, flat = made()
+    first = flat.digest()
+    AdamW(run.optimizer, flat).step(noise(flat, 1), Update(1, 1.0, 1e-2))
+    flat.sum_N.fill_(1.0)
+    flat.draw()
+
+    assert flat.digest() == first
+    assert not (flat.exp_avg_N.any() or flat.exp_avg_sq_N.any() or flat.sum_N.any())
+
+
 def test_memory_is_seen_without_a_copy():
     _, flat = made()
     view = host_bytes(flat.params_N)
