@@ -52,7 +52,7 @@ def test_drawing_starts_everything_over():
     flat.draw()
 
     assert flat.digest() == first
-    assert not (flat.exp_avg_N.any() or flat.exp_avg_sq_N.any() or flat.sum_N.any())
+    assert not any(x.any() for x in (flat.exp_avg_N, flat.exp_avg_sq_N, flat.sum_N))
 
 
 def test_memory_is_seen_without_a_copy():
