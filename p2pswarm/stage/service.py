@@ -88,6 +88,8 @@ class StageServer:
         self._replica: Replica | None = None
         self._donor: Donor | None = None
         self._parts: _Parts | None = None
+        self._laid_out = asyncio.Event()
+        self._laid_out.set()
         self._lives = 0
         self._leaving = asyncio.Event()
         rpc = setting.rpc
@@ -163,6 +165,7 @@ class StageServer:
             if not isinstance(first, Assigned):
                 raise LinkLost(f"the trainer answered {type(first).__name__}")
             self._lives += 1
+            self._laid_out.clear()
             try:
                 await self._serve(exchange, first)
             except BaseExceptionGroup as group:
@@ -170,6 +173,8 @@ class StageServer:
                 if isinstance(error, _Over):
                     return str(error)
                 raise error from None
+            finally:
+                self._laid_out.set()
         raise AssertionError("a life ends with an exception")
 
     async def _serve(self, exchange: Exchange, assigned: Assigned) -> None:
@@ -205,6 +210,7 @@ class StageServer:
                 setting.rpc, setting.tensors, setting.compute, lambda peer: _find(life, peer), tasks
             )
             parts = self._parts = _Parts(life, intake, averaging, outbox, told)
+            self._laid_out.set()
             try:
                 await replica.begin(assigned.since, keep=assigned.keep)
                 tasks.create_task(self._listen(exchange, parts))
@@ -288,6 +294,7 @@ class StageServer:
         await self._serving(push.run).intake.push(exchange, push)
 
     async def _shard(self, exchange: Exchange, shard: Shard) -> None:
+        await self._laid_out.wait()  # the reduction that it belongs to does, too
         await self._serving(shard.run).averaging.shard(exchange, shard)
 
     async def _fetch_state(self, exchange: Exchange, request: FetchState) -> None:
@@ -297,10 +304,10 @@ class StageServer:
         await self._donor.serve(exchange, request)
 
     async def _fence(self, peer: object, fence: Fence) -> Message:
-        return await self._ordered(peer, fence.run).intake.fence(fence)
+        return await (await self._ordered(peer, fence.run)).intake.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
-        parts, replica = self._ordered(peer, order.run), self._replica
+        parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a life has weights or room for them"
         me = self._setting.rpc.contact.peer
         assert me is not None, "we know our own id"
@@ -313,7 +320,7 @@ class StageServer:
         return Reduced(outcome.digest, outcome.squared_norm)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
-        parts, replica = self._ordered(peer, order.run), self._replica
+        parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a life has weights or room for them"
         parts.life.desk.check_commit(order)
         if not await replica.commit(order):
@@ -326,11 +333,16 @@ class StageServer:
                 parts.life.note(Ready(replica.version, replica.digest))
         return Committed(replica.version, replica.digest)
 
-    def _ordered(self, peer: object, run_id: bytes) -> _Parts:
-        """As `_serving`, for what only the trainer may ask."""
+    async def _ordered(self, peer: object, run_id: bytes) -> _Parts:
+        """As `_serving`, for what only the trainer may ask.
+
+        An order that overtakes the making of our memory waits: a newcomer that missed a reduction
+        would have to begin anew.
+        """
         trainer = self._setting.trainer.peer
         if trainer is not None and peer != trainer:
             raise Refused("only the trainer may ask this")
+        await self._laid_out.wait()
         return self._serving(run_id)
 
 

@@ -189,14 +189,6 @@ class Load(Message):
     """Backward passes whose graph had to be made again for want of memory."""
 
 
-@message(62)
-@dataclass(frozen=True, slots=True)
-class Void(Message):
-    """This server's gradient sum is spoilt (a backward failed half way): count nothing of it."""
-
-    reason: Reason
-
-
 @message(63)
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):

@@ -33,7 +33,6 @@ from p2pswarm.swarm.messages import (
     Load,
     Ready,
     Undelivered,
-    Void,
 )
 from p2pswarm.swarm.view import Life, contact
 from p2pswarm.train import actions as act
@@ -213,8 +212,6 @@ class Trainer:
             case Load():
                 if member := coordinator.members.alive(by):
                     self._setting.report(act.Loaded(by, member.stage, note))
-            case Void():
-                coordinator.lost(by, f"its sum is void: {note.reason}", now_s)
             case _:
                 raise BadMessage(f"a {type(note).__name__} where a note is due")
         self._pump()

@@ -615,3 +615,31 @@ def test_fences_of_a_former_life_are_refused():
                 await r.trainer.call(first, order)
 
     virtual(main)
+
+
+def test_a_reduction_that_overtakes_the_making_of_a_newcomers_memory_is_not_missed():
+    """A large stage takes long to lay out, and steps do not wait for it."""
+
+    async def main():
+        config = dataclasses.replace(CONFIG, stages=1)
+        async with rig(config) as it:
+            it.serve(2)
+            await it.trainer.until_ready(1)
+            gate = Gate()
+            gate.open.clear()
+            newcomer = it.serve(3, compute=gate)
+            await gate.waiting.wait()
+
+            await it.trainer.step_pushes()
+            answers = asyncio.create_task(it.trainer.reduce())
+            await asyncio.sleep(5.0)
+            gate.open.set()
+            await answers
+            await it.trainer.commit()
+            await it.trainer.until_ready(2)
+
+            assert newcomer.version == 1
+            assert len(it.digests(0)) == 1
+            assert len(it.trainer.joins) == 2
+
+    virtual(main)
