@@ -52,17 +52,26 @@ class Job:
 
 
 class Flight:
-    """All jobs of one step."""
+    """All jobs of one step.
+
+    Every note about a microbatch asks what is late and what may go. So the jobs that were launched
+    and are not done are kept apart: they are few, however large the batch.
+    """
 
     def __init__(self, jobs: list[Job], runs_s: deque[float]) -> None:
         self._jobs = {job.microbatch: job for job in jobs}
+        self._fresh = deque(jobs)
+        """Never launched."""
+        self._begun: dict[int, Job] = {}
+        """Launched, and not done."""
+        self._undone = len(jobs)
         self._runs_s = runs_s  # shared from step to step
         self._deadline_s = _deadline_s(runs_s)
 
     @property
     def finished(self) -> bool:
         """Whether every job is done."""
-        return all(job.phase is Phase.DONE for job in self._jobs.values())
+        return not self._undone
 
     def job(self, microbatch: int) -> Job | None:
         """The job of a microbatch, if it is of this step."""
@@ -76,53 +85,69 @@ class Flight:
 
     def launch(self, window: int, now_s: float) -> Job | None:
         """Start the next attempt of the first job that may go, within the window."""
-        if sum(j.phase is Phase.RUNNING for j in self._jobs.values()) >= window:
+        if sum(job.phase is Phase.RUNNING for job in self._begun.values()) >= window:
             return None
-        for job in self._jobs.values():
-            if job.phase is Phase.WAITING and job.not_before_s <= now_s:
-                job.phase, job.launched_s, job.path = Phase.RUNNING, now_s, []
-                job.attempt += 1
-                return job
-        return None
+        again = (
+            job
+            for job in self._begun.values()
+            if job.phase is Phase.WAITING and job.not_before_s <= now_s
+        )
+        job = next(again, None) or self._next_fresh()
+        if job is not None:
+            self._begun[job.microbatch] = job
+            job.phase, job.launched_s, job.path = Phase.RUNNING, now_s, []
+            job.attempt += 1
+        return job
 
     def finish(self, job: Job, now_s: float) -> None:
         """Every stage has counted it."""
         if job.phase is Phase.RUNNING:
             self._runs_s.append(now_s - job.launched_s)
+        if job.phase is not Phase.DONE:
+            self._undone -= 1
         job.phase = Phase.DONE
+        self._begun.pop(job.microbatch, None)
 
     def again(self, job: Job, now_s: float) -> None:
         """Nobody will count the last attempt any more: it may be launched once more."""
+        if job.phase is Phase.DONE:
+            self._begun[job.microbatch] = job
+            self._undone += 1
         delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** max(0, job.attempt - 1))
         job.phase, job.not_before_s = Phase.WAITING, now_s + delay_s
 
     def touched_by(self, gone: Life) -> list[Job]:
         """The running jobs that went through a life."""
-        return [j for j in self._jobs.values() if j.phase is Phase.RUNNING and gone in j.path]
+        return [job for job in self._running() if gone in job.path]
 
     def most_refused(self) -> Job | None:
-        """The job that got stuck most often."""
-        return max(self._jobs.values(), key=lambda j: j.refusals, default=None)
+        """The job that got stuck most often, of those that are not done."""
+        return max(self._begun.values(), key=lambda job: job.refusals, default=None)
 
     def late(self, now_s: float) -> list[Job]:
         """The running jobs that have been under way for too long."""
-        return [
-            j
-            for j in self._jobs.values()
-            if j.phase is Phase.RUNNING and now_s >= j.launched_s + self._deadline_s
-        ]
+        return [job for job in self._running() if now_s >= job.launched_s + self._deadline_s]
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """When a job will be late, or may be launched again."""
-        late = [
-            j.launched_s + self._deadline_s for j in self._jobs.values() if j.phase is Phase.RUNNING
+        times = [job.launched_s + self._deadline_s for job in self._running()]
+        times += [
+            job.not_before_s
+            for job in self._begun.values()
+            if job.phase is Phase.WAITING and job.not_before_s > now_s
         ]
-        retry = [
-            j.not_before_s
-            for j in self._jobs.values()
-            if j.phase is Phase.WAITING and j.not_before_s > now_s
-        ]
-        return min(late + retry, default=None)
+        return min(times, default=None)
+
+    def _next_fresh(self) -> Job | None:
+        """The next that nobody has begun; a peer may say that it counted what we did not launch."""
+        while self._fresh:
+            job = self._fresh.popleft()
+            if job.phase is Phase.WAITING and job.microbatch not in self._begun:
+                return job
+        return None
+
+    def _running(self) -> list[Job]:
+        return [job for job in self._begun.values() if job.phase is Phase.RUNNING]
 
 
 def runs_window() -> deque[float]:
