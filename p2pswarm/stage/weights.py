@@ -4,7 +4,6 @@ Errors:  BadMessage for a shard or a snapshot that does not fit.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
-import hashlib
 import math
 from collections.abc import Sequence
 
@@ -16,6 +15,7 @@ from p2pswarm.errors import BadMessage
 from p2pswarm.reduce.base import Outcome, Sums
 from p2pswarm.reduce.plan import Span
 from p2pswarm.stage.base import Engine, Update
+from p2pswarm.stage.digest import digest_of
 from p2pswarm.stage.flat import AdamW, Flat, host_bytes, squared_norm
 from p2pswarm.stage.model import stage_blocks
 from p2pswarm.stage.torch_stage import TorchStage
@@ -61,10 +61,9 @@ class TorchSums:
         self.reduced_N[span.start : span.stop].copy_(self._checked(shard, span))
 
     def outcome(self) -> Outcome:
-        """SHA-256 of the reduced bytes, and their squared norm."""
-        digest = hashlib.sha256(host_bytes(self.reduced_N)).digest()
+        """The digest of the reduced bytes, and their squared norm."""
         norm = squared_norm(self.reduced_N)
-        return Outcome(digest, norm if math.isfinite(norm) else None)
+        return Outcome(digest_of(self.reduced_N), norm if math.isfinite(norm) else None)
 
     def _checked(self, shard: Tensor, span: Span) -> Tensor:
         if shard.shape != (span.length,) or shard.dtype != self._sum_N.dtype:

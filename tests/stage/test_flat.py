@@ -1,6 +1,5 @@
 """Flat memory and the optimizer on it."""
 
-import hashlib
 
 import pytest
 import torch
@@ -61,7 +60,6 @@ def test_memory_is_seen_without_a_copy():
     flat.params_N[0] = 123.0
 
     assert view.cast("B").cast("d")[0] == 123.0
-    assert flat.digest() == hashlib.sha256(view).digest()
 
 
 @pytest.mark.parametrize("chunk", [1 << 15, 64])

@@ -1,0 +1,33 @@
+"""The digest of a stage's numbers: the same for the same bytes, wherever and however they lie.
+
+SHA-256 over the SHA-256s of pieces. One SHA-256 is 1.8 GB/s, less than a GPU's step of a large
+stage waits for; pieces are hashed side by side, each as soon as it is on the host.
+
+Shapes:  N elements of one dtype.
+"""
+# ruff: noqa: N803  shapes are written at the end of names
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from p2pswarm.tensors.codecs.base import bytes_of
+
+PIECE_BYTES = 8 << 20  # 5 ms of hashing: what begins and ends a thread is nothing beside it
+THREADS = 8  # 14 GB/s, about what a GPU's bytes take to come
+
+
+def digest_of(x_N: Tensor) -> bytes:
+    """Of the bytes of a contiguous tensor on any device."""
+    parts = torch.split(x_N.detach(), PIECE_BYTES // x_N.element_size())
+    if len(parts) == 1:  # no thread for a small stage
+        return hashlib.sha256(_sha256(parts[0].cpu())).digest()
+    with ThreadPoolExecutor(THREADS) as pool:
+        hashes = [pool.submit(_sha256, part.cpu()) for part in parts]
+        return hashlib.sha256(b"".join(each.result() for each in hashes)).digest()
+
+
+def _sha256(x_N: Tensor) -> bytes:
+    return hashlib.sha256(bytes_of(x_N)).digest()
