@@ -11,6 +11,7 @@ from peers_worker import obey
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.loop import run
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.rpc.base import Exchange, Priority
 from p2pswarm.rpc.service import LinkRpc
@@ -108,4 +109,4 @@ async def main(connections: int, chunk_bytes: int, host: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*json.loads(sys.argv[1])))
+    run(main(*json.loads(sys.argv[1])))

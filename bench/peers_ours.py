@@ -16,6 +16,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.service import Dht
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.loop import run
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.rpc.base import Exchange, Priority
 from p2pswarm.rpc.service import LinkRpc
@@ -166,8 +167,7 @@ def digest(key: str) -> bytes:
 
 
 def main(role: str, *rest: str) -> None:
-    run = {"link": link, "dht": dht}[role](list(rest) or None)
-    asyncio.run(run)
+    run({"link": link, "dht": dht}[role](list(rest) or None))
 
 
 if __name__ == "__main__":

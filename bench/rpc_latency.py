@@ -25,6 +25,7 @@ from typing import Annotated, Any
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.loop import new_loop
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.rpc.base import Exchange, Rpc
 from p2pswarm.rpc.service import LinkRpc
@@ -174,7 +175,7 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    factory = None
+    factory: Callable[[], asyncio.AbstractEventLoop] = new_loop
     if args.uvloop:
         import uvloop  # noqa: PLC0415  an extra
 

@@ -27,6 +27,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.flow.failure import cause_of
 from p2pswarm.keyfile import identity_from
+from p2pswarm.net.loop import run
 from p2pswarm.roles.ground import Ground, ground
 from p2pswarm.roles.outlet import write_line as say
 from p2pswarm.settings import load
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream=sys.stderr,
         )
         with identity_from(config.identity) as identity:
-            return asyncio.run(_live(config, identity, begun_s))
+            return run(_live(config, identity, begun_s))
     except SwarmError as error:
         return _failed(error)
     except ExceptionGroup as group:
