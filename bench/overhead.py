@@ -143,12 +143,12 @@ def _options() -> argparse.Namespace:
         default=max(os.sched_getaffinity(0)),
         help="all processes run on this one, unless on a GPU",
     )
-    parser.add_argument("--quick", action="store_true", help="a smaller model, once")
+    parser.add_argument("--quick", action="store_true", help="shorter steps, once: a minute")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.quick:
-        options.d_model, options.steps, options.repeats = min(options.d_model, 256), 2, 1
+        options.microbatches, options.steps, options.repeats = 8, 2, 1
     return options
 
 
