@@ -1,6 +1,5 @@
 """Flat memory and the optimizer on it."""
 
-
 import pytest
 import torch
 
