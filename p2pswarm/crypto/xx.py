@@ -110,7 +110,7 @@ class XX:
 
     @property
     def hash(self) -> bytes:
-        """The transcript's hash: public, the same on both sides, unique to this session."""
+        """The transcript's hash: public, the same on both sides, unique to this handshake."""
         return self._state.hash
 
     @property

@@ -1,1 +1,1 @@
-"""Estimates, buckets and backoff: how fast, how much, when again."""
+"""Estimates of how fast and how long, and what went wrong first in a group of tasks."""

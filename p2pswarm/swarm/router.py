@@ -18,8 +18,9 @@ Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1; the throughput-measur
 
 import random
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from p2pswarm.flow.estimate import Ema
 from p2pswarm.swarm.messages import MemberRecord
 
 SMOOTHING = 0.1  # of the moving average: a tenth for the newest sample, as SWARM and hivemind
@@ -33,17 +34,15 @@ class _Server:
     member: MemberRecord
     charged_s: float
     guess_s: float
-    average_s: float = 0.0
-    samples: int = 0
+    measured_s: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     settled_s: float = float("-inf")
     busy_until_s: float = float("-inf")
 
     @property
     def expected_s(self) -> float:
-        """What one microbatch takes it: the average, corrected for its short history."""
-        if not self.samples:
-            return self.guess_s
-        return self.average_s / (1.0 - (1.0 - SMOOTHING) ** self.samples)
+        """What one microbatch takes it, as measured or, before that, as guessed."""
+        measured_s = self.measured_s.value
+        return self.guess_s if measured_s is None else measured_s
 
 
 class Router:
@@ -81,8 +80,7 @@ class Router:
             return
         interval_s = max(0.0, now_s - max(started_s, server.settled_s))
         server.settled_s = now_s
-        server.average_s += SMOOTHING * (interval_s - server.average_s)
-        server.samples += 1
+        server.measured_s.add(interval_s)
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """It is full: leave it alone until then, and give back what it was charged."""

@@ -21,7 +21,6 @@ from p2pswarm.swarm.messages import (
     FencedWork,
     Handed,
     Join,
-    MemberRecord,
     Ready,
     Reduce,
     Reduced,
@@ -454,9 +453,3 @@ class World:
             lives = [m.life for m in self.coordinator.members.ready(stage)]
             summed = [m for life in lives for m in self.servers[life.peer].summed]
             assert sorted(summed) == whole, (done.step, stage)
-
-
-def record_of(server: Server) -> MemberRecord:
-    assert server.life is not None
-    assert server.stage is not None
-    return MemberRecord(server.peer, "h:1", server.stage, server.life.incarnation, server.ready)
