@@ -11,15 +11,15 @@ from peers_worker import obey
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.loop import run
+from p2pswarm.net.event_loop import run
 from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Exchange, Priority
-from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.rpc.base import Priority, Stream
+from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.meta import Grant, TensorMeta
-from p2pswarm.tensors.service import Tensors
+from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.service import Endpoint
+from p2pswarm.transport.endpoint import Endpoint
 
 EXCHANGE_S = 120.0
 CALL_EVERY_S = 0.05
@@ -32,9 +32,9 @@ class Worker:
     def __init__(self, endpoint: Endpoint, rpc: LinkRpc) -> None:
         self._endpoint = endpoint
         self._rpc = rpc
-        self._tensors = Tensors(Budget())
-        rpc.attend(TensorMeta, self._receive)
-        rpc.answer(Grant, lambda _peer, grant: grant)
+        self._tensors = TensorTransfer(Budget())
+        rpc.serve_stream(TensorMeta, self._receive)
+        rpc.serve_unary(Grant, lambda _peer, grant: grant)
 
     async def address(self) -> list[str]:
         """Who and where this is."""
@@ -80,18 +80,18 @@ class Worker:
         return [there_s, sorted(calls_s)]
 
     async def _send_one(self, contact: Contact, tensor: torch.Tensor, codec: str) -> None:
-        parcels = await self._tensors.pack([tensor], codec)
-        async with self._rpc.converse(contact, parcels[0].meta, EXCHANGE_S) as exchange:
-            grant = await exchange.receive()
+        batched = await self._tensors.pack([tensor], codec)
+        async with self._rpc.open_stream(contact, batched[0].meta, EXCHANGE_S) as stream:
+            grant = await stream.receive()
             assert isinstance(grant, Grant)
-            await self._tensors.send(exchange, grant, parcels, Priority.TENSOR)
-            await exchange.receive()
+            await self._tensors.send(stream, grant, batched, Priority.TENSOR)
+            await stream.receive()
 
-    async def _receive(self, exchange: Exchange, meta: TensorMeta) -> None:
-        async with self._tensors.accept(exchange, [meta]) as incoming:
-            await exchange.send(incoming.grant)
+    async def _receive(self, stream: Stream, meta: TensorMeta) -> None:
+        async with self._tensors.accept(stream, [meta]) as incoming:
+            await stream.send(incoming.grant)
             await incoming.tensors()
-            await exchange.send(HERE_IT_IS)
+            await stream.send(HERE_IT_IS)
 
 
 async def main(connections: int, chunk_bytes: int, host: str) -> None:

@@ -3,7 +3,7 @@
     python bench/codecs.py [--mib 64] [--device cuda] [--json FILE]
 
 Speed is of the tensor's own bytes, the best of several rounds, in CPU time of one thread.
-Memory is used again, as between peers that exchange tensors all the time.
+Memory is used again, as between peers that stream tensors all the time.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import torch
 from p2pswarm.tensors.codecs.base import TORCH
 from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.memory import Memory
-from p2pswarm.tensors.codecs.registry import CODECS, Parcel, encode, room_in
+from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder_in, encode
 from p2pswarm.tensors.meta import Dtype
 
 ROUNDS = 7
@@ -43,22 +43,22 @@ def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     """One row of the table."""
     memory = Memory(tensor.device)
 
-    def pack() -> Parcel:
+    def pack() -> EncodedTensor:
         return encode(tensor, codec.name, inline_bytes=0, memory=memory)
 
-    parcel = pack()
-    place = room_in(parcel.meta, memory)
-    place.buffer[:] = parcel.data
+    batched_record = pack()
+    place = decoder_in(batched_record.meta, memory)
+    place.buffer[:] = batched_record.data
     error = (place.finish().double() - tensor.double()).abs()
     encode_s = best_s(pack, tensor.device)
-    decode_s = best_s(lambda: room_in(parcel.meta, memory), tensor.device)
+    decode_s = best_s(lambda: decoder_in(batched_record.meta, memory), tensor.device)
     decode_s += best_s(place.finish, tensor.device)
     return {
         "codec": codec.name,
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "device": tensor.device.type,
         "bytes": tensor.nbytes,
-        "ratio": tensor.nbytes / parcel.meta.encoded_bytes,
+        "ratio": tensor.nbytes / batched_record.meta.encoded_bytes,
         "encode_mb_per_s": tensor.nbytes / encode_s / 1e6,
         "decode_mb_per_s": tensor.nbytes / decode_s / 1e6,
         "error_max": error.max().item() / tensor.double().abs().max().item(),
@@ -84,7 +84,7 @@ def main() -> int:
 
     rows = []
     print(f"{'codec':12} {'dtype':9} {'ratio':>6} {'encode MB/s':>12} {'decode MB/s':>12}", end=" ")
-    print(f"{'max error':>10} {'rms error':>10}   relative to the largest value, to the spread")
+    print(f"{'max error':>10} {'rms error':>10}   relative to the largest value, to the options")
     for dtype in DTYPES:
         kind = TORCH[dtype]
         values = (args.mib << 20) // torch.empty(0, dtype=kind).element_size()

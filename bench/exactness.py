@@ -38,7 +38,7 @@ from swarm_processes import (
 )
 from torch import Tensor
 
-from p2pswarm.progress.events import Ended, Event, PeerLine, Peers, Stepped, Tally
+from p2pswarm.progress.events import Ended, Event, MicrobatchCounts, PeerLine, Peers, Stepped
 
 STAGES, REPLICAS = 2, 2
 WANTED = 1e-9
@@ -94,7 +94,7 @@ def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
     return first_match(nodes.lines(name), r"peer (\S+) at"), name
 
 
-def train(run: Run, options: argparse.Namespace) -> tuple[list[int], Tally]:
+def train(run: Run, options: argparse.Namespace) -> tuple[list[int], MicrobatchCounts]:
     """The swarm's run; when servers were killed, and what the trainer counted."""
     servers = [SERVE] * (STAGES * REPLICAS)
     with swarm(Site(), run, servers, options.patience_s) as nodes:
@@ -109,7 +109,7 @@ def train(run: Run, options: argparse.Namespace) -> tuple[list[int], Tally]:
                 ended = event
         if ended is None:
             raise RunFailed("the trainer left without a word")
-    return killer.killed, ended.tally
+    return killer.killed, ended.counts
 
 
 def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> None:
@@ -163,15 +163,15 @@ def main() -> int:
             data=options.data,
         )
         try:
-            killed, tally = train(run, options)
+            killed, counts = train(run, options)
             train_plainly(run, theirs, options)
             relative, largest, name = compare(dict(tensors(ours)), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
             return 1
-    table = Table("steps", "killed in step", "microbatches", "sent again", box=None)
+    table = Table("steps", "killed in step", "microbatches", "sent again", batch=None)
     shown = ", ".join(map(str, killed))
-    table.add_row(str(run.steps), shown, str(tally.counted), str(tally.replayed))
+    table.add_row(str(run.steps), shown, str(counts.counted), str(counts.replayed))
     Console().print(table)
     print(f"relative difference of all parameters {relative:.3g}")
     print(f"largest of a single number {largest:.3g}, in {name}")
@@ -182,7 +182,7 @@ def main() -> int:
             "steps": run.steps,
             "kills": len(killed),
             "killed_in_steps": killed,
-            "microbatches": {"counted": tally.counted, "replayed": tally.replayed},
+            "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
         }
         options.json.write_text(json.dumps(figures) + "\n")
     return 0 if relative <= WANTED else 1

@@ -14,15 +14,15 @@ from peers_worker import obey
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.service import Dht
+from p2pswarm.dht.node import Dht
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.loop import run
+from p2pswarm.net.event_loop import run
 from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Exchange, Priority
-from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.rpc.base import Priority, Stream
+from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.service import Endpoint
-from p2pswarm.wire.codec import Message, message
+from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.wire.message import Message, message
 
 CALL_S = 30.0
 EXPIRES_AFTER_S = 600.0
@@ -65,23 +65,23 @@ async def link(server: list[str] | None) -> None:
 
     from p2pswarm.tensors.budget import Budget  # noqa: PLC0415
     from p2pswarm.tensors.meta import Grant, TensorMeta  # noqa: PLC0415
-    from p2pswarm.tensors.service import Tensors  # noqa: PLC0415
+    from p2pswarm.tensors.transfer import TensorTransfer  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    tensors = Tensors(Budget())
+    tensors = TensorTransfer(Budget())
 
     def on_echo(_: PeerId, request: Echo) -> Echo:
         return request
 
-    async def on_push(exchange: Exchange, meta: TensorMeta) -> None:
-        async with tensors.accept(exchange, [meta]) as incoming:
-            await exchange.send(incoming.grant)
+    async def on_push(stream: Stream, meta: TensorMeta) -> None:
+        async with tensors.accept(stream, [meta]) as incoming:
+            await stream.send(incoming.grant)
             got = await incoming.tensors()
-            await exchange.send(Taken(got[0].nbytes))
+            await stream.send(Taken(got[0].nbytes))
 
     async with listening(Identity.generate()) as rpc:
-        rpc.answer(Echo, on_echo)
-        rpc.attend(TensorMeta, on_push)
+        rpc.serve_unary(Echo, on_echo)
+        rpc.serve_stream(TensorMeta, on_push)
 
         async def address() -> list[str]:
             return [str(rpc.contact.peer), str(rpc.contact.address)]
@@ -92,12 +92,12 @@ async def link(server: list[str] | None) -> None:
             taken_s = []
             for _ in range(times):
                 begin_s = time.perf_counter()
-                parcels = await tensors.pack([x], "raw")
-                async with rpc.converse(contact(server), parcels[0].meta, CALL_S) as exchange:
-                    grant = await exchange.receive()
+                batched = await tensors.pack([x], "raw")
+                async with rpc.open_stream(contact(server), batched[0].meta, CALL_S) as stream:
+                    grant = await stream.receive()
                     assert isinstance(grant, Grant)
-                    await tensors.send(exchange, grant, parcels, Priority.TENSOR)
-                    assert await exchange.receive() == Taken(x.nbytes)
+                    await tensors.send(stream, grant, batched, Priority.TENSOR)
+                    assert await stream.receive() == Taken(x.nbytes)
                 taken_s.append(time.perf_counter() - begin_s)
             return taken_s
 

@@ -16,12 +16,12 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.progress.events import Stepped, Tally, to_line  # noqa: E402 - found by the line above
+from p2pswarm.compute.reference import ReferenceTrainer  # noqa: E402 - found by the line above
+from p2pswarm.data.text_files import load_corpus  # noqa: E402
+from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line  # noqa: E402 - found by the line above
 from p2pswarm.roles.weights_file import write_weights  # noqa: E402
 from p2pswarm.settings import load  # noqa: E402
-from p2pswarm.stage.plain import PlainLoop  # noqa: E402
 from p2pswarm.swarm.schedule import learning_rate  # noqa: E402
-from p2pswarm.train.corpus import load_corpus  # noqa: E402
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
         shape=(batch.rows, run.model.sequence_length),
     )
     device = torch.device(options.device)
-    loop = PlainLoop(run, device)
+    loop = ReferenceTrainer(run, device)
     begun_s = time.perf_counter()
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
@@ -55,8 +55,8 @@ def main() -> None:
         done = (step + 1) * batch.microbatches
         tokens = done * batch.rows * run.model.sequence_length
         loss = sum(losses) / len(losses)
-        tally = Tally(done, done, 0)
-        event = Stepped(seconds, step + 1, loss, tokens / seconds, rate, norm, tally)
+        counts = MicrobatchCounts(done, done, 0)
+        event = Stepped(seconds, step + 1, loss, tokens / seconds, rate, norm, counts)
         print(to_line(event), flush=True)
     if options.weights:
         blocks = zip(loop.flat.numbers, loop.flat.blocks, strict=True)

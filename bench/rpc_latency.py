@@ -5,7 +5,7 @@
 
 The whole stack runs in both processes: typed messages, rpc, mux, encrypted
 records, TCP. Three servers are measured: a plain function, a coroutine, and an
-exchange that echoes. `least` tells what a call takes where nobody else wants the
+stream that echoes. `least` tells what a call takes where nobody else wants the
 processor.
 """
 
@@ -25,13 +25,13 @@ from typing import Annotated, Any
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.loop import new_loop
+from p2pswarm.net.event_loop import new_loop
 from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Exchange, Rpc
-from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.rpc.base import Rpc, Stream
+from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.service import Endpoint
-from p2pswarm.wire.codec import Message, Size, message
+from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.wire.message import Message, Size, message
 
 TIMEOUT_S = 10.0
 WARM_UP = 300  # calls before the clock starts: sockets, caches, the specialising interpreter
@@ -66,14 +66,14 @@ async def serve() -> None:
     async def later(_peer: PeerId, request: EchoLater) -> EchoLater:
         return request
 
-    async def converse(exchange: Exchange, _opening: Echo) -> None:
-        while (got := await exchange.receive()) is not None:
-            await exchange.send(got)
+    async def echo_stream(stream: Stream, _opening: Echo) -> None:
+        while (got := await stream.receive()) is not None:
+            await stream.send(got)
 
     async with peer() as rpc:
-        rpc.answer(Echo, lambda _peer, request: request)
-        rpc.answer(EchoLater, later)
-        rpc.attend(Echo, converse)
+        rpc.serve_unary(Echo, lambda _peer, request: request)
+        rpc.serve_unary(EchoLater, later)
+        rpc.serve_stream(Echo, echo_stream)
         print(rpc.contact.peer, rpc.contact.address, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
@@ -115,14 +115,14 @@ async def measure(rpc: Rpc, server: Contact, args: argparse.Namespace) -> dict[s
         rate = await calls_per_s(lambda m=request: by_call(m), args.calls, args.in_flight)
         rows.append(row(name, taken_s, rate))
         curves[name] = taken_s
-    async with rpc.converse(server, Echo(b""), None) as exchange:
+    async with rpc.open_stream(server, Echo(b""), None) as stream:
 
-        async def by_exchange() -> None:
-            await exchange.send(Echo(data))
-            await exchange.receive()
+        async def by_stream() -> None:
+            await stream.send(Echo(data))
+            await stream.receive()
 
-        curves["exchange"] = await latencies_s(by_exchange, args.calls)
-    rows.append(row("exchange", curves["exchange"], None))
+        curves["stream"] = await latencies_s(by_stream, args.calls)
+    rows.append(row("stream", curves["stream"], None))
     return {"rows": rows, "curves": curves}
 
 

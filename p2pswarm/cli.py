@@ -9,13 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 
+from p2pswarm.demo.demo import demo
 from p2pswarm.demo.options import Options
-from p2pswarm.demo.service import demo
 from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.node import OneLineParser
 
 STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
 INTERRUPTED = 130
@@ -52,14 +52,8 @@ async def _interruptible(options: Options, console: Console) -> int:
     return await demo(options, console)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, as every error of ours."""
-        self.exit(2, f"error: {message}; see --help\n")
-
-
 def _options(argv: Sequence[str] | None) -> Options:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="p2pswarm",
         description="Train one transformer on any machines. A node is python -m p2pswarm.node.",
     )

@@ -24,12 +24,12 @@ from typing import NoReturn
 
 from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import RunEnded, SwarmError, Unusable
-from p2pswarm.flow.failure import cause_of
-from p2pswarm.keyfile import identity_from
-from p2pswarm.net.loop import run
-from p2pswarm.roles.ground import Ground, ground
-from p2pswarm.roles.outlet import write_line as say
+from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.net.event_loop import run
+from p2pswarm.roles.output import write_line as say
+from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.settings import load
 
 SWITCH_S = 0.0005  # with turns of 5 ms, bulk beside a busy Python thread ran at 0.41, not 1 GB/s
@@ -128,14 +128,14 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     farewell.watch_signals()
     if config.leave_at_eof:
         farewell.watch_stdin()
-    async with ground(config, identity) as node:
+    async with open_stack(config, identity) as node:
         _greet(node, time.monotonic() - begun_s)
         module = await asyncio.to_thread(importlib.import_module, f"p2pswarm.roles.{config.role}")
         code: int = await module.run(node, farewell.asked, say)
     return code
 
 
-def _greet(node: Ground, ready_s: float) -> None:
+def _greet(node: NodeStack, ready_s: float) -> None:
     """Tell who and where we are, and what others type."""
     contact = node.endpoint.contact
     say(f"peer {node.identity.peer_id.short} at {contact.address}, ready after {ready_s:.3f} s")
@@ -144,14 +144,16 @@ def _greet(node: Ground, ready_s: float) -> None:
         say(f"  python -m p2pswarm.node --bootstrap {contact.address}")
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the flags in one line."""
+
     def error(self, message: str) -> NoReturn:
         """One line, as every error of ours."""
         self.exit(UNUSABLE, f"error: {message}; see --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = OneLineParser(
         prog="python -m p2pswarm.node",
         description="A node of a swarm. Without flags it starts a swarm; "
         "with --bootstrap it joins one and serves the stage that needs it most.",

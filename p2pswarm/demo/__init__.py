@@ -1,1 +1,4 @@
-"""The demo: a swarm of processes on one machine, watched, wounded and summed up."""
+"""The demo: a swarm of processes on one machine, with servers killed on the way.
+
+Entrance: `demo.demo`. The command line uses it.
+"""

@@ -6,7 +6,7 @@ Errors:  none; a kill that would stop the run waits until a replica is ready.
 
 from random import Random
 
-from p2pswarm.progress.story import Story
+from p2pswarm.progress.history import RunHistory
 
 
 class Kills:
@@ -22,13 +22,13 @@ class Kills:
         """Whether a kill is owed at `step`; the last step's end is too late."""
         return bool(self._next_step) and self._next_step <= step < self._steps
 
-    def victim(self, story: Story) -> str | None:
+    def victim(self, history: RunHistory) -> str | None:
         """The short id of the server to kill now, or None if each is needed."""
-        spare = [peer for stage in story.stages for peer in story.ready(stage)[1:]]
+        spare = [peer for stage in history.stages for peer in history.ready(stage)[1:]]
         if not spare:
             return None
         stage = self._rng.choice(sorted({peer.stage for peer in spare}))
-        return self._rng.choice(story.ready(stage)).peer
+        return self._rng.choice(history.ready(stage)).peer
 
     def done(self, step: int) -> None:
         """One was killed at `step`."""

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from p2pswarm.progress.story import Story
+from p2pswarm.progress.history import RunHistory
 
 INK, FAINT = "#222222", "#bbbbbb"
 TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
@@ -18,27 +18,29 @@ LOSS_TOP = 2.5  # times the last held-out loss: the first steps' fall would flat
 SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
 
 
-def draw(story: Story, path: Path, title: str) -> None:
+def draw(history: RunHistory, path: Path, title: str) -> None:
     """Write the picture as `path`; its suffix chooses the format."""
     with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1.0])
-        _losses(losses, story)
-        _rates(rates, story)
+        _losses(losses, history)
+        _rates(rates, history)
         for axes in (losses, rates):
             _clean(axes)
-            for kill in story.kills:
+            for kill in history.kills:
                 axes.axvline(kill.seconds, color=KILL, linewidth=1, linestyle=(0, (4, 3)))
-        for kill in story.kills[:1]:
-            _name_kill(losses, kill.seconds, len(story.kills))
+        for kill in history.kills[:1]:
+            _name_kill(losses, kill.seconds, len(history.kills))
         losses.set_title(title, loc="left", fontsize=11)
         figure.savefig(path, dpi=150)
 
 
-def _losses(axes: Axes, story: Story) -> None:
-    times_s = [step.seconds for step in story.steps]
-    axes.plot(times_s, [step.loss for step in story.steps], color=TRAIN, linewidth=1, label="train")
-    points = story.held_out
+def _losses(axes: Axes, history: RunHistory) -> None:
+    times_s = [step.seconds for step in history.steps]
+    axes.plot(
+        times_s, [step.loss for step in history.steps], color=TRAIN, linewidth=1, label="train"
+    )
+    points = history.held_out
     axes.plot(
         [point.seconds for point in points],
         [point.nats_per_byte for point in points],
@@ -62,14 +64,14 @@ def _losses(axes: Axes, story: Story) -> None:
     axes.legend(frameon=False, loc="upper right")
 
 
-def _rates(axes: Axes, story: Story) -> None:
-    rates = [step.tokens_per_s for step in story.steps]
+def _rates(axes: Axes, history: RunHistory) -> None:
+    rates = [step.tokens_per_s for step in history.steps]
     smooth = [
         sum(window) / len(window)
         for i in range(len(rates))
         if (window := rates[max(0, i + 1 - SMOOTHED_STEPS) : i + 1])
     ]
-    axes.plot([step.seconds for step in story.steps], smooth, color=RATE, linewidth=1.4)
+    axes.plot([step.seconds for step in history.steps], smooth, color=RATE, linewidth=1.4)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens/s")
     axes.set_xlabel("seconds since the first step")

@@ -31,7 +31,7 @@ class Neighbour:
     """Its id."""
     number: int = field(repr=False)
     """The id as a number, to measure distances by."""
-    home: str
+    listen_address: str
     """Its address as it travels."""
     near_net: str
     """The /24 it lives in; empty for a private network, which has no cap."""

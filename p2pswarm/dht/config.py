@@ -52,7 +52,7 @@ class DhtConfig:
     carry_width: int = 3
     """Whom we ask on behalf of another: so many of the closest we know."""
     carry_s: float = 0.5
-    """No longer than this; then the asker hears whom we know, and goes on itself."""
+    """No longer than this; then the runner hears whom we know, and goes on itself."""
     carrying: int = 64
     """Requests of others that we carry on at a time; the rest get a plain answer."""
 

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from p2pswarm.dht.pace import Pace
+from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact
 
 CANDIDATES_MAX = 256  # remembered; the farthest unasked one goes first
 ASKS_MAX = 96  # of one lookup: four times what the largest honest one takes
 
 
-class State(Enum):
+class CandidateState(Enum):
     """What has become of a contact."""
 
     NEW = auto()
@@ -37,7 +37,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
+class LookupOptions:
     """What a lookup is for."""
 
     width: int
@@ -63,28 +63,35 @@ class _Candidate:
         self.contact = contact
         self.raw = raw
         self.distance = distance
-        self.state = State.NEW
+        self.state = CandidateState.NEW
         self.slow_at_s = 0.0
 
 
 class Lookup:
     """Finds the peers closest to `target`."""
 
-    def __init__(self, target: bytes, own: bytes, aim: Aim, pace: Pace, now_s: float) -> None:
+    def __init__(
+        self,
+        target: bytes,
+        own: bytes,
+        options: LookupOptions,
+        timeouts: TimeoutEstimator,
+        now_s: float,
+    ) -> None:
         self.target = target
         self.finished = False
         self.asked = 0
         """Requests so far."""
         self._number = int.from_bytes(target)
         self._own = own
-        self._aim = aim
-        self._pace = pace
+        self._options = options
+        self._timeouts = timeouts
         self._candidates: list[_Candidate] = []
         self._distances: list[int] = []
         self._by_peer: dict[bytes, _Candidate] = {}
         self._prompt: dict[bytes, _Candidate] = {}
         self._slow = 0
-        self._end_s = now_s + aim.patience_s
+        self._end_s = now_s + options.patience_s
 
     def learned(self, contacts: Iterable[Contact]) -> None:
         """Hear of peers that might be close."""
@@ -104,24 +111,24 @@ class Lookup:
 
     def _forget_farthest(self) -> None:
         for candidate in self._candidates[CANDIDATES_MAX:]:
-            if candidate.state is State.NEW:
+            if candidate.state is CandidateState.NEW:
                 del self._by_peer[candidate.raw]
         kept = [each for each in self._candidates if each.raw in self._by_peer]
         self._candidates = kept
         self._distances = [each.distance for each in kept]
 
-    def asks(self, now_s: float) -> list[Contact]:
+    def poll(self, now_s: float) -> list[Contact]:
         """Whom to ask now; tell of each `answered` or `failed` later."""
         asks: list[Contact] = []
-        alpha = self._pace.alpha
+        alpha = self._timeouts.alpha
         if not self.resolved:
-            alpha = min(alpha, self._aim.first)
+            alpha = min(alpha, self._options.first)
         while not self.finished and self._room(alpha):
             candidate = self._next()
             if candidate is None:
                 break
-            candidate.state = State.ASKED
-            candidate.slow_at_s = now_s + self._pace.hedge_s(candidate.raw)
+            candidate.state = CandidateState.ASKED
+            candidate.slow_at_s = now_s + self._timeouts.hedge_s(candidate.raw)
             self._prompt[candidate.raw] = candidate
             self.asked += 1
             asks.append(candidate.contact)
@@ -136,40 +143,45 @@ class Lookup:
 
     def _room(self, alpha: int) -> bool:
         prompt = len(self._prompt)
-        return prompt < alpha and prompt + self._slow < 2 * alpha and self.asked < self._aim.asks
+        return (
+            prompt < alpha and prompt + self._slow < 2 * alpha and self.asked < self._options.asks
+        )
 
     def _next(self) -> _Candidate | None:
         """The best that was not asked, among the `width` closest that have not failed."""
         seen = 0
         choice: list[_Candidate] = []
         for candidate in self._candidates:
-            if candidate.state is State.NEW:
+            if candidate.state is CandidateState.NEW:
                 choice.append(candidate)
-                if len(choice) >= self._aim.choice:
+                if len(choice) >= self._options.choice:
                     break
-            elif candidate.state is not State.FAILED and candidate.state is not State.SLOW:
+            elif (
+                candidate.state is not CandidateState.FAILED
+                and candidate.state is not CandidateState.SLOW
+            ):
                 seen += 1
-                if seen >= self._aim.width:
+                if seen >= self._options.width:
                     break
         if len(choice) > 1:
             return min(choice, key=self._expected_s)
         return choice[0] if choice else None
 
     def _expected_s(self, candidate: _Candidate) -> tuple[float, int]:
-        return self._pace.expected_s(candidate.raw), candidate.distance
+        return self._timeouts.expected_s(candidate.raw), candidate.distance
 
     def answered(self, raw: bytes, closer: Iterable[Contact]) -> None:
         """A peer that was asked has answered with contacts it thinks closer."""
-        self._close(raw, State.ANSWERED)
+        self._close(raw, CandidateState.ANSWERED)
         self.learned(closer)
         self._look_up()
 
     def failed(self, raw: bytes) -> None:
         """A peer that was asked did not answer, or not as it should."""
-        self._close(raw, State.FAILED)
+        self._close(raw, CandidateState.FAILED)
         self._look_up()
 
-    def _close(self, raw: bytes, state: State) -> None:
+    def _close(self, raw: bytes, state: CandidateState) -> None:
         candidate = self._by_peer[raw]
         if self._prompt.pop(raw, None) is None:
             self._slow -= 1
@@ -188,7 +200,7 @@ class Lookup:
         """Pass over those who are late."""
         for raw, candidate in tuple(self._prompt.items()):
             if candidate.slow_at_s <= now_s:
-                candidate.state = State.SLOW
+                candidate.state = CandidateState.SLOW
                 del self._prompt[raw]
                 self._slow += 1
         self._look_up()
@@ -199,20 +211,24 @@ class Lookup:
         """See whether it is over."""
         answered = 0
         for candidate in self._candidates:
-            if candidate.state is State.ANSWERED:
+            if candidate.state is CandidateState.ANSWERED:
                 answered += 1
-                if answered >= self._aim.settle:
+                if answered >= self._options.settle:
                     self.finished = True
                     return
-            elif candidate.state in (State.NEW, State.ASKED):
+            elif candidate.state in (CandidateState.NEW, CandidateState.ASKED):
                 return
 
     def closest(self, count: int) -> list[Contact]:
         """The closest who may be alive, closest first; those who are late come last."""
-        prompt = [c for c in self._candidates if c.state not in (State.FAILED, State.SLOW)]
-        late = [c for c in self._candidates if c.state is State.SLOW]
+        prompt = [
+            c
+            for c in self._candidates
+            if c.state not in (CandidateState.FAILED, CandidateState.SLOW)
+        ]
+        late = [c for c in self._candidates if c.state is CandidateState.SLOW]
         return [each.contact for each in (prompt + late)[:count]]
 
     def heard_from(self) -> Sequence[bytes]:
         """The ids of those who answered, closest first."""
-        return [each.raw for each in self._candidates if each.state is State.ANSWERED]
+        return [each.raw for each in self._candidates if each.state is CandidateState.ANSWERED]

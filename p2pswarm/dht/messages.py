@@ -1,6 +1,6 @@
 """What the nodes of the DHT say to each other.
 
-Every request carries `home`, where the asker can be dialled: that is how servers get
+Every request carries `listen_address`, where the runner can be dialled: that is how servers get
 into each other's tables. A client leaves it empty. Contacts travel as one string of
 ids and a row of addresses, because an answer of 20 is read for every hop of a lookup.
 
@@ -19,9 +19,9 @@ from typing import Annotated
 from p2pswarm.dht.config import CONTACTS_MAX
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PEER_ID_BYTES, Address, Contact, PeerId
-from p2pswarm.wire.codec import Message, Range, Size, message
+from p2pswarm.wire.message import Message, Range, Size, message
 
-HOME_CHARS = 262  # the longest host name, brackets, a port
+LISTEN_ADDRESS_CHARS = 262  # the longest host name, brackets, a port
 SUBKEY_BYTES_MAX = 64
 VALUE_BYTES_MAX = 4096
 RECORDS_MAX = 128  # in one message; 128 of 300 B are 38 KiB, and `PAGE_BYTES` cuts larger ones
@@ -32,7 +32,7 @@ HOPS_MAX = 2  # who is asked carries a get on, and so does whom it asks: that sp
 SEEN_CONTACTS = 16_384  # remembered contacts: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]
-Home = Annotated[str, Size(HOME_CHARS)]
+ListenAddress = Annotated[str, Size(LISTEN_ADDRESS_CHARS)]
 Subkey = Annotated[bytes, Size(0, SUBKEY_BYTES_MAX)]
 
 
@@ -58,35 +58,37 @@ class Record(Message):
 
 @message(29)
 @dataclass(frozen=True, slots=True)
-class Circle(Message):
+class PeerList(Message):
     """Some servers, closest first."""
 
     peers: Annotated[bytes, Size(0, PEER_ID_BYTES * CONTACTS_MAX)]
     """Their ids, one after another."""
-    homes: Annotated[tuple[Home, ...], Size(CONTACTS_MAX)]
+    listen_addresses: Annotated[tuple[ListenAddress, ...], Size(CONTACTS_MAX)]
 
     def __post_init__(self) -> None:
-        if len(self.peers) != PEER_ID_BYTES * len(self.homes):
-            raise ValueError(f"{len(self.homes)} addresses for {len(self.peers)} bytes of ids")
+        if len(self.peers) != PEER_ID_BYTES * len(self.listen_addresses):
+            raise ValueError(
+                f"{len(self.listen_addresses)} addresses for {len(self.peers)} bytes of ids"
+            )
 
 
 @message(20)
 @dataclass(frozen=True, slots=True)
-class Hello(Message):
+class Identify(Message):
     """The first call to an address whose peer is unknown: who are you?"""
 
-    home: Home
+    listen_address: ListenAddress
     target: Id
-    """The asker's own id: the answer brings the servers close to it."""
+    """The runner's own id: the answer brings the servers close to it."""
 
 
 @message(21)
 @dataclass(frozen=True, slots=True)
-class Welcome(Message):
-    """Answers `Hello`. The id is a claim until a dial to it has been answered."""
+class Identified(Message):
+    """Answers `Identify`. The id is a claim until a dial to it has been answered."""
 
     peer: Id
-    circle: Circle
+    peer_list: PeerList
 
 
 @message(22)
@@ -94,7 +96,7 @@ class Welcome(Message):
 class Find(Message):
     """Whom do you know close to `target`?"""
 
-    home: Home
+    listen_address: ListenAddress
     target: Id
 
 
@@ -103,7 +105,7 @@ class Find(Message):
 class Found(Message):
     """Answers `Find`."""
 
-    circle: Circle
+    peer_list: PeerList
 
 
 @message(24)
@@ -111,7 +113,7 @@ class Found(Message):
 class Get(Message):
     """The records under `key`, or who is closer to it."""
 
-    home: Home
+    listen_address: ListenAddress
     key: Id
     after: Subkey
     """Continue behind this subkey; empty for the first page."""
@@ -130,7 +132,7 @@ class Got(Message):
     """In the order of their subkeys."""
     more: bool
     """There are further subkeys behind the last one."""
-    circle: Circle
+    peer_list: PeerList
 
 
 @message(26)
@@ -138,7 +140,7 @@ class Got(Message):
 class Store(Message):
     """Keep these, please."""
 
-    home: Home
+    listen_address: ListenAddress
     records: Annotated[tuple[Record, ...], Size(1, RECORDS_MAX)]
 
 
@@ -156,7 +158,7 @@ class Stored(Message):
 class Ping(Message):
     """Are you there?"""
 
-    home: Home
+    listen_address: ListenAddress
 
 
 @message(31)
@@ -165,25 +167,27 @@ class Pong(Message):
     """Answers `Ping`."""
 
 
-def circle(contacts: Iterable[tuple[bytes, str]]) -> Circle:
+def peer_list(contacts: Iterable[tuple[bytes, str]]) -> PeerList:
     """Pack (id, address) pairs."""
     pairs = tuple(contacts)
-    return Circle(b"".join([raw for raw, _ in pairs]), tuple([home for _, home in pairs]))
+    return PeerList(
+        b"".join([raw for raw, _ in pairs]), tuple([listen_address for _, listen_address in pairs])
+    )
 
 
-def contacts_in(packed: Circle) -> list[Contact]:
-    """Unpack a circle; BadMessage if an address in it is none."""
+def contacts_in(packed: PeerList) -> list[Contact]:
+    """Unpack a peer_list; BadMessage if an address in it is none."""
     ids = packed.peers
     return [
-        contact_of(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], home)
-        for i, home in enumerate(packed.homes)
+        contact_of(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], listen_address)
+        for i, listen_address in enumerate(packed.listen_addresses)
     ]
 
 
 @lru_cache(maxsize=SEEN_CONTACTS)
-def contact_of(raw: bytes, home: str) -> Contact:
+def contact_of(raw: bytes, listen_address: str) -> Contact:
     """The contact of an id and an address; the same ones come again and again."""
     try:
-        return Contact(PeerId(raw), Address.parse(home))
+        return Contact(PeerId(raw), Address.parse(listen_address))
     except ValueError as error:
         raise BadMessage(f"not a contact: {error}") from error

@@ -78,7 +78,7 @@ def written_by(record: Record, peer: PeerId) -> bool:
     return PeerId.of_key(record.public_key) == peer
 
 
-class Proofs:
+class SignatureCache:
     """Checks signatures, and checks none of them twice."""
 
     def __init__(self) -> None:

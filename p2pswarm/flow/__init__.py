@@ -1,1 +1,4 @@
-"""Estimates of how fast and how long, and what went wrong first in a group of tasks."""
+"""Estimates of times and rates, and what went wrong first in a group of tasks.
+
+Everybody may use it.
+"""

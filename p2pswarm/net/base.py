@@ -22,7 +22,7 @@ from p2pswarm.ids import Address
 CROWDED_BYTES = 64 * 1024  # one record: what an urgent message may wait behind in our memory
 
 
-class Wire(Protocol):
+class ControlPipe(Protocol):
     """A stream that pushes: the sending side."""
 
     def send(self, data: bytes) -> None:
@@ -38,10 +38,10 @@ class Wire(Protocol):
         ...
 
 
-class WireUser(Protocol):
+class ControlMachine(Protocol):
     """A stream that pushes: the receiving side. Called in the event loop."""
 
-    def opened(self, wire: Wire) -> None:
+    def opened(self, wire: ControlPipe) -> None:
         """The wire is up; called before anything else."""
         ...
 
@@ -49,11 +49,11 @@ class WireUser(Protocol):
         """Bytes came, in order, cut anywhere."""
         ...
 
-    def crowded(self) -> None:
+    def pause_writing(self) -> None:
         """More than CROWDED_BYTES wait in memory: send nothing until `drained`."""
         ...
 
-    def drained(self) -> None:
+    def resume_writing(self) -> None:
         """Few bytes wait in memory again."""
         ...
 
@@ -108,7 +108,7 @@ class BulkPipe(Protocol):
         ...
 
 
-class Stream(Protocol):
+class Connection(Protocol):
     """A fresh connection whose purpose is not yet known."""
 
     @property
@@ -124,7 +124,7 @@ class Stream(Protocol):
         """Write all of it; raises LinkLost."""
         ...
 
-    async def become_wire(self, user: WireUser) -> None:
+    async def become_control(self, user: ControlMachine) -> None:
         """From now on push to `user`; this object is spent."""
         ...
 
@@ -145,7 +145,7 @@ class Listener(Protocol):
         """What was bound, with the real port."""
         ...
 
-    async def accept(self) -> Stream:
+    async def accept(self) -> Connection:
         """The next stream; raises LinkLost once closed."""
         ...
 
@@ -161,7 +161,7 @@ class Net(Protocol):
         """Bind and listen; raises Unusable if the address cannot be bound."""
         ...
 
-    async def dial(self, to: Address) -> Stream:
+    async def dial(self, to: Address) -> Connection:
         """Connect; raises DialFailed."""
         ...
 

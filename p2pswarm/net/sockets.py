@@ -19,8 +19,8 @@ from typing import cast
 
 from p2pswarm.errors import DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address
-from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, WireUser
-from p2pswarm.net.pump import SocketPipe
+from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.net.bulk_threads import SocketBulkPipe
 
 BACKLOG = 256  # the kernel's queue; the transport bounds what it takes from it
 USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the road is gone
@@ -62,7 +62,7 @@ class SocketNet:
             raise Unusable(f"cannot listen on {at}: {_reason(error)}{remedy}") from error
         return SocketListener(sock)
 
-    async def dial(self, to: Address) -> "SocketStream":
+    async def dial(self, to: Address) -> "SocketConnection":
         """Connect, trying each address of the host's name; raises DialFailed."""
         try:
             candidates = await _resolve(to)
@@ -92,7 +92,7 @@ class SocketListener:
         """What was bound, with the real port."""
         return self._address
 
-    async def accept(self) -> "SocketStream":
+    async def accept(self) -> "SocketConnection":
         """The next connection. Cancel this before `close`."""
         while True:
             try:
@@ -103,14 +103,14 @@ class SocketListener:
                 elif error.errno not in GONE_IN_BACKLOG:
                     raise LinkLost(f"listener {self._address}: {_reason(error)}") from error
             else:
-                return SocketStream(sock, _address(name))
+                return SocketConnection(sock, _address(name))
 
     def close(self) -> None:
         """Stop listening."""
         self._sock.close()
 
 
-class SocketStream:
+class SocketConnection:
     """A connected socket that has not become a wire or a bulk pipe yet."""
 
     def __init__(self, sock: socket.socket, remote: Address) -> None:
@@ -147,9 +147,9 @@ class SocketStream:
         except OSError as error:
             raise LinkLost(f"{self._remote}: {_reason(error)}") from error
 
-    async def become_wire(self, user: WireUser) -> None:
+    async def become_control(self, user: ControlMachine) -> None:
         """Hand the socket to an asyncio transport."""
-        protocol = _WireProtocol(user, str(self._remote))
+        protocol = _ControlProtocol(user, str(self._remote))
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: protocol, self._release())
@@ -162,7 +162,7 @@ class SocketStream:
         _set_if_known(sock, TCP_CONGESTION, b"bbr")
         _set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
         sock.setblocking(True)
-        return SocketPipe(sock, machine, str(self._remote))
+        return SocketBulkPipe(sock, machine, str(self._remote))
 
     def close(self) -> None:
         """Close the socket, if it is still ours."""
@@ -178,10 +178,10 @@ class SocketStream:
         return sock
 
 
-class _WireProtocol(asyncio.BufferedProtocol):
+class _ControlProtocol(asyncio.BufferedProtocol):
     """An asyncio transport seen as a Wire, and the way from it to the user."""
 
-    def __init__(self, user: WireUser, label: str) -> None:
+    def __init__(self, user: ControlMachine, label: str) -> None:
         self._user = user
         self._label = label
         self._room = memoryview(bytearray(READ_BYTES))
@@ -204,10 +204,10 @@ class _WireProtocol(asyncio.BufferedProtocol):
             self._room = memoryview(bytearray(READ_BYTES_MAX))
 
     def pause_writing(self) -> None:
-        self._user.crowded()
+        self._user.pause_writing()
 
     def resume_writing(self) -> None:
-        self._user.drained()
+        self._user.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = "closed" if exc is None else _reason(exc)
@@ -230,12 +230,12 @@ async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | i
             loop.remove_reader(listener)
 
 
-async def _connect(family: int, name: tuple[str | int, ...]) -> SocketStream:
+async def _connect(family: int, name: tuple[str | int, ...]) -> SocketConnection:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, name)
-        return SocketStream(sock, _address(sock.getpeername()))
+        return SocketConnection(sock, _address(sock.getpeername()))
     except BaseException:
         sock.close()
         raise

@@ -1,1 +1,4 @@
-"""What a run tells people: events as JSON lines, folded into a story, shown live or as lines."""
+"""What a run tells people: events, their history, and how they are shown.
+
+Entrance: `events.py`. Roles, the demo and scripts use it.
+"""

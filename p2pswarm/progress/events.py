@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class MicrobatchCounts:
     """What became of the microbatches so far."""
 
     asked: int
@@ -63,7 +63,7 @@ class Stepped:
     """Over the last steps."""
     learning_rate: float
     gradient_norm: float
-    tally: Tally
+    counts: MicrobatchCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Ended:
     failed: bool
     tokens_per_s: float
     """Over the whole run."""
-    tally: Tally
+    counts: MicrobatchCounts
 
 
 Event = Waiting | Started | Stepped | HeldOut | Peers | Note | Ended
@@ -121,8 +121,8 @@ def from_line(line: str) -> Event:
     try:
         fields: Any = json.loads(line)
         kind = KINDS[fields.pop("event")]
-        if "tally" in fields:
-            fields["tally"] = Tally(**fields["tally"])
+        if "counts" in fields:
+            fields["counts"] = MicrobatchCounts(**fields["counts"])
         if "peers" in fields:
             fields["peers"] = tuple(PeerLine(**peer) for peer in fields["peers"])
         if "stages" in fields:

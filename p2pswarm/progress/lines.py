@@ -3,21 +3,12 @@
 Units:   seconds since the first step.
 """
 
-from p2pswarm.progress.events import (
-    Ended,
-    Event,
-    HeldOut,
-    Note,
-    Peers,
-    Started,
-    Stepped,
-    Waiting,
-)
+from p2pswarm.progress.events import Ended, Event, HeldOut, Note, Peers, Started, Stepped, Waiting
 
 STEP_EVERY_S = 5.0  # a line this often tells enough of a run of minutes or days
 
 
-class Lines:
+class LineFormat:
     """Chooses what to print."""
 
     def __init__(self) -> None:
@@ -45,7 +36,7 @@ def _text(event: Event) -> str:
         case Stepped():
             text = (
                 f"step {event.step:5}  loss {event.loss:.4f}  {event.tokens_per_s:7.0f} tokens/s"
-                f"  counted {event.tally.counted}  replayed {event.tally.replayed}"
+                f"  counted {event.counts.counted}  replayed {event.counts.replayed}"
             )
         case HeldOut():
             text = f"step {event.step:5}  held-out loss {event.nats_per_byte:.4f} nats/byte"

@@ -1,1 +1,4 @@
-"""What a node can be; joined here from the parts, and taken up by `node.py`."""
+"""What a node can be: bootstrap, stage server, trainer. The parts are composed here.
+
+Entrance: `stack.open_stack` and the `run` of each role. `node.py` uses them.
+"""

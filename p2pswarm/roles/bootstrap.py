@@ -7,10 +7,10 @@ Errors:  none of its own.
 import asyncio
 from collections.abc import Callable
 
-from p2pswarm.roles.ground import Ground
+from p2pswarm.roles.stack import NodeStack
 
 
-async def run(_ground: Ground, leaving: asyncio.Event, _say: Callable[[str], None]) -> int:
+async def run(_stack: NodeStack, leaving: asyncio.Event, _say: Callable[[str], None]) -> int:
     """Stay until asked to leave."""
     await leaving.wait()
     return 0

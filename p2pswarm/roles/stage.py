@@ -14,18 +14,18 @@ from typing import Any, TypeVar
 
 import torch
 
+from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
-from p2pswarm.roles.ground import Ground
-from p2pswarm.roles.memory import keep_freed_memory
-from p2pswarm.roles.runs import Search
-from p2pswarm.stage.life import Setting
-from p2pswarm.stage.service import StageServer
-from p2pswarm.stage.weights import torch_engine
-from p2pswarm.swarm.manifest import Offer
+from p2pswarm.roles.discovery import RunSearch
+from p2pswarm.roles.malloc import keep_freed_memory
+from p2pswarm.roles.stack import NodeStack
+from p2pswarm.server.session import ServerContext
+from p2pswarm.server.stage_server import StageServer
+from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.service import Tensors
+from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
 LOOK_S = 0.5  # between two looks whether the server has been given another stage
@@ -50,12 +50,12 @@ class ComputeThread:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
+async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Serve run after run until asked to leave."""
-    serve = ground.config.serve
+    serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
-    search = Search(ground, say)
+    search = RunSearch(stack, say)
     compute = ComputeThread()
     try:
         while True:
@@ -63,7 +63,7 @@ async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = StageServer(_setting(ground, offer, compute, device))
+            server = StageServer(_setting(stack, offer, compute, device))
             reason = await _serve(server, offer, leaving, say)
             if leaving.is_set():
                 return 0
@@ -86,9 +86,9 @@ def chosen_device(serve: ServeConfig) -> torch.device:
         raise Unusable(f"serve.device {serve.device!r}: {first}") from error
 
 
-def tensors_within(network: NetworkConfig, device: torch.device) -> Tensors:
+def tensors_within(network: NetworkConfig, device: torch.device) -> TensorTransfer:
     """Tensors from peers, within the settings' limits."""
-    return Tensors(Budget(network.peer_mib * MIB, network.total_mib * MIB), device)
+    return TensorTransfer(Budget(network.peer_mib * MIB, network.total_mib * MIB), device)
 
 
 async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
@@ -102,12 +102,14 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
     return None if doing.cancelled() else doing.result()
 
 
-def _setting(ground: Ground, offer: Offer, compute: ComputeThread, device: torch.device) -> Setting:
-    serve, config = ground.config.serve, offer.config
+def _setting(
+    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device
+) -> ServerContext:
+    serve, config = stack.config.serve, offer.config
     keep_bytes = serve.graph_mib * MIB
-    return Setting(
-        rpc=ground.rpc,
-        tensors=tensors_within(ground.config.network, device),
+    return ServerContext(
+        rpc=stack.rpc,
+        tensors=tensors_within(stack.config.network, device),
         run=config,
         run_id=offer.run,
         trainer=offer.trainer,
@@ -117,7 +119,7 @@ def _setting(ground: Ground, offer: Offer, compute: ComputeThread, device: torch
     )
 
 
-async def _serve(server: StageServer, offer: Offer, leaving: asyncio.Event, say: Say) -> str:
+async def _serve(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:
     """Serve until the run ends or we leave; the reason."""
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))
@@ -145,7 +147,7 @@ async def _leave(server: StageServer, work: asyncio.Task[str], leaving: asyncio.
     work.cancel()
 
 
-async def _tell(server: StageServer, offer: Offer, say: Say) -> None:
+async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
     """Say which stage we were given."""
     told: int | None = None
     while True:

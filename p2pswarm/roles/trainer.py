@@ -13,21 +13,22 @@ from random import Random
 import torch
 
 from p2pswarm.config import NodeConfig
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
-from p2pswarm.roles.ground import Ground
-from p2pswarm.roles.outlet import outlet
-from p2pswarm.roles.runs import announce
+from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.roles.discovery import announce
+from p2pswarm.roles.output import output
+from p2pswarm.roles.reporter import Reporter
+from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
-from p2pswarm.roles.telling import Telling
 from p2pswarm.roles.weights_file import named_weights, state_sizes, write_weights
 from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.stage.model import block_count, make_blocks
-from p2pswarm.state.service import Snapshot
+from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import sign_manifest
-from p2pswarm.train import actions as act
-from p2pswarm.train.corpus import Corpus, load_corpus
-from p2pswarm.train.service import Trainer
-from p2pswarm.train.setting import TrainSetting
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.trainer import Trainer
 
 LEFT_EARLY = 130  # the run is not over: scripts should know
 SAVE_S = 2.0  # Ctrl-C leaves within 5 s: a small model's weights can still be fetched
@@ -35,25 +36,25 @@ SAVE_S = 2.0  # Ctrl-C leaves within 5 s: a small model's weights can still be f
 Say = Callable[[str], None]
 
 
-async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
+async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
-    config = ground.config
+    config = stack.config
     corpus = await asyncio.to_thread(_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.held_out):,} held out"
     )
-    manifest = sign_manifest(ground.identity, config.run, ground.endpoint.contact.address)
-    telling = Telling(config.run, _parameters(config))
+    manifest = sign_manifest(stack.identity, config.run, stack.endpoint.contact.address)
+    reporter = Reporter(config.run, _parameters(config))
     loop = asyncio.get_running_loop()
-    with outlet(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
+    with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
 
         def report(report: act.Report) -> None:
-            for event in telling.report(report, loop.time()):
+            for event in reporter.report(report, loop.time()):
                 tell(event)
 
-        setting = TrainSetting(
-            rpc=ground.rpc,
+        context = TrainerContext(
+            rpc=stack.rpc,
             tensors=tensors_within(config.network, torch.device("cpu")),
             run=config.run,
             manifest=manifest,
@@ -63,8 +64,8 @@ async def run(ground: Ground, leaving: asyncio.Event, say: Say) -> int:
             rng=Random(os.urandom(32)),
         )
         async with asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(ground, manifest))
-            async with Trainer(setting) as trainer:
+            announcing = tasks.create_task(announce(stack, manifest))
+            async with Trainer(context) as trainer:
                 ended = await unless(leaving, trainer.run())
                 saved = await _save(trainer, config, ended)
             announcing.cancel()
@@ -96,7 +97,7 @@ def _parameters(config: NodeConfig) -> int:
     return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
-async def _save(trainer: Trainer, config: NodeConfig, ended: act.Ended | None) -> str:
+async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None) -> str:
     """Fetch and write the weights; what to say of it."""
     path = config.train.weights
     if path is None or (ended is not None and ended.failed):

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.stage.flat import Flat, host_bytes
-from p2pswarm.stage.model import stage_blocks
-from p2pswarm.state.service import Snapshot
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.state.snapshot import Snapshot
 
 KINDS = {torch.float32: "F32", torch.float64: "F64"}
 HEADER_ALIGN = 8  # the format asks that the tensors begin at a multiple of it
@@ -29,14 +29,14 @@ HEADER_ALIGN = 8  # the format asks that the tensors begin at a multiple of it
 def state_sizes(run: RunConfig) -> list[int]:
     """Bytes of each stage's snapshot."""
     meta = torch.device("meta")
-    flats = [Flat(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
+    flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
     return [sum(x_N.nbytes for x_N in flat.state()) for flat in flats]
 
 
 def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, Tensor]]:
     """Every parameter of the model, from one snapshot a stage in their order."""
     for stage, snapshot in enumerate(snapshots):
-        flat = Flat(run, stage_blocks(run, stage), torch.device("cpu"))
+        flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
         weights = torch.frombuffer(snapshot.data, dtype=flat.params_N.dtype)
         flat.params_N.copy_(weights[: flat.length])
         if flat.digest() != snapshot.digest:

@@ -1,1 +1,4 @@
-"""Seam 2, typed calls and exchanges with deadlines."""
+"""Seam 2: typed unary calls and streams with deadlines, over links.
+
+Entrance: `link_rpc.LinkRpc`, through the Protocols of `base.py`. Every protocol above uses it.
+"""

@@ -1,6 +1,6 @@
 """SEAM 2: what every protocol above asks of the network below.
 
-A call is one typed request and one typed reply. An exchange is a conversation:
+A call is one typed request and one typed reply. A stream is a conversation:
 messages both ways in order, and bulk bytes that go round the messages straight
 into memory the receiver set aside. Sockets (`rpc/service.py`) and the
 simulated world (`sim/rpc.py`) implement it alike; `tests/contract/` holds both
@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.wire.codec import Message
+from p2pswarm.wire.message import Message
 
 M = TypeVar("M", bound=Message)
 
@@ -47,7 +47,7 @@ class Arrival(Protocol):
         ...
 
 
-class Exchange(Protocol):
+class Stream(Protocol):
     """One side's view of a conversation."""
 
     @property
@@ -58,7 +58,7 @@ class Exchange(Protocol):
     async def send(self, message: Message) -> None:
         """Send one message; waits for the stream's credit.
 
-        Raises what the exchange failed with, and Refused once its server has finished well.
+        Raises what the stream failed with, and Refused once its server has finished well.
         """
         ...
 
@@ -81,17 +81,17 @@ class Exchange(Protocol):
         ...
 
 
-Answer = Callable[[PeerId, M], Coroutine[Any, Any, Message] | Message]
+UnaryHandler = Callable[[PeerId, M], Coroutine[Any, Any, Message] | Message]
 """Handles a call: who asks, the request -> the reply.
 
 A plain function answers at once and costs no task: right for a look into a table.
 A coroutine runs in a task of its own. It is cancelled at its caller's deadline, and
 when the caller gives up or its link is lost.
 """
-Converse = Callable[[Exchange, M], Coroutine[Any, Any, None]]
-"""Handles an exchange: it ends, well or with the error raised, when this returns.
+StreamHandler = Callable[[Stream, M], Coroutine[Any, Any, None]]
+"""Handles a stream: it ends, well or with the error raised, when this returns.
 
-When the other side fails, gives up or is lost, what waits on the exchange raises
+When the other side fails, gives up or is lost, what waits on the stream raises
 that; a handler that waits for something else then is cancelled, as at the deadline.
 """
 
@@ -108,9 +108,9 @@ class Rpc(Protocol):
         """Ask once and return the reply; dials if no link is up."""
         ...
 
-    def converse(
+    def open_stream(
         self, to: Contact, opening: Message, timeout_s: float | None
-    ) -> AbstractAsyncContextManager[Exchange]:
+    ) -> AbstractAsyncContextManager[Stream]:
         """Open an exchange; leaving the block ends it, with an error if one is raised.
 
         `timeout_s` is for the whole block: past it, whatever it waits for raises Late. After a good
@@ -119,10 +119,10 @@ class Rpc(Protocol):
         """
         ...
 
-    def answer(self, request: type[M], handler: Answer[M]) -> None:
+    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
         """Serve calls of one message type."""
         ...
 
-    def attend(self, opening: type[M], handler: Converse[M]) -> None:
-        """Serve exchanges that open with one message type."""
+    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
+        """Serve streams that open with one message type."""
         ...

@@ -21,14 +21,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from p2pswarm.allreduce.base import Sums
+from p2pswarm.compute.base import BackwardSpec, Engine, Key, LossResult, Update
+from p2pswarm.compute.torch_weights import TorchSums
 from p2pswarm.config import RunConfig
+from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import NotServing
-from p2pswarm.reduce.base import Sums
-from p2pswarm.stage.base import Duty, Engine, Finish, Key, Update
-from p2pswarm.stage.weights import TorchSums
 from p2pswarm.tensors.codecs.base import TORCH, Tensor
 from p2pswarm.tensors.meta import Dtype
-from p2pswarm.train.corpus import Bytes, Corpus
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Cost:
     """Weights and optimizer state of one stage: what a newcomer downloads."""
 
 
-class Tally:
+class CountingWeights:
     """How often each microbatch of the step was counted; the weights that change by it."""
 
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
@@ -153,7 +153,7 @@ class SimStage:
     """Implements `Stage`."""
 
     def __init__(
-        self, run: RunConfig, stage: int, tally: Tally, spend: Callable[[float], None]
+        self, run: RunConfig, stage: int, tally: CountingWeights, spend: Callable[[float], None]
     ) -> None:
         self.recomputed = 0
         self._last = stage == run.stages - 1
@@ -171,22 +171,22 @@ class SimStage:
         self._kept[key] = number_in(tokens_BS)
         return self._x_BTD
 
-    def backward(self, key: Key, gradient_BTD: Tensor, duty: Duty) -> Tensor | None:
+    def backward(self, key: Key, gradient_BTD: Tensor, spec: BackwardSpec) -> Tensor | None:
         """The gradient of this stage's x, if it is wanted."""
         number = self._kept.pop(key, None)
         if number is None:
             raise NotServing(f"nothing is kept for {key}")
         self._spend(BACKWARD_SHARE * self._cost.forward_s)
-        if duty.counting:
+        if spec.counting:
             self._tally.count(number)
-        return gradient_BTD if duty.returning else None
+        return gradient_BTD if spec.returning else None
 
-    def finish(self, tokens_BS: Tensor, x_BTD: Tensor | None, duty: Duty) -> Finish:
+    def finish(self, tokens_BS: Tensor, x_BTD: Tensor | None, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
         self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
-        if duty.counting:
+        if spec.counting:
             self._tally.count(number_in(tokens_BS))
-        return Finish(self._loss(), x_BTD if duty.returning else None)
+        return LossResult(self._loss(), x_BTD if spec.returning else None)
 
     def evaluate(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor | float:
         """The next stage's x, or the loss."""
@@ -205,7 +205,7 @@ class SimStage:
 
 def sim_engine(run: RunConfig, stage: int, cost: Cost, processor: Processor) -> Engine:
     """Stage `stage` of a run on a simulated processor."""
-    tally = Tally(run, stage, cost)
+    tally = CountingWeights(run, stage, cost)
     return Engine(SimStage(run, stage, tally, processor.spend), tally, len(tally.snapshot()))
 
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.bucket import Neighbour
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.service import Dht
-from p2pswarm.dht.table import neighbour
+from p2pswarm.dht.node import Dht
+from p2pswarm.dht.routing_table import neighbour
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig

@@ -58,7 +58,7 @@ class SimLoop(asyncio.BaseEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  handed to whoever awaits, as a thread would
+        except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
             future.set_exception(error)
         return future
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 from p2pswarm.errors import DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.ids import Address, PeerId
-from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, WireUser
+from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.sim.tcp import Socket
 from p2pswarm.sim.world import Host, World, WorldConfig
 
@@ -73,7 +73,7 @@ class SimNet:
         self._internet.listeners[address] = listener
         return listener
 
-    async def dial(self, to: Address) -> "SimStream":
+    async def dial(self, to: Address) -> "SimConnection":
         """Connect: one round trip."""
         internet, world = self._internet, self._internet.world
         target = world.at(to)
@@ -89,8 +89,8 @@ class SimNet:
         caller = Address(self._host.address.host, internet.free_port())
         there = Socket(internet.world, internet.sockets, target, caller)
         here.far, there.far = there, here
-        asyncio.get_running_loop().call_later(way_s, listener.came, SimStream(there))
-        return SimStream(here)
+        asyncio.get_running_loop().call_later(way_s, listener.came, SimConnection(there))
+        return SimConnection(here)
 
     def lock(self) -> AbstractContextManager[object]:
         """All runs in one thread here."""
@@ -104,21 +104,21 @@ class SimListener:
         self.address = address
         """What was bound."""
         self._internet = internet
-        self._waiting: asyncio.Queue[SimStream] = asyncio.Queue(BACKLOG)
+        self._waiting: asyncio.Queue[SimConnection] = asyncio.Queue(BACKLOG)
 
     @property
     def full(self) -> bool:
         """Whether a further connection is refused."""
         return self._waiting.full()
 
-    def came(self, stream: "SimStream") -> None:
+    def came(self, stream: "SimConnection") -> None:
         """A connection is up."""
         if self._internet.listeners.get(self.address) is not self or self.full:
             stream.close()
         else:
             self._waiting.put_nowait(stream)
 
-    async def accept(self) -> "SimStream":
+    async def accept(self) -> "SimConnection":
         """The next stream. Cancel this before `close`."""
         return await self._waiting.get()
 
@@ -128,7 +128,7 @@ class SimListener:
             del self._internet.listeners[self.address]
 
 
-class SimStream:
+class SimConnection:
     """A connection whose purpose is not yet known: implements `Stream`."""
 
     def __init__(self, socket: Socket) -> None:
@@ -161,18 +161,18 @@ class SimStream:
             raise self._error
         self._own().write(data)
 
-    async def become_wire(self, user: WireUser) -> None:
+    async def become_control(self, user: ControlMachine) -> None:
         """From now on push to `user`."""
         if self._error is not None:
             raise self._error
-        wire = SimWire(self._release(), user)
+        wire = SimControlPipe(self._release(), user)
         user.opened(wire)
         if self._came:
             user.received(bytes(self._came))
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """From now on drive `machine`."""
-        pipe = SimPipe(self._release(), machine)
+        pipe = SimBulkPipe(self._release(), machine)
         if self._came:
             pipe.data(bytes(self._came))
         if self._error is not None:
@@ -203,10 +203,10 @@ class SimStream:
         return socket
 
 
-class SimWire:
+class SimControlPipe:
     """A connection that pushes: implements `Wire`."""
 
-    def __init__(self, socket: Socket, user: WireUser) -> None:
+    def __init__(self, socket: Socket, user: ControlMachine) -> None:
         self._socket = socket
         self._user = user
         self._crowded = False
@@ -219,7 +219,7 @@ class SimWire:
         if wait_s > 0 and not self._crowded:
             self._crowded = True
             self._socket.loop.call_later(wait_s, self._drained)
-            self._user.crowded()
+            self._user.pause_writing()
 
     def close(self) -> None:
         """Send what waits, then end."""
@@ -241,10 +241,10 @@ class SimWire:
             self._socket.loop.call_later(wait_s, self._drained)
         else:
             self._crowded = False
-            self._user.drained()
+            self._user.resume_writing()
 
 
-class SimPipe:
+class SimBulkPipe:
     """A connection that drives a bulk machine from the loop: implements `BulkPipe`."""
 
     def __init__(self, socket: Socket, machine: BulkMachine) -> None:

@@ -20,7 +20,7 @@ DEAD_AFTER_S = 15.0  # silence that ends a link, as transport/config.py
 DIAL_S = 5.0  # until a dial without an answer fails, as transport/config.py
 
 
-class Process:
+class SimProcess:
     """What runs on one host."""
 
     def __init__(self, population: "Population[Any]", host: Host) -> None:
@@ -32,7 +32,7 @@ class Process:
         self.running = True
         self.lost: dict[object, Callable[[float], None]] = {}
         """Whom to tell when this process dies, and after how many seconds."""
-        self._links: dict[int, tuple[Process | None, float]] = {}
+        self._links: dict[int, tuple[SimProcess | None, float]] = {}
         """To whom, by the index of its host, and since when."""
 
     def deliver(
@@ -60,7 +60,7 @@ class Process:
         self.note_link(target, process, up_s)
         return max(0.0, up_s - now_s)
 
-    def note_link(self, other: Host, process: "Process | None", up_s: float) -> None:
+    def note_link(self, other: Host, process: "SimProcess | None", up_s: float) -> None:
         """Keep a link that is up at `up_s`; the one used longest ago goes if there are too many."""
         self._links.pop(other.index, None)  # to the end of the dict: the newest
         self._links[other.index] = process, up_s
@@ -86,14 +86,14 @@ class Process:
         return process  # type: ignore[no-any-return]  # all of a population are of one kind
 
     def stop(self, *, silent: bool) -> None:
-        """End; those who talk with us are told or find out."""
+        """End; those who stream with us are told or find out."""
         self.running = False
         for tell in tuple(self.lost.values()):
             tell(DEAD_AFTER_S if silent else 0.0)
         self.lost.clear()
 
 
-P = TypeVar("P", bound=Process)
+P = TypeVar("P", bound=SimProcess)
 
 
 class Population(Generic[P]):

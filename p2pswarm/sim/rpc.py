@@ -28,37 +28,44 @@ from p2pswarm.errors import (
     SwarmError,
 )
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import Answer, Converse
-from p2pswarm.rpc.calls import Kind, error_of, failure_of, reset_error, status_of, told
-from p2pswarm.rpc.desk.service import Desk, DeskConfig, Order
-from p2pswarm.rpc.exchange.service import Talk, held, within
-from p2pswarm.sim.exchange import Rooms, SimRoad, road
-from p2pswarm.sim.process import Population, Process
+from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.framing import (
+    Kind,
+    error_for_caller,
+    error_of,
+    failure_of,
+    reset_error,
+    status_of,
+)
+from p2pswarm.rpc.handler_pool import HandlerLimits, HandlerPool, HandlerRequest
+from p2pswarm.rpc.stream import RpcStream, held, within
+from p2pswarm.sim.process import Population, SimProcess
+from p2pswarm.sim.stream import SimReceiveBuffers, SimStreamTransport, connect_streams
 from p2pswarm.sim.world import Host
-from p2pswarm.wire.codec import Message, decode, encode
+from p2pswarm.wire.message import Message, decode, encode
 
 M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES = 200  # charged where messages are not encoded: a DHT call with its frame and tags
 
 
-class SimRpc(Process):
+class SimRpc(SimProcess):
     """One simulated process: implements `Rpc`."""
 
-    def __init__(self, world: "SimWorld", host: Host, config: DeskConfig) -> None:
+    def __init__(self, world: "SimWorld", host: Host, config: HandlerLimits) -> None:
         super().__init__(world, host)
-        self.answers: dict[type[Message], Answer[Any]] = {}
-        self.attends: dict[type[Message], Converse[Any]] = {}
-        self.desks = {kind: Desk(config) for kind in Kind}
-        self.rooms = Rooms()
+        self.unary_handlers: dict[type[Message], UnaryHandler[Any]] = {}
+        self.stream_handlers: dict[type[Message], StreamHandler[Any]] = {}
+        self.pools = {kind: HandlerPool(config) for kind in Kind}
+        self.buffers = SimReceiveBuffers()
 
-    def answer(self, request: type[M], handler: Answer[M]) -> None:
+    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
         """Serve calls of one message type."""
-        self.answers[request] = handler
+        self.unary_handlers[request] = handler
 
-    def attend(self, opening: type[M], handler: Converse[M]) -> None:
-        """Serve exchanges that open with one message type."""
-        self.attends[opening] = handler
+    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
+        """Serve streams that open with one message type."""
+        self.stream_handlers[opening] = handler
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """Ask once; see `Rpc`."""
@@ -73,43 +80,45 @@ class SimRpc(Process):
             call.end()
 
     @asynccontextmanager
-    async def converse(
+    async def open_stream(
         self, to: Contact, opening: Message, timeout_s: float | None
-    ) -> AsyncIterator[Talk]:
+    ) -> AsyncIterator[RpcStream]:
         """Open an exchange; see `Rpc`."""
         body = encode(opening)
-        async with within(timeout_s, f"exchange with {to.address}"):
+        async with within(timeout_s, f"stream with {to.address}"):
             server = await self.connect(to)
-            here = road(self, server, (self.rooms, server.rooms))
-            talk = here.talk = Talk(here)
+            here = connect_streams(self, server, (self.buffers, server.buffers))
+            stream = here.stream = RpcStream(here)
             here.post(len(body), server.opened, here.far, decode(body), timeout_s)
             try:
-                async with held(talk):
-                    yield talk
+                async with held(stream):
+                    yield stream
             finally:
                 here.leave()
 
-    def opened(self, here: SimRoad, opening: Message, timeout_s: float | None) -> None:
-        """A peer opened an exchange."""
-        talk = Talk(here)
+    def opened(self, here: SimStreamTransport, opening: Message, timeout_s: float | None) -> None:
+        """A peer opened a stream."""
+        stream = RpcStream(here)
         try:
-            self._attend(talk, here, opening, timeout_s)
+            self._attend(stream, here, opening, timeout_s)
         except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
-            talk.finish(told(error, opening))
+            stream.finish(error_for_caller(error, opening))
 
-    def _attend(self, talk: Talk, here: SimRoad, opening: Message, timeout_s: float | None) -> None:
-        handler = self.attends.get(type(opening))
+    def _attend(
+        self, stream: RpcStream, here: SimStreamTransport, opening: Message, timeout_s: float | None
+    ) -> None:
+        handler = self.stream_handlers.get(type(opening))
         if handler is None:
-            raise NotServing(f"no exchanges of {type(opening).__name__} here")
-        order = Order(here.peer, opening, timeout_s, here.leave)
-        self.desks[Kind.EXCHANGE].start(talk, order, handler(talk, opening))
-        here.talk = talk
+            raise NotServing(f"no streams of {type(opening).__name__} here")
+        order = HandlerRequest(here.peer, opening, timeout_s, here.leave)
+        self.pools[Kind.STREAM].start(stream, order, handler(stream, opening))
+        here.stream = stream
 
     def stop(self, *, silent: bool) -> None:
         """The process ends, and its handlers with it."""
         super().stop(silent=silent)
-        for desk in self.desks.values():
-            desk.stop()
+        for pool in self.pools.values():
+            pool.stop()
 
 
 class SimWorld(Population[SimRpc]):
@@ -119,10 +128,10 @@ class SimWorld(Population[SimRpc]):
         self,
         peer: PeerId,
         at: tuple[float, float] | None = None,
-        config: DeskConfig | None = None,
+        config: HandlerLimits | None = None,
     ) -> SimRpc:
         """Start a process of `peer` on its host; `at` places a new one in the unit square."""
-        return self.start(SimRpc(self, self.enter(peer, at), config or DeskConfig()))
+        return self.start(SimRpc(self, self.enter(peer, at), config or HandlerLimits()))
 
 
 class _Call:
@@ -193,17 +202,17 @@ class _Call:
         try:
             self._serve(server, request)
         except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
-            self.finish(told(error, request))
+            self.finish(error_for_caller(error, request))
 
     def _serve(self, server: SimRpc, request: Message) -> None:
-        handler = server.answers.get(type(request))
+        handler = server.unary_handlers.get(type(request))
         if handler is None:
             raise NotServing(f"no calls of {type(request).__name__} here")
         peer = self._caller.host.peer
         outcome = handler(peer, request)
         if isinstance(outcome, Coroutine):
-            order = Order(peer, request, self._timeout_s, self._done)
-            server.desks[Kind.CALL].start(self, order, outcome)
+            order = HandlerRequest(peer, request, self._timeout_s, self._done)
+            server.pools[Kind.UNARY].start(self, order, outcome)
             server.lost[self] = self._lose
         else:
             self.finish(outcome)

@@ -2,7 +2,7 @@
 
 The services are the real ones: routing, fencing, averaging and state transfer run as they would
 anywhere. The network is `sim/rpc.py`, the processors are `sim/compute.py`. Machines differ in
-speed, stand in regions, and die.
+speed, phase in regions, and die.
 
 Units:   virtual seconds, bytes.
 Errors:  RunEnded is a result here; AssertionError when a microbatch was not counted exactly once.
@@ -17,19 +17,19 @@ from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import PeerId
+from p2pswarm.server.session import ServerContext
+from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.compute import Cost, Processor, numbered_corpus, sim_engine
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.stage.life import Setting
-from p2pswarm.stage.service import StageServer
 from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.service import Tensors
-from p2pswarm.train import actions as act
-from p2pswarm.train.service import Trainer
-from p2pswarm.train.setting import TrainSetting
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.trainer import Trainer
 
 JOIN_EVERY_S = 0.05  # between two servers that come
 SPREAD = 0.03  # of a region, as a share of the plane: 3 % of a continent away
@@ -58,7 +58,7 @@ class SwarmConfig:
     speeds: tuple[float, ...] = (1.0,)
     """Of the servers, in turn."""
     regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
-    """Points of the unit square round which servers stand, in turn; the trainer at the first."""
+    """Points of the unit square round which servers phase, in turn; the trainer at the first."""
     cost: Cost = field(default_factory=Cost)
     world: WorldConfig = field(default_factory=lambda: WorldConfig(bandwidth_bytes_per_s=25e6))
     """25 MB/s: a home's good link."""
@@ -77,7 +77,7 @@ class SwarmConfig:
 class SwarmResult:
     """What became of a run."""
 
-    ended: act.Ended
+    ended: act.RunFinished
     steps: int
     seconds: float
     """From the first step's begin to the end."""
@@ -125,7 +125,7 @@ class SimSwarm:
         config = self.config
         async with asyncio.timeout(config.patience_s), asyncio.TaskGroup() as tasks:
             coming = tasks.create_task(self._come(tasks))
-            async with Trainer(self._setting()) as trainer:
+            async with Trainer(self._trainer_context()) as trainer:
                 ended = await trainer.run()
             coming.cancel()
             for machine in self.machines:
@@ -169,9 +169,9 @@ class SimSwarm:
         rpc = self.world.rpc(peer, self._place(number))
         processor = Processor(config.speeds[number % len(config.speeds)])
         rng = random.Random(self._rng.random())
-        setting = Setting(
+        context = ServerContext(
             rpc=rpc,
-            tensors=Tensors(Budget()),
+            tensors=TensorTransfer(Budget()),
             run=config.run,
             run_id=self._run_id,
             trainer=self._trainer_rpc.contact,
@@ -180,15 +180,15 @@ class SimSwarm:
             make_router=lambda: Router(rng),
         )
         now_s = asyncio.get_running_loop().time()
-        server = StageServer(setting)
+        server = StageServer(context)
         task = tasks.create_task(_serve(server))
         self.machines.append(_Machine(rpc, processor, now_s, server, task))
 
-    def _setting(self) -> TrainSetting:
+    def _trainer_context(self) -> TrainerContext:
         config, rpc = self.config, self._trainer_rpc
-        return TrainSetting(
+        return TrainerContext(
             rpc=rpc,
-            tensors=Tensors(Budget()),
+            tensors=TensorTransfer(Budget()),
             run=config.run,
             manifest=sign_manifest(self._identity, config.run, rpc.contact.address),
             run_id=self._run_id,
@@ -198,7 +198,7 @@ class SimSwarm:
         )
 
     def _heard(self, report: act.Report) -> None:
-        if isinstance(report, act.Begun):
+        if isinstance(report, act.RunBegun):
             self._begun_s = asyncio.get_running_loop().time()
         self.reports.append(report)
 
@@ -206,7 +206,7 @@ class SimSwarm:
         x, y = self.config.regions[number % len(self.config.regions)]
         return x + self._rng.uniform(-SPREAD, SPREAD), y + self._rng.uniform(-SPREAD, SPREAD)
 
-    def _result(self, ended: act.Ended) -> SwarmResult:
+    def _result(self, ended: act.RunFinished) -> SwarmResult:
         now_s = asyncio.get_running_loop().time()
         steps = [r for r in self.reports if isinstance(r, act.StepDone)]
         seconds = now_s - self._begun_s

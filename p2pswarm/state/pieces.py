@@ -14,38 +14,38 @@ PIECE_BYTES = 8 << 20  # 0.3 s at 200 Mbit/s: what a lost donor costs at most
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StatePiece:
     """Bytes offset..offset+nbytes-1."""
 
     offset: int
     nbytes: int
 
 
-class Pieces:
+class PieceTracker:
     """The pieces of one snapshot, in order."""
 
     def __init__(self, nbytes: int, piece_bytes: int = PIECE_BYTES) -> None:
         if nbytes < 1 or piece_bytes < 1:
             raise ValueError(f"{nbytes} bytes in pieces of {piece_bytes}")
         self._missing = {
-            offset: Piece(offset, min(piece_bytes, nbytes - offset))
+            offset: StatePiece(offset, min(piece_bytes, nbytes - offset))
             for offset in range(0, nbytes, piece_bytes)
         }
-        self._asked: dict[int, Piece] = {}
+        self._asked: dict[int, StatePiece] = {}
 
     @property
     def complete(self) -> bool:
         """Every piece is here."""
         return not self._missing and not self._asked
 
-    def ask(self) -> Piece | None:
+    def ask(self) -> StatePiece | None:
         """The next piece to ask for; None if all are here or asked for."""
         for offset, piece in self._missing.items():
             self._asked[offset] = self._missing.pop(offset)
             return piece
         return None
 
-    def came(self, piece: Piece) -> None:
+    def came(self, piece: StatePiece) -> None:
         """A piece that was asked for is here."""
         if self._asked.pop(piece.offset, None) is None:
             raise ValueError(f"{piece} was not asked for")

@@ -1,1 +1,4 @@
-"""What a run's members say to each other, and the wiring between stages."""
+"""What the members of a run share: messages, the router, pushes, views, the manifest.
+
+Servers and trainers use it.
+"""

@@ -15,7 +15,7 @@ from p2pswarm.crypto.identity import Identity, verify
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.settings import run_from_json, run_id, run_to_json
-from p2pswarm.swarm.messages import Manifest
+from p2pswarm.swarm.messages.run import Manifest
 
 MANIFEST_TAG = b"p2pswarm-manifest-1:"
 RUNS_KEY = hashlib.sha256(b"p2pswarm-runs-1:").digest()
@@ -23,7 +23,7 @@ RUNS_KEY = hashlib.sha256(b"p2pswarm-runs-1:").digest()
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RunOffer:
     """A run that can be joined."""
 
     run: bytes
@@ -40,7 +40,7 @@ def sign_manifest(identity: Identity, config: RunConfig, address: Address) -> Ma
     return Manifest(text, identity.public_key, where, signature)
 
 
-def offer_in(manifest: Manifest) -> Offer:
+def read_offer(manifest: Manifest) -> RunOffer:
     """Check a manifest and read it."""
     signed = manifest.config + b"\0" + manifest.address.encode()
     if not verify(manifest.trainer_key, MANIFEST_TAG, signed, manifest.signature):
@@ -51,4 +51,4 @@ def offer_in(manifest: Manifest) -> Offer:
         raise BadMessage(f"a manifest without an address: {error}") from error
     config = run_from_json(manifest.config)
     trainer = Contact(PeerId.of_key(manifest.trainer_key), address)
-    return Offer(run_id(manifest.config), config, trainer)
+    return RunOffer(run_id(manifest.config), config, trainer)

@@ -20,15 +20,15 @@ import random
 import statistics
 from dataclasses import dataclass, field
 
-from p2pswarm.flow.estimate import Ema
-from p2pswarm.swarm.messages import MemberRecord
+from p2pswarm.flow.estimates import Ema
+from p2pswarm.swarm.messages.membership import MemberRecord
 
 SMOOTHING = 0.1  # of the moving average: a tenth for the newest sample, as SWARM and hivemind
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 
 
 @dataclass(slots=True)
-class _Server:
+class _ServerState:
     """One server as this sender sees it."""
 
     member: MemberRecord
@@ -50,7 +50,7 @@ class Router:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._servers: dict[bytes, _Server] = {}
+        self._servers: dict[bytes, _ServerState] = {}
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
         """Follow a new view: servers that left go, new lives start afresh."""
@@ -62,7 +62,7 @@ class Router:
         for member in members:
             if member.peer not in self._servers:
                 start_s = level_s + self._rng.random() * guess_s  # senders must not march in step
-                self._servers[member.peer] = _Server(member, start_s, guess_s)
+                self._servers[member.peer] = _ServerState(member, start_s, guess_s)
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to try next, charged for one microbatch; None while all are busy or gone."""

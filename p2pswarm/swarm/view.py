@@ -9,23 +9,24 @@ Errors:  none; a part of an older view is ignored.
 from dataclasses import dataclass
 
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.swarm.messages import VIEW_PART_MAX, MemberRecord, View
+from p2pswarm.swarm.messages.membership import MemberRecord, View
+from p2pswarm.swarm.messages.types import VIEW_PART_MAX
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Life:
+class Incarnation:
     """One incarnation of one peer: what ledgers and fences are about."""
 
     peer: bytes
-    incarnation: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{PeerId(self.peer).short}#{self.incarnation}"
+        return f"{PeerId(self.peer).short}#{self.number}"
 
 
-def life(member: MemberRecord) -> Life:
+def incarnation_of(member: MemberRecord) -> Incarnation:
     """The life that a record describes."""
-    return Life(member.peer, member.incarnation)
+    return Incarnation(member.peer, member.incarnation)
 
 
 def contact(member: MemberRecord) -> Contact:
@@ -33,13 +34,13 @@ def contact(member: MemberRecord) -> Contact:
     return Contact(PeerId(member.peer), Address.parse(member.address))
 
 
-def parts(number: int, members: tuple[MemberRecord, ...]) -> list[View]:
+def view_parts(number: int, members: tuple[MemberRecord, ...]) -> list[View]:
     """Cut a whole view into messages."""
     cuts = [members[i : i + VIEW_PART_MAX] for i in range(0, len(members), VIEW_PART_MAX)] or [()]
     return [View(number, part, len(cuts), cut) for part, cut in enumerate(cuts)]
 
 
-class Roster:
+class MemberView:
     """The newest whole view."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from math import prod
 from typing import Annotated
 
 from p2pswarm.errors import BadMessage, TooLarge
-from p2pswarm.wire.codec import Message, Size, message
+from p2pswarm.wire.message import Message, Size, message
 
 RANK_MAX = 8  # attention needs 4; twice that for whatever users think of
 TENSOR_BYTES_MAX = 1 << 40  # a product of dimensions below it fits every integer on the way
@@ -71,7 +71,7 @@ class Grant(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """A shape and dtype that were found possible."""
 
     dtype: Dtype
@@ -88,7 +88,7 @@ class Layout:
         return self.values * VALUE_BYTES[self.dtype]
 
 
-def layout(meta: TensorMeta) -> Layout:
+def layout(meta: TensorMeta) -> TensorLayout:
     """What `meta` announces, checked, before any memory is touched."""
     try:
         dtype = Dtype(meta.dtype)
@@ -103,7 +103,7 @@ def layout(meta: TensorMeta) -> Layout:
     spanned = prod(max(size, 1) for size in meta.shape) * VALUE_BYTES[dtype]
     if spanned > TENSOR_BYTES_MAX:  # zeros aside, for strides grow with the other dimensions
         raise TooLarge(f"a tensor of shape {meta.shape} is over {TENSOR_BYTES_MAX} bytes")
-    return Layout(dtype, meta.shape)
+    return TensorLayout(dtype, meta.shape)
 
 
 def travels_alone(meta: TensorMeta) -> bool:

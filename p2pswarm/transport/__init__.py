@@ -1,1 +1,4 @@
-"""Links: one control connection and bulk connections to a peer, multiplexed."""
+"""Links: encrypted, multiplexed, one to each peer.
+
+Entrance: `endpoint.Endpoint`. `rpc/` uses it, through the events of `events.py`.
+"""

@@ -44,7 +44,7 @@ LinkEvent = Ponged | GoneAway | AskedForBulk
 MuxEvent = StreamEvent | LinkEvent
 
 
-class _Stream:
+class _StreamState:
     """One side's account of a stream."""
 
     __slots__ = (
@@ -85,12 +85,14 @@ class Mux:
     def __init__(self, *, dialled: bool) -> None:
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _StreamState] = {}
         self._count = [0, 0]  # live streams: the peer's, ours
         self._control: list[bytes] = []
         self._control_bytes = 0
         self._in_line = 0
-        self._lines: tuple[deque[_Stream], ...] = tuple(deque() for _ in range(frames.PRIORITIES))
+        self._lines: tuple[deque[_StreamState], ...] = tuple(
+            deque() for _ in range(frames.PRIORITIES)
+        )
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
@@ -114,7 +116,7 @@ class Mux:
         while number in self._streams:  # after 2^31 streams, an old one may still be up
             number = (number + 2) % STREAM_NUMBERS or 2
         self._next = (number + 2) % STREAM_NUMBERS or 2
-        stream = _Stream(number, priority, announced=False)
+        stream = _StreamState(number, priority, announced=False)
         self._streams[number] = stream
         self._count[1] += 1
         self._enqueue(stream, data, frames.END if ended else 0)
@@ -241,12 +243,12 @@ class Mux:
         self._control.append(frame)
         self._control_bytes += len(frame)
 
-    def _enqueue(self, stream: _Stream, data: bytes, flags: int) -> None:
+    def _enqueue(self, stream: _StreamState, data: bytes, flags: int) -> None:
         stream.queue.append((data, flags))
         stream.queued_bytes += len(data)
         self._line_up(stream)
 
-    def _line_up(self, stream: _Stream) -> None:
+    def _line_up(self, stream: _StreamState) -> None:
         """Put the stream in line if it has something to send and credit for it."""
         if (
             not stream.ready
@@ -257,7 +259,7 @@ class Mux:
             self._in_line += 1
             self._lines[stream.priority].append(stream)
 
-    def _take(self, stream: _Stream, line: deque[_Stream], cost: int) -> bytes:
+    def _take(self, stream: _StreamState, line: deque[_StreamState], cost: int) -> bytes:
         """The frame of the first message of the first stream in `line`, who goes to its end."""
         line.popleft()
         self._in_line -= 1
@@ -289,7 +291,7 @@ class Mux:
             self._repay(cost)
             self._say(frames.encode(frames.RESET, number, frames.NUMBER.pack(RESET_REFUSED)))
             return
-        stream = _Stream(number, priority, announced=True)
+        stream = _StreamState(number, priority, announced=True)
         stream.remote_ended = bool(flags)
         stream.allowance -= cost
         stream.unconsumed = cost
@@ -364,7 +366,7 @@ class Mux:
             self._allowance += self._owed
             self._owed = 0
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: _StreamState) -> None:
         """The stream is finished, or given up: settle its account."""
         del self._streams[stream.number]
         self._count[1 if stream.number % 2 == self._ours else 0] -= 1

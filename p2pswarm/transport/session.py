@@ -8,10 +8,10 @@ Source:  docs/wire.md.
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.crypto.noise import Keys
+from p2pswarm.crypto.handshake import Keys
 from p2pswarm.errors import BadHandshake, BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.wire.codec import Message, Range, Size, decode, message
+from p2pswarm.wire.message import Message, Range, Size, decode, message
 
 INCARNATION_BYTES = 16
 PORT_MAX = 65535

@@ -1,1 +1,4 @@
-"""Bytes: frames cut from a stream, typed messages with hard limits."""
+"""Bytes: frames cut from a stream, and typed messages with hard limits.
+
+Entrance: `message.py`. Whoever defines messages uses it.
+"""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
-from contract.beds import BEDS, Bed, Body
+from contract.harness import BEDS, Bed, Body
 
 from p2pswarm.errors import (
     BadHandshake,
@@ -26,9 +26,9 @@ from p2pswarm.errors import (
     TooLarge,
 )
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import Exchange, Priority, Rpc
-from p2pswarm.rpc.desk.service import DeskConfig
-from p2pswarm.wire.codec import Message, Size, message
+from p2pswarm.rpc.base import Priority, Rpc, Stream
+from p2pswarm.rpc.handler_pool import HandlerLimits
+from p2pswarm.wire.message import Message, Size, message
 
 LONG_S = 60.0  # no test waits so long; a hang ends the suite instead
 SOON_S = 0.05
@@ -87,13 +87,13 @@ class Handler:
         await self._hang()
         return Reply(0)
 
-    async def attend(self, _exchange: Exchange, _ask: Ask) -> None:
+    async def serve_stream(self, _stream: Stream, _ask: Ask) -> None:
         await self._hang()
 
-    async def read(self, exchange: Exchange, _ask: Ask) -> None:
+    async def read(self, stream: Stream, _ask: Ask) -> None:
         self.started.set()
         try:
-            while await exchange.receive() is not None:
+            while await stream.receive() is not None:
                 pass
         except BaseException as error:
             self.how = error
@@ -122,7 +122,7 @@ async def pair(bed: Bed) -> tuple[Rpc, Rpc]:
 @contract
 async def test_call_returns_the_reply(bed: Bed) -> None:
     a, b = await pair(bed)
-    b.answer(Ask, double)
+    b.serve_unary(Ask, double)
 
     assert await a.call(b.contact, Ask(21), LONG_S) == Reply(42)
 
@@ -130,7 +130,7 @@ async def test_call_returns_the_reply(bed: Bed) -> None:
 @contract
 async def test_plain_function_answers_too(bed: Bed) -> None:
     a, b = await pair(bed)
-    b.answer(Ask, lambda _peer, ask: Reply(ask.number + 1))
+    b.serve_unary(Ask, lambda _peer, ask: Reply(ask.number + 1))
 
     assert await a.call(b.contact, Ask(1), LONG_S) == Reply(2)
 
@@ -144,7 +144,7 @@ async def test_handler_knows_who_asks(bed: Bed) -> None:
         asked.append(peer)
         return Reply(ask.number)
 
-    b.answer(Ask, note)
+    b.serve_unary(Ask, note)
     await a.call(b.contact, Ask(1), LONG_S)
 
     assert asked == [a.contact.peer]
@@ -153,8 +153,8 @@ async def test_handler_knows_who_asks(bed: Bed) -> None:
 @contract
 async def test_both_sides_of_a_link_may_call(bed: Bed) -> None:
     a, b = await pair(bed)
-    a.answer(Ask, double)
-    b.answer(Ask, double)
+    a.serve_unary(Ask, double)
+    b.serve_unary(Ask, double)
 
     assert await a.call(b.contact, Ask(1), LONG_S) == Reply(2)
     assert await b.call(a.contact, Ask(2), LONG_S) == Reply(4)
@@ -163,7 +163,7 @@ async def test_both_sides_of_a_link_may_call(bed: Bed) -> None:
 @contract
 async def test_address_alone_is_enough_to_call(bed: Bed) -> None:
     a, b = await pair(bed)
-    b.answer(Ask, double)
+    b.serve_unary(Ask, double)
 
     assert await a.call(Contact(None, b.contact.address), Ask(3), LONG_S) == Reply(6)
 
@@ -171,7 +171,7 @@ async def test_address_alone_is_enough_to_call(bed: Bed) -> None:
 @contract
 async def test_hundred_calls_in_flight_get_their_own_replies(bed: Bed) -> None:
     a, b = await pair(bed)
-    b.answer(Ask, double)
+    b.serve_unary(Ask, double)
 
     replies = await asyncio.gather(*(a.call(b.contact, Ask(i), LONG_S) for i in range(100)))
 
@@ -182,8 +182,8 @@ async def test_hundred_calls_in_flight_get_their_own_replies(bed: Bed) -> None:
 async def test_slow_call_does_not_hold_up_a_quick_one(bed: Bed) -> None:
     a, b = await pair(bed)
     slow = Handler()
-    b.answer(Ask, slow.answer)
-    b.answer(Block, lambda _peer, _block: Reply(7))
+    b.serve_unary(Ask, slow.answer)
+    b.serve_unary(Block, lambda _peer, _block: Reply(7))
 
     async with asyncio.TaskGroup() as group:
         hanging = group.create_task(a.call(b.contact, Ask(0), LONG_S))
@@ -199,8 +199,8 @@ async def test_type_that_nobody_serves_is_not_served(bed: Bed) -> None:
     with pytest.raises(NotServing, match="Ask"):
         await a.call(b.contact, Ask(1), LONG_S)
     with pytest.raises(NotServing, match="Ask"):
-        async with a.converse(b.contact, Ask(1), LONG_S) as exchange:
-            await exchange.receive()
+        async with a.open_stream(b.contact, Ask(1), LONG_S) as stream:
+            await stream.receive()
 
 
 @contract
@@ -211,7 +211,7 @@ async def test_each_error_of_a_handler_reaches_the_caller_as_its_class(bed: Bed)
     async def fail(_peer: PeerId, ask: Ask) -> Reply:
         raise errors[ask.number](f"for reason {ask.number}")
 
-    b.answer(Ask, fail)
+    b.serve_unary(Ask, fail)
     for number, error in enumerate(errors):
         with pytest.raises(error, match=f"for reason {number}") as raised:
             await a.call(b.contact, Ask(number), LONG_S)
@@ -225,7 +225,7 @@ async def test_busy_tells_when_to_come_again(bed: Bed) -> None:
     def refuse(_peer: PeerId, _ask: Ask) -> Reply:
         raise Busy("queue full", retry_after_s=1.5)
 
-    b.answer(Ask, refuse)
+    b.serve_unary(Ask, refuse)
     with pytest.raises(Busy, match="queue full") as raised:
         await a.call(b.contact, Ask(1), LONG_S)
 
@@ -239,21 +239,21 @@ async def test_bug_in_a_handler_is_told_as_a_refusal_without_detail(bed: Bed) ->
     async def broken(_peer: PeerId, _ask: Ask) -> Reply:
         raise KeyError("our secret")
 
-    b.answer(Ask, broken)
+    b.serve_unary(Ask, broken)
     with pytest.raises(Refused) as raised:
         await a.call(b.contact, Ask(1), LONG_S)
 
     assert "secret" not in str(raised.value)
-    b.answer(Ask, double)
+    b.serve_unary(Ask, double)
     assert await a.call(b.contact, Ask(1), LONG_S) == Reply(2)
 
 
 @contract
 async def test_too_many_handlers_are_refused_as_busy(bed: Bed) -> None:
-    a, b = await bed.peer(), await bed.peer(DeskConfig(per_peer=2, total=2))
+    a, b = await bed.peer(), await bed.peer(HandlerLimits(per_peer=2, total=2))
     slow = Handler()
-    b.answer(Ask, slow.answer)
-    b.answer(Block, lambda _peer, _block: Reply(1))
+    b.serve_unary(Ask, slow.answer)
+    b.serve_unary(Block, lambda _peer, _block: Reply(1))
 
     async with asyncio.TaskGroup() as group:
         hanging = [group.create_task(a.call(b.contact, Ask(i), LONG_S)) for i in range(2)]
@@ -269,8 +269,8 @@ async def test_too_many_handlers_are_refused_as_busy(bed: Bed) -> None:
 async def test_call_without_an_answer_is_late_and_its_handler_is_cancelled(bed: Bed) -> None:
     a, b = await pair(bed)
     slow = Handler()
-    b.answer(Ask, slow.answer)
-    b.answer(Block, lambda _peer, _block: Reply(1))
+    b.serve_unary(Ask, slow.answer)
+    b.serve_unary(Block, lambda _peer, _block: Reply(1))
     await a.call(b.contact, Block(b""), LONG_S)  # a link is up
 
     with pytest.raises(Late):
@@ -284,7 +284,7 @@ async def test_call_without_an_answer_is_late_and_its_handler_is_cancelled(bed: 
 async def test_cancelled_caller_cancels_the_handler(bed: Bed) -> None:
     a, b = await pair(bed)
     slow = Handler()
-    b.answer(Ask, slow.answer)
+    b.serve_unary(Ask, slow.answer)
 
     call = asyncio.ensure_future(a.call(b.contact, Ask(1), LONG_S))
     await slow.started.wait()
@@ -296,26 +296,26 @@ async def test_cancelled_caller_cancels_the_handler(bed: Bed) -> None:
         await call
 
 
-# exchanges
+# streams
 
 
 @contract
 async def test_exchange_carries_messages_both_ways_in_order(bed: Bed) -> None:
     a, b = await pair(bed)
 
-    async def echo(exchange: Exchange, opening: Ask) -> None:
-        assert exchange.peer == a.contact.peer
-        await exchange.send(Reply(opening.number))
-        while (got := await exchange.receive()) is not None:
+    async def echo(stream: Stream, opening: Ask) -> None:
+        assert stream.peer == a.contact.peer
+        await stream.send(Reply(opening.number))
+        while (got := await stream.receive()) is not None:
             assert isinstance(got, Ask)
-            await exchange.send(Reply(got.number))
+            await stream.send(Reply(got.number))
 
-    b.attend(Ask, echo)
-    async with a.converse(b.contact, Ask(100), LONG_S) as exchange:
-        assert exchange.peer == b.contact.peer
+    b.serve_stream(Ask, echo)
+    async with a.open_stream(b.contact, Ask(100), LONG_S) as stream:
+        assert stream.peer == b.contact.peer
         for i in range(50):
-            await exchange.send(Ask(i))
-        replies = [await exchange.receive() for _ in range(51)]
+            await stream.send(Ask(i))
+        replies = [await stream.receive() for _ in range(51)]
 
     assert replies == [Reply(100), *(Reply(i) for i in range(50))]
 
@@ -324,26 +324,26 @@ async def test_exchange_carries_messages_both_ways_in_order(bed: Bed) -> None:
 async def test_end_of_the_handler_is_a_good_end(bed: Bed) -> None:
     a, b = await pair(bed)
 
-    async def brief(exchange: Exchange, _ask: Ask) -> None:
-        await exchange.send(Reply(1))
+    async def brief(stream: Stream, _ask: Ask) -> None:
+        await stream.send(Reply(1))
 
-    b.attend(Ask, brief)
-    async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-        assert await exchange.receive() == Reply(1)
-        assert await exchange.receive() is None
-        assert await exchange.receive() is None
+    b.serve_stream(Ask, brief)
+    async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+        assert await stream.receive() == Reply(1)
+        assert await stream.receive() is None
+        assert await stream.receive() is None
         with pytest.raises(Refused):
-            await exchange.send(Ask(1))
+            await stream.send(Ask(1))
 
 
 @contract
 async def test_end_of_the_block_is_a_good_end(bed: Bed) -> None:
     a, b = await pair(bed)
     reader = Handler()
-    b.attend(Ask, reader.read)
+    b.serve_stream(Ask, reader.read)
 
-    async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-        await exchange.send(Ask(1))
+    async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+        await stream.send(Ask(1))
     await reader.ended.wait()
 
     assert reader.how is None
@@ -355,14 +355,14 @@ async def test_handler_may_go_on_when_the_caller_has_left(bed: Bed) -> None:
     a, b = await pair(bed)
     done = asyncio.Event()
 
-    async def talkative(exchange: Exchange, _ask: Ask) -> None:
-        assert await exchange.receive() is None
+    async def talkative(stream: Stream, _ask: Ask) -> None:
+        assert await stream.receive() is None
         for _ in range(100):
-            await exchange.send(Block(b"x" * 50_000))
+            await stream.send(Block(b"x" * 50_000))
         done.set()
 
-    b.attend(Ask, talkative)
-    async with a.converse(b.contact, Ask(0), LONG_S):
+    b.serve_stream(Ask, talkative)
+    async with a.open_stream(b.contact, Ask(0), LONG_S):
         pass
 
     await done.wait()
@@ -372,15 +372,15 @@ async def test_handler_may_go_on_when_the_caller_has_left(bed: Bed) -> None:
 async def test_error_of_the_handler_ends_the_exchange_as_its_class(bed: Bed) -> None:
     a, b = await pair(bed)
 
-    async def fail(exchange: Exchange, _ask: Ask) -> None:
-        await exchange.send(Reply(1))
+    async def fail(stream: Stream, _ask: Ask) -> None:
+        await stream.send(Reply(1))
         raise Busy("no more", retry_after_s=2.0)
 
-    b.attend(Ask, fail)
+    b.serve_stream(Ask, fail)
     with pytest.raises(Busy, match="no more") as raised:  # noqa: PT012  the block as a whole fails
-        async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-            assert await exchange.receive() == Reply(1)
-            await exchange.receive()
+        async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+            assert await stream.receive() == Reply(1)
+            await stream.receive()
 
     assert raised.value.retry_after_s == 2.0
 
@@ -389,10 +389,10 @@ async def test_error_of_the_handler_ends_the_exchange_as_its_class(bed: Bed) -> 
 async def test_error_in_the_block_reaches_the_handler_as_its_class(bed: Bed) -> None:
     a, b = await pair(bed)
     reader = Handler()
-    b.attend(Ask, reader.read)
+    b.serve_stream(Ask, reader.read)
 
     with pytest.raises(NoRoute):  # noqa: PT012  the block as a whole fails
-        async with a.converse(b.contact, Ask(0), LONG_S):
+        async with a.open_stream(b.contact, Ask(0), LONG_S):
             await reader.started.wait()
             raise NoRoute("changed my mind")
     await reader.ended.wait()
@@ -404,11 +404,11 @@ async def test_error_in_the_block_reaches_the_handler_as_its_class(bed: Bed) -> 
 async def test_cancelled_exchange_cancels_a_handler_at_work(bed: Bed) -> None:
     a, b = await pair(bed)
     slow = Handler()
-    b.attend(Ask, slow.attend)
+    b.serve_stream(Ask, slow.serve_stream)
 
     async def ask() -> None:
-        async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-            await exchange.receive()
+        async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+            await stream.receive()
 
     asking = asyncio.ensure_future(ask())
     await slow.started.wait()
@@ -424,13 +424,13 @@ async def test_cancelled_exchange_cancels_a_handler_at_work(bed: Bed) -> None:
 async def test_exchange_past_its_deadline_is_late_on_both_sides(bed: Bed) -> None:
     a, b = await pair(bed)
     slow = Handler()
-    b.attend(Ask, slow.attend)
-    b.answer(Ask, double)
+    b.serve_stream(Ask, slow.serve_stream)
+    b.serve_unary(Ask, double)
     await a.call(b.contact, Ask(1), LONG_S)
 
     with pytest.raises(Late):
-        async with a.converse(b.contact, Ask(0), 4 * SOON_S) as exchange:
-            await exchange.receive()
+        async with a.open_stream(b.contact, Ask(0), 4 * SOON_S) as stream:
+            await stream.receive()
     await slow.ended.wait()
 
     assert isinstance(slow.how, asyncio.CancelledError)
@@ -442,25 +442,25 @@ async def test_sender_waits_for_a_reader_that_does_not_read(bed: Bed) -> None:
     a, b = await pair(bed)
     go = asyncio.Event()
 
-    async def late_reader(exchange: Exchange, _ask: Ask) -> None:
+    async def late_reader(stream: Stream, _ask: Ask) -> None:
         await go.wait()
         count = 0
-        while await exchange.receive() is not None:
+        while await stream.receive() is not None:
             count += 1
         assert count == 40
 
-    b.attend(Ask, late_reader)
-    async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
+    b.serve_stream(Ask, late_reader)
+    async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
         sent = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(10 * SOON_S):
                 for _ in range(40):
-                    await exchange.send(Block(b"x" * 50_000))
+                    await stream.send(Block(b"x" * 50_000))
                     sent += 1
         assert 2 <= sent <= 16  # of blocks, so many went out
         go.set()
         for _ in range(40 - sent):
-            await exchange.send(Block(b"x" * 50_000))
+            await stream.send(Block(b"x" * 50_000))
 
 
 @contract
@@ -468,20 +468,20 @@ async def test_exchange_is_not_held_up_by_another_that_nobody_reads(bed: Bed) ->
     a, b = await pair(bed)
     stuck = Handler()
 
-    async def echo(exchange: Exchange, _block: Block) -> None:
-        while (got := await exchange.receive()) is not None:
-            await exchange.send(got)
+    async def echo(stream: Stream, _block: Block) -> None:
+        while (got := await stream.receive()) is not None:
+            await stream.send(got)
 
-    b.attend(Ask, stuck.attend)
-    b.attend(Block, echo)
-    async with asyncio.TaskGroup() as group, a.converse(b.contact, Ask(0), LONG_S) as first:
+    b.serve_stream(Ask, stuck.serve_stream)
+    b.serve_stream(Block, echo)
+    async with asyncio.TaskGroup() as group, a.open_stream(b.contact, Ask(0), LONG_S) as first:
 
         async def flood() -> None:
             while True:
                 await first.send(Block(b"x" * 50_000))
 
         flooding = group.create_task(flood())
-        async with a.converse(b.contact, Block(b""), LONG_S) as second:
+        async with a.open_stream(b.contact, Block(b""), LONG_S) as second:
             for i in range(20):
                 await second.send(Ask(i))
                 assert await second.receive() == Ask(i)
@@ -496,23 +496,23 @@ async def test_bulk_bytes_arrive_both_ways(bed: Bed) -> None:
     a, b = await pair(bed)
     data = bytes(range(256)) * (BULK_BYTES // 256 + 1)
 
-    async def mirror(exchange: Exchange, _ask: Ask) -> None:
+    async def mirror(stream: Stream, _ask: Ask) -> None:
         room = memoryview(bytearray(BULK_BYTES))
-        arrival = exchange.expect(room)
-        await exchange.send(Room(arrival.transfer))
+        arrival = stream.expect(room)
+        await stream.send(Room(arrival.transfer))
         await arrival.wait()
-        grant = await exchange.receive()
+        grant = await stream.receive()
         assert isinstance(grant, Room)
-        await exchange.send_bulk(grant.transfer, room, Priority.STATE)
+        await stream.send_bulk(grant.transfer, room, Priority.STATE)
 
-    b.attend(Ask, mirror)
+    b.serve_stream(Ask, mirror)
     room = bytearray(BULK_BYTES)
-    async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-        grant = await exchange.receive()
+    async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+        grant = await stream.receive()
         assert isinstance(grant, Room)
-        await exchange.send_bulk(grant.transfer, memoryview(data)[:BULK_BYTES], Priority.TENSOR)
-        arrival = exchange.expect(memoryview(room))
-        await exchange.send(Room(arrival.transfer))
+        await stream.send_bulk(grant.transfer, memoryview(data)[:BULK_BYTES], Priority.TENSOR)
+        arrival = stream.expect(memoryview(room))
+        await stream.send(Room(arrival.transfer))
         await arrival.wait()
 
     assert bytes(room) == data[:BULK_BYTES]
@@ -523,13 +523,13 @@ async def test_refusal_ends_the_wait_for_bulk_bytes(bed: Bed) -> None:
     """A handler that fails sends no more: whoever waits for its bytes learns why."""
     a, b = await pair(bed)
 
-    async def fail(_exchange: Exchange, _ask: Ask) -> None:
+    async def fail(_stream: Stream, _ask: Ask) -> None:
         raise TooLarge("over the budget")
 
-    b.attend(Ask, fail)
+    b.serve_stream(Ask, fail)
     with pytest.raises(TooLarge):  # noqa: PT012  the block as a whole fails
-        async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-            arrival = exchange.expect(memoryview(bytearray(1000)))
+        async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+            arrival = stream.expect(memoryview(bytearray(1000)))
             try:
                 await arrival.wait()
             finally:
@@ -540,24 +540,24 @@ async def test_refusal_ends_the_wait_for_bulk_bytes(bed: Bed) -> None:
 async def test_late_bytes_of_a_cancelled_arrival_are_thrown_away(bed: Bed) -> None:
     a, b = await pair(bed)
 
-    async def give_back(exchange: Exchange, _ask: Ask) -> None:
-        arrival = exchange.expect(memoryview(bytearray(BULK_BYTES)))
+    async def give_back(stream: Stream, _ask: Ask) -> None:
+        arrival = stream.expect(memoryview(bytearray(BULK_BYTES)))
         arrival.cancel()
-        await exchange.send(Room(arrival.transfer))
+        await stream.send(Room(arrival.transfer))
         room = memoryview(bytearray(10))
-        second = exchange.expect(room)
-        await exchange.send(Room(second.transfer))
+        second = stream.expect(room)
+        await stream.send(Room(second.transfer))
         await second.wait()
-        await exchange.send(Block(bytes(room)))
+        await stream.send(Block(bytes(room)))
 
-    b.attend(Ask, give_back)
-    async with a.converse(b.contact, Ask(0), LONG_S) as exchange:
-        first, second = await exchange.receive(), await exchange.receive()
+    b.serve_stream(Ask, give_back)
+    async with a.open_stream(b.contact, Ask(0), LONG_S) as stream:
+        first, second = await stream.receive(), await stream.receive()
         assert isinstance(first, Room)
         assert isinstance(second, Room)
-        await exchange.send_bulk(first.transfer, memoryview(bytes(BULK_BYTES)), Priority.TENSOR)
-        await exchange.send_bulk(second.transfer, memoryview(b"0123456789"), Priority.TENSOR)
-        assert await exchange.receive() == Block(b"0123456789")
+        await stream.send_bulk(first.transfer, memoryview(bytes(BULK_BYTES)), Priority.TENSOR)
+        await stream.send_bulk(second.transfer, memoryview(b"0123456789"), Priority.TENSOR)
+        assert await stream.receive() == Block(b"0123456789")
 
 
 # death
@@ -567,12 +567,12 @@ async def test_late_bytes_of_a_cancelled_arrival_are_thrown_away(bed: Bed) -> No
 async def test_death_of_the_peer_ends_what_waits_for_it(bed: Bed) -> None:
     a, b = await pair(bed)
     slow = Handler()
-    b.answer(Ask, slow.answer)
-    b.attend(Ask, slow.attend)
+    b.serve_unary(Ask, slow.answer)
+    b.serve_stream(Ask, slow.serve_stream)
 
     async def ask() -> None:
-        async with a.converse(b.contact, Ask(0), None) as exchange:
-            await exchange.receive()
+        async with a.open_stream(b.contact, Ask(0), None) as stream:
+            await stream.receive()
 
     call = asyncio.ensure_future(a.call(b.contact, Ask(1), LONG_S))
     talk = asyncio.ensure_future(ask())
@@ -593,7 +593,7 @@ async def test_nobody_can_be_reached_where_nobody_listens(bed: Bed) -> None:
     with pytest.raises((DialFailed, Late)):
         await a.call(b.contact, Ask(1), LONG_S)
     with pytest.raises((DialFailed, Late)):
-        async with a.converse(b.contact, Ask(1), LONG_S):
+        async with a.open_stream(b.contact, Ask(1), LONG_S):
             pass
 
 
@@ -610,11 +610,11 @@ async def test_stranger_at_the_address_is_not_the_peer_we_want(bed: Bed) -> None
 async def test_lost_caller_is_lost_to_the_handler_that_reads(bed: Bed) -> None:
     a, b = await pair(bed)
     reader = Handler()
-    b.attend(Ask, reader.read)
+    b.serve_stream(Ask, reader.read)
 
     async def ask() -> None:
-        async with a.converse(b.contact, Ask(0), None) as exchange:
-            await exchange.receive()
+        async with a.open_stream(b.contact, Ask(0), None) as stream:
+            await stream.receive()
 
     asking = asyncio.ensure_future(ask())
     await reader.started.wait()

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import pytest
 import torch
-from contract.beds import BEDS, Bed, Body
+from contract.harness import BEDS, Bed, Body
 
 from p2pswarm.errors import BadMessage, Busy, LinkLost, TooLarge
-from p2pswarm.rpc.base import Exchange, Priority, Rpc
+from p2pswarm.rpc.base import Priority, Rpc, Stream
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.codecs.registry import CODECS, Parcel
+from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor
 from p2pswarm.tensors.meta import Grant, TensorMeta
-from p2pswarm.tensors.service import Tensors
-from p2pswarm.wire.codec import Message, Size, message
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.wire.message import Message, Size, message
 
 LONG_S = 60.0
 
@@ -49,22 +49,24 @@ def digest(tensor: torch.Tensor) -> str:
 
 def receiving(rpc: Rpc, budget: Budget) -> None:
     """Serve: take what is announced and tell what came."""
-    tensors = Tensors(budget)
+    tensors = TensorTransfer(budget)
 
-    async def take(exchange: Exchange, parade: Parade) -> None:
-        async with tensors.accept(exchange, parade.metas) as coming:
-            await exchange.send(coming.grant)
-            await exchange.send(Seen(tuple(digest(t) for t in await coming.tensors())))
+    async def take(stream: Stream, parade: Parade) -> None:
+        async with tensors.accept(stream, parade.metas) as coming:
+            await stream.send(coming.grant)
+            await stream.send(Seen(tuple(digest(t) for t in await coming.tensors())))
 
-    rpc.attend(Parade, take)
+    rpc.serve_stream(Parade, take)
 
 
-async def hand(rpc: Rpc, to: Rpc, parcels: list[Parcel]) -> Message | None:
-    async with rpc.converse(to.contact, Parade(tuple(p.meta for p in parcels)), LONG_S) as exchange:
-        grant = await exchange.receive()
+async def hand(rpc: Rpc, to: Rpc, encoded: list[EncodedTensor]) -> Message | None:
+    async with rpc.open_stream(
+        to.contact, Parade(tuple(p.meta for p in encoded)), LONG_S
+    ) as stream:
+        grant = await stream.receive()
         assert isinstance(grant, Grant)
-        await Tensors(Budget()).send(exchange, grant, parcels, Priority.TENSOR)
-        return await exchange.receive()
+        await TensorTransfer(Budget()).send(stream, grant, encoded, Priority.TENSOR)
+        return await stream.receive()
 
 
 @contract
@@ -80,8 +82,8 @@ async def test_tensors_of_every_codec_arrive_whole(bed: Bed) -> None:
     ]
 
     for codec in CODECS:
-        parcels = await Tensors(Budget()).pack(tensors, codec.name)
-        seen = await hand(a, b, parcels)
+        encoded = await TensorTransfer(Budget()).pack(tensors, codec.name)
+        seen = await hand(a, b, encoded)
         assert isinstance(seen, Seen)
         if codec.name in ("raw", "planes-zstd"):
             assert seen.sums == tuple(digest(t) for t in tensors)
@@ -95,7 +97,7 @@ async def test_sixty_tensors_share_one_announcement(bed: Bed) -> None:
     receiving(b, Budget())
     tensors = [torch.full((3000,), float(i)) for i in range(60)]
 
-    seen = await hand(a, b, await Tensors(Budget()).pack(tensors, "raw"))
+    seen = await hand(a, b, await TensorTransfer(Budget()).pack(tensors, "raw"))
 
     assert seen == Seen(tuple(digest(t) for t in tensors))
 
@@ -105,16 +107,16 @@ async def test_announcement_over_the_budget_is_refused_by_name(bed: Bed) -> None
     a, b = await bed.peer(), await bed.peer()
     budget = Budget(peer_bytes=100_000, process_bytes=100_000)
     receiving(b, budget)
-    parcels = await Tensors(Budget()).pack([torch.zeros(20_000)], "raw")
+    encoded = await TensorTransfer(Budget()).pack([torch.zeros(20_000)], "raw")
 
-    assert await hand(a, b, parcels) == Seen((digest(torch.zeros(20_000)),))
+    assert await hand(a, b, encoded) == Seen((digest(torch.zeros(20_000)),))
     with pytest.raises(TooLarge):
-        await hand(a, b, await Tensors(Budget()).pack([torch.zeros(30_000)], "raw"))
+        await hand(a, b, await TensorTransfer(Budget()).pack([torch.zeros(30_000)], "raw"))
     peer = a.contact.peer
     assert peer is not None
     budget.reserve(peer, 50_000)
     with pytest.raises(Busy):
-        await hand(a, b, parcels)
+        await hand(a, b, encoded)
 
 
 @contract
@@ -122,7 +124,7 @@ async def test_nonsense_announced_is_refused_before_any_memory(bed: Bed) -> None
     a, b = await bed.peer(), await bed.peer()
     budget = Budget()
     receiving(b, budget)
-    nonsense = Parcel(TensorMeta(99, (1,), 1, 4), memoryview(b""))
+    nonsense = EncodedTensor(TensorMeta(99, (1,), 1, 4), memoryview(b""))
 
     with pytest.raises((BadMessage, LinkLost)):
         await hand(a, b, [nonsense])
@@ -135,30 +137,30 @@ async def test_sender_that_dies_leaves_no_memory_held(bed: Bed) -> None:
     """Announced and granted, then the sender is gone: the receiver gets its room back."""
     a, b = await bed.peer(), await bed.peer()
     budget, outcome = Budget(), []
-    tensors = Tensors(budget)
-    parcels = await tensors.pack([torch.zeros(100_000)], "raw")
+    tensors = TensorTransfer(budget)
+    encoded = await tensors.pack([torch.zeros(100_000)], "raw")
 
-    async def take(exchange: Exchange, parade: Parade) -> None:
+    async def take(stream: Stream, parade: Parade) -> None:
         try:
-            async with tensors.accept(exchange, parade.metas) as coming:
-                await exchange.send(coming.grant)
+            async with tensors.accept(stream, parade.metas) as coming:
+                await stream.send(coming.grant)
                 await coming.tensors()
         finally:
             outcome.append(budget.held_bytes)
 
-    b.attend(Parade, take)
+    b.serve_stream(Parade, take)
 
     async def die() -> None:
-        async with a.converse(b.contact, Parade((parcels[0].meta,)), LONG_S) as exchange:
-            await exchange.receive()
+        async with a.open_stream(b.contact, Parade((encoded[0].meta,)), LONG_S) as stream:
+            await stream.receive()
             await bed.kill(a)
-            await exchange.receive()
+            await stream.receive()
 
     with pytest.raises(LinkLost):
         await die()
 
     receiving(b, budget)
     c = await bed.peer()
-    assert isinstance(await hand(c, b, parcels), Seen)
+    assert isinstance(await hand(c, b, encoded), Seen)
     assert outcome == [0]
     assert budget.held_bytes == 0

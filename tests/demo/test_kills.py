@@ -6,11 +6,11 @@ import pytest
 
 from p2pswarm.demo.kills import Kills
 from p2pswarm.progress.events import PeerLine, Peers
-from p2pswarm.progress.story import Story
+from p2pswarm.progress.history import RunHistory
 
 
-def story(*servers: tuple[str, int, bool]) -> Story:
-    told = Story()
+def history(*servers: tuple[str, int, bool]) -> RunHistory:
+    told = RunHistory()
     told.told(
         Peers(0.0, tuple(PeerLine(name, stage, ready, 0, 0.0) for name, stage, ready in servers))
     )
@@ -53,14 +53,14 @@ def test_a_kill_that_had_to_wait_is_still_owed():
 def test_the_last_ready_server_of_a_stage_is_spared():
     kills = Kills(100, 1, random.Random(1))
 
-    assert kills.victim(story(("a", 0, True), ("b", 1, True))) is None
-    assert kills.victim(story(("a", 0, True), ("b", 0, False))) is None
-    assert kills.victim(story()) is None
+    assert kills.victim(history(("a", 0, True), ("b", 1, True))) is None
+    assert kills.victim(history(("a", 0, True), ("b", 0, False))) is None
+    assert kills.victim(history()) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_victim_is_ready_and_leaves_a_ready_one_behind(seed):
     kills = Kills(100, 1, random.Random(seed))
-    told = story(("a", 0, True), ("b", 1, True), ("c", 1, False), ("d", 1, True))
+    told = history(("a", 0, True), ("b", 1, True), ("c", 1, False), ("d", 1, True))
 
     assert kills.victim(told) in ("b", "d")

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.demo.options import (
-    Options,
-    bootstrap_settings,
-    server_settings,
-    trainer_settings,
-)
+from p2pswarm.demo.options import Options, bootstrap_settings, server_settings, trainer_settings
 from p2pswarm.settings import load
 
 

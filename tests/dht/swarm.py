@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.service import Dht
+from p2pswarm.dht.node import Dht
 from p2pswarm.ids import Contact
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.world import WorldConfig

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.lookup import ASKS_MAX, CANDIDATES_MAX, Aim, Lookup
-from p2pswarm.dht.pace import Pace
+from p2pswarm.dht.lookup import ASKS_MAX, CANDIDATES_MAX, Lookup, LookupOptions
+from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
 
 CONFIG = DhtConfig(alpha=3, alpha_lossy=3)
@@ -37,9 +37,9 @@ def numbers(known: list[Contact]) -> list[int]:
     return [number(each) for each in known]
 
 
-def lookup_of(*start: int, pace: Pace | None = None, **aim: int) -> Lookup:
-    plan = {"width": 5, "settle": 2, "patience_s": PATIENCE_S, **aim}
-    lookup = Lookup(TARGET, OWN, Aim(**plan), pace or Pace(CONFIG), 0.0)  # type: ignore[arg-type]
+def lookup_of(*start: int, timeouts: TimeoutEstimator | None = None, **options: int) -> Lookup:
+    plan = {"width": 5, "settle": 2, "patience_s": PATIENCE_S, **options}
+    lookup = Lookup(TARGET, OWN, LookupOptions(**plan), timeouts or TimeoutEstimator(CONFIG), 0.0)  # type: ignore[arg-type]
     lookup.learned(contacts(*start))
     return lookup
 
@@ -47,47 +47,47 @@ def lookup_of(*start: int, pace: Pace | None = None, **aim: int) -> Lookup:
 def test_the_closest_are_asked_first_and_no_more_than_alpha():
     lookup = lookup_of(50, 10, 40, 20, 30)
 
-    assert numbers(lookup.asks(0.0)) == [10, 20, 30]
-    assert lookup.asks(0.0) == []
+    assert numbers(lookup.poll(0.0)) == [10, 20, 30]
+    assert lookup.poll(0.0) == []
 
 
 def test_a_lookup_without_a_start_is_over():
     lookup = lookup_of()
 
-    assert lookup.asks(0.0) == []
+    assert lookup.poll(0.0) == []
     assert lookup.finished
 
 
 def test_what_is_learned_is_asked_if_it_is_closer():
     lookup = lookup_of(10, 20, 30, 40)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
 
     lookup.answered(raw(10), contacts(5, 60))
 
-    assert numbers(lookup.asks(0.1)) == [5]
+    assert numbers(lookup.poll(0.1)) == [5]
 
 
 def test_it_is_over_when_the_closest_have_answered():
     lookup = lookup_of(10, 20, 30)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
 
     lookup.answered(raw(20), [])
     assert not lookup.finished
     lookup.answered(raw(10), [])
 
     assert lookup.finished
-    assert lookup.asks(0.1) == []
+    assert lookup.poll(0.1) == []
     assert numbers(lookup.closest(3)) == [10, 20, 30]
     assert lookup.heard_from() == [raw(10), raw(20)]
 
 
 def test_a_failure_is_replaced_and_not_among_the_closest():
     lookup = lookup_of(10, 20, 30, 40)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
 
     lookup.failed(raw(10))
 
-    assert numbers(lookup.asks(0.1)) == [40]
+    assert numbers(lookup.poll(0.1)) == [40]
     lookup.answered(raw(20), [])
     lookup.answered(raw(30), [])
     assert lookup.finished
@@ -97,7 +97,7 @@ def test_a_failure_is_replaced_and_not_among_the_closest():
 @pytest.mark.parametrize("silent", ["failed", "slow"])
 def test_it_is_over_as_soon_as_nobody_closer_is_waited_for(silent):
     lookup = lookup_of(10, 20, 30)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     lookup.answered(raw(20), [])
     lookup.answered(raw(30), [])
     assert not lookup.finished
@@ -113,9 +113,9 @@ def test_it_is_over_as_soon_as_nobody_closer_is_waited_for(silent):
 def test_whoever_is_slow_is_passed_over():
     """At the hedge somebody else is asked, and the slow one does not hold up the end."""
     lookup = lookup_of(10, 20, 30, 40)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     lookup.answered(raw(20), [])
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     slow_s = lookup.next_deadline_s()
 
     lookup.on_deadline(slow_s)
@@ -129,37 +129,37 @@ def test_whoever_is_slow_is_passed_over():
 
 def test_whoever_was_asked_later_is_late_later():
     lookup = lookup_of(10, 20, 30, 40)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     lookup.failed(raw(10))
-    lookup.asks(0.2)
+    lookup.poll(0.2)
 
     lookup.on_deadline(lookup.next_deadline_s())
 
     assert lookup.resolved == 3
-    assert lookup.next_deadline_s() == 0.2 + Pace(CONFIG).hedge_s(raw(40))
+    assert lookup.next_deadline_s() == 0.2 + TimeoutEstimator(CONFIG).hedge_s(raw(40))
 
 
 def test_what_a_slow_one_says_still_counts():
     lookup = lookup_of(10, 20)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     lookup.on_deadline(lookup.next_deadline_s())
 
     lookup.answered(raw(20), contacts(1))
 
-    assert numbers(lookup.asks(1.0)) == [1]
+    assert numbers(lookup.poll(1.0)) == [1]
     lookup.answered(raw(1), [])
     assert lookup.finished
 
 
 def test_it_waits_for_the_slow_if_there_is_nobody_else():
     lookup = lookup_of(10)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     lookup.on_deadline(lookup.next_deadline_s())
-    assert lookup.asks(0.5) == []
+    assert lookup.poll(0.5) == []
     assert not lookup.finished
 
     lookup.failed(raw(10))
-    lookup.asks(0.6)
+    lookup.poll(0.6)
 
     assert lookup.finished
     assert lookup.closest(5) == []
@@ -167,7 +167,7 @@ def test_it_waits_for_the_slow_if_there_is_nobody_else():
 
 def test_no_lookup_outlasts_its_patience():
     lookup = lookup_of(10)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
     lookup.on_deadline(1.0)
     assert lookup.next_deadline_s() == PATIENCE_S
 
@@ -178,41 +178,41 @@ def test_no_lookup_outlasts_its_patience():
 
 def test_stopping_ends_it():
     lookup = lookup_of(10, 20)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
 
     lookup.stop()
 
     assert lookup.finished
-    assert lookup.asks(0.1) == []
+    assert lookup.poll(0.1) == []
 
 
 def test_one_is_asked_first_where_one_is_enough():
     lookup = lookup_of(10, 20, 30, first=1)
 
-    assert numbers(lookup.asks(0.0)) == [10]
-    assert lookup.asks(0.0) == []
+    assert numbers(lookup.poll(0.0)) == [10]
+    assert lookup.poll(0.0) == []
     lookup.answered(raw(10), [])
-    assert numbers(lookup.asks(0.1)) == [20, 30]
+    assert numbers(lookup.poll(0.1)) == [20, 30]
 
 
 def test_the_nearest_by_round_trip_is_chosen_among_the_closest():
-    pace = Pace(CONFIG)
-    pace.answered(raw(10), 0.1)
-    pace.answered(raw(30), 0.01)
-    pace.answered(raw(40), 0.001)
+    timeouts = TimeoutEstimator(CONFIG)
+    timeouts.answered(raw(10), 0.1)
+    timeouts.answered(raw(30), 0.01)
+    timeouts.answered(raw(40), 0.001)
 
-    lookup = lookup_of(10, 20, 30, 40, pace=pace, first=1, choice=3)
+    lookup = lookup_of(10, 20, 30, 40, timeouts=timeouts, first=1, choice=3)
 
-    assert numbers(lookup.asks(0.0)) == [30]
+    assert numbers(lookup.poll(0.0)) == [30]
 
 
 def test_only_the_closest_that_may_be_alive_are_worth_asking():
     """With a width of two, the third is asked only when one of the two has failed."""
     lookup = lookup_of(10, 20, 30, 40, width=2)
 
-    assert numbers(lookup.asks(0.0)) == [10, 20]
+    assert numbers(lookup.poll(0.0)) == [10, 20]
     lookup.failed(raw(10))
-    assert numbers(lookup.asks(0.0)) == [30]
+    assert numbers(lookup.poll(0.0)) == [30]
 
 
 def test_ourselves_and_contacts_without_an_id_are_not_asked():
@@ -220,7 +220,7 @@ def test_ourselves_and_contacts_without_an_id_are_not_asked():
 
     lookup.learned([Contact(None, WHERE), Contact(PeerId(OWN), WHERE)])
 
-    assert lookup.asks(0.0) == []
+    assert lookup.poll(0.0) == []
 
 
 def test_a_flood_of_contacts_is_forgotten_from_the_far_end():
@@ -236,7 +236,7 @@ def test_a_flood_of_contacts_is_forgotten_from_the_far_end():
 
 def test_those_who_were_asked_are_remembered_in_a_flood():
     lookup = lookup_of(5_000)
-    lookup.asks(0.0)
+    lookup.poll(0.0)
 
     lookup.learned(contacts(*range(1, CANDIDATES_MAX + 5)))
     lookup.answered(raw(5_000), [])
@@ -248,7 +248,7 @@ def test_a_peer_that_invents_ever_closer_contacts_is_stopped():
     """An endless stair of contacts, each closer than the last, ends at the limit."""
     lookup = lookup_of(1 << 150)
     asked = 0
-    while asks := lookup.asks(0.0):
+    while asks := lookup.poll(0.0):
         asked += len(asks)
         for each in asks:
             lookup.answered(raw(number(each)), contacts(number(each) - 1, number(each) - 2))
@@ -276,7 +276,7 @@ def test_it_finds_the_closest_of_all_that_it_could_hear_of(network, data):
     asked: list[int] = []
 
     while not lookup.finished:
-        asks = numbers(lookup.asks(0.0))
+        asks = numbers(lookup.poll(0.0))
         asked += asks
         waiting += asks
         assert len(waiting) <= CONFIG.alpha
@@ -305,7 +305,7 @@ def test_it_ends_however_late_the_answers_are(network, data):
     asked: list[int] = []
 
     for _ in range(1000):
-        asks = numbers(lookup.asks(now_s))
+        asks = numbers(lookup.poll(now_s))
         asked += asks
         waiting += asks
         assert len(waiting) <= 2 * CONFIG.alpha

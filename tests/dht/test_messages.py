@@ -3,37 +3,37 @@
 import pytest
 
 from p2pswarm.dht.messages import (
-    Circle,
     Find,
     Found,
     Get,
     Got,
-    Hello,
+    Identified,
+    Identify,
+    PeerList,
     Ping,
     Pong,
     Record,
     Store,
     Stored,
-    Welcome,
-    circle,
     contact_of,
     contacts_in,
+    peer_list,
 )
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.wire.codec import decode, encode
+from p2pswarm.wire.message import decode, encode
 
 ID = bytes(range(32))
 HOME = "203.0.113.7:4000"
 RECORD = Record(ID, b"sub", b"value", 7, 1_700_000_000_000, ID, bytes(64))
-TWO = circle([(ID, HOME), (ID[::-1], "[::1]:1")])
+TWO = peer_list([(ID, HOME), (ID[::-1], "[::1]:1")])
 
 
 @pytest.mark.parametrize(
     "sent",
     [
-        Hello(HOME, ID),
-        Welcome(ID, TWO),
+        Identify(HOME, ID),
+        Identified(ID, TWO),
         Find("", ID),
         Found(TWO),
         Get(HOME, ID, b"after", True, 2),
@@ -60,18 +60,18 @@ def test_ids_without_addresses_are_malformed():
     with pytest.raises(BadMessage):
         decode(encode(Found(TWO)).replace(b"[::1]:1", b"[::1]:1" + b"\xa1x"))
     with pytest.raises(ValueError, match="1 addresses for 64 bytes"):
-        Circle(ID + ID, (HOME,))
+        PeerList(ID + ID, (HOME,))
 
 
-@pytest.mark.parametrize("home", ["", "nowhere", "host:99999", "a b:1"])
-def test_a_contact_needs_an_address(home):
+@pytest.mark.parametrize("listen_address", ["", "nowhere", "host:99999", "a b:1"])
+def test_a_contact_needs_an_address(listen_address):
     with pytest.raises(BadMessage, match="not a contact"):
-        contact_of(ID, home)
+        contact_of(ID, listen_address)
 
 
 def test_a_full_answer_fits_a_frame():
     far = "x" * 252 + ":65535"
     records = tuple([RECORD] * 128)
-    full = circle([(ID, far)] * 20)
+    full = peer_list([(ID, far)] * 20)
 
     assert len(encode(Got(records, True, full))) < 60 * 1024

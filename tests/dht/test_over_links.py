@@ -11,13 +11,13 @@ from dht.swarm import KEY, by_distance
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.service import Dht
+from p2pswarm.dht.node import Dht
 from p2pswarm.errors import NoRoute
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.service import Endpoint
+from p2pswarm.transport.endpoint import Endpoint
 
 HERE = Address("127.0.0.1", 0)
 

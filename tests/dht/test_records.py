@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.messages import Record
-from p2pswarm.dht.records import PROOFS_MAX, Proofs, may_write, merge, newer, sign, written_by
+from p2pswarm.dht.records import (
+    PROOFS_MAX,
+    SignatureCache,
+    may_write,
+    merge,
+    newer,
+    sign,
+    written_by,
+)
 
 OURS = Identity.generate(b"ours")
 THEIRS = Identity.generate(b"theirs")
@@ -20,7 +28,7 @@ def record(value: bytes = b"v", seq: int = 1, subkey: bytes = b"sub") -> Record:
 
 
 def test_what_we_sign_is_found_true():
-    assert Proofs().holds(record())
+    assert SignatureCache().holds(record())
 
 
 @pytest.mark.parametrize(
@@ -37,24 +45,26 @@ def test_what_we_sign_is_found_true():
     ids=lambda change: next(iter(change)),
 )
 def test_no_field_can_be_changed(change):
-    assert not Proofs().holds(replace(record(), **change))
+    assert not SignatureCache().holds(replace(record(), **change))
 
 
 def test_value_and_subkey_cannot_change_places():
     """The subkey's length is signed."""
-    assert not Proofs().holds(replace(record(b"bcd", subkey=b"a"), subkey=b"ab", value=b"cd"))
+    assert not SignatureCache().holds(
+        replace(record(b"bcd", subkey=b"a"), subkey=b"ab", value=b"cd")
+    )
 
 
 def test_only_a_peer_itself_may_sign_for_its_id():
     ours = record(subkey=OURS.peer_id.raw)
 
     assert may_write(ours)
-    assert Proofs().holds(ours)
+    assert SignatureCache().holds(ours)
     with pytest.raises(ValueError, match="not ours"):
         record(subkey=THEIRS.peer_id.raw)
     stolen = replace(ours, subkey=THEIRS.peer_id.raw)
     assert not may_write(stolen)
-    assert not Proofs().holds(stolen)
+    assert not SignatureCache().holds(stolen)
 
 
 def test_a_record_is_its_publishers_word():
@@ -73,20 +83,20 @@ def test_what_no_node_would_keep_is_not_signed(key, subkey, value):
 
 def test_no_signature_is_checked_twice():
     """Checked once, a record is known even when the key that checks it is gone."""
-    proofs = Proofs()
+    signatures = SignatureCache()
     true = record()
-    assert proofs.holds(true)
+    assert signatures.holds(true)
 
-    assert proofs.holds(replace(true))
-    assert not proofs.holds(replace(true, value=b"forged"))
+    assert signatures.holds(replace(true))
+    assert not signatures.holds(replace(true, value=b"forged"))
 
 
 def test_only_so_many_proofs_are_remembered():
-    proofs = Proofs()
-    proofs._true.update(dict.fromkeys(range(PROOFS_MAX)))
+    signatures = SignatureCache()
+    signatures._true.update(dict.fromkeys(range(PROOFS_MAX)))
 
-    assert proofs.holds(record())
-    assert len(proofs._true) == PROOFS_MAX
+    assert signatures.holds(record())
+    assert len(signatures._true) == PROOFS_MAX
 
 
 records = st.builds(

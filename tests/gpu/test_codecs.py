@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from p2pswarm.tensors.codecs.base import TORCH
-from p2pswarm.tensors.codecs.registry import CODECS, encode, room
+from p2pswarm.tensors.codecs.registry import CODECS, decoder, encode
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -16,13 +16,13 @@ def test_gpu_and_cpu_make_the_same_bytes_and_the_same_tensor(codec, shape):
     for dtype in sorted(codec.dtypes):
         here = (torch.randn(shape, generator=rng) * 50).to(TORCH[dtype])
 
-        parcel = encode(here.cuda(), codec.name, inline_bytes=0)
-        place = room(parcel.meta, torch.device("cuda"))
-        place.buffer[:] = parcel.data
+        encoded_tensor = encode(here.cuda(), codec.name, inline_bytes=0)
+        place = decoder(encoded_tensor.meta, torch.device("cuda"))
+        place.buffer[:] = encoded_tensor.data
         got = place.finish()
 
         assert got.device.type == "cuda"
-        assert bytes(parcel.data) == bytes(encode(here, codec.name).data)
-        ours = room(parcel.meta)
-        ours.buffer[:] = parcel.data
+        assert bytes(encoded_tensor.data) == bytes(encode(here, codec.name).data)
+        ours = decoder(encoded_tensor.meta)
+        ours.buffer[:] = encoded_tensor.data
         assert torch.equal(got.cpu(), ours.finish())

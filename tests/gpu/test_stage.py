@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from p2pswarm.allreduce.plan import Span
+from p2pswarm.compute.adamw import AdamW
+from p2pswarm.compute.base import BackwardSpec, Update
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.reduce.plan import Span
-from p2pswarm.stage.base import Duty, Update
-from p2pswarm.stage.flat import AdamW, Flat
-from p2pswarm.stage.weights import torch_engine
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -16,7 +17,7 @@ RUN = RunConfig(
     model=ModelConfig(d_model=64, layers=3, heads=2, sequence_length=32),
     batch=BatchConfig(microbatches=2),
 )
-ALL = Duty(counting=True, returning=True)
+ALL = BackwardSpec(counting=True, returning=True)
 DEVICES = (torch.device("cpu"), torch.device("cuda"))
 
 
@@ -27,7 +28,7 @@ def gradient(length, step):
 def test_the_optimizer_gives_the_same_bits_on_every_device():
     digests = []
     for device in DEVICES:
-        flat = Flat(RUN, range(1, 3), device)
+        flat = FlatParameters(RUN, range(1, 3), device)
         flat.params_N.copy_(gradient(flat.length, 0))
         optimizer = AdamW(RUN.optimizer, flat)
         for step in range(1, 30):
@@ -38,7 +39,7 @@ def test_the_optimizer_gives_the_same_bits_on_every_device():
 
 
 def test_first_weights_are_the_same_on_every_device():
-    flats = [Flat(RUN, range(5), device) for device in DEVICES]
+    flats = [FlatParameters(RUN, range(5), device) for device in DEVICES]
     for flat in flats:
         flat.draw()
 

@@ -12,8 +12,8 @@ import pytest
 from p2pswarm.errors import BadChunk, DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.ids import Address
 from p2pswarm.net import sockets
-from p2pswarm.net.base import CROWDED_BYTES, Wire
-from p2pswarm.net.sockets import SocketNet, SocketStream
+from p2pswarm.net.base import CROWDED_BYTES, ControlPipe
+from p2pswarm.net.sockets import SocketConnection, SocketNet
 
 HERE = Address("127.0.0.1", 0)
 PATIENCE_S = 20.0
@@ -146,23 +146,23 @@ class User:
     """A wire's user that keeps what it is told."""
 
     def __init__(self):
-        self.wire: Wire | None = None
+        self.wire: ControlPipe | None = None
         self.data = bytearray()
         self.states = []
         self.error: SwarmError | None = None
         self._news = asyncio.Event()
 
-    def opened(self, wire: Wire):
+    def opened(self, wire: ControlPipe):
         self.wire = wire
 
     def received(self, data: bytes):
         self.data += data
         self._news.set()
 
-    def crowded(self):
+    def pause_writing(self):
         self.states.append("crowded")
 
-    def drained(self):
+    def resume_writing(self):
         self.states.append("drained")
         self._news.set()
 
@@ -180,8 +180,8 @@ class User:
 async def test_a_wire_pushes_what_comes_and_tells_its_end():
     async with connected() as (ours, theirs):
         user, other = User(), User()
-        await ours.become_wire(user)
-        await theirs.become_wire(other)
+        await ours.become_control(user)
+        await theirs.become_control(other)
 
         user.wire.send(b"ping")
         await other.until(lambda: other.data == b"ping")
@@ -196,8 +196,8 @@ async def test_a_wire_pushes_what_comes_and_tells_its_end():
 async def test_a_wire_that_is_cut_off_is_lost_on_both_sides():
     async with connected() as (ours, theirs):
         user, other = User(), User()
-        await ours.become_wire(user)
-        await theirs.become_wire(other)
+        await ours.become_control(user)
+        await theirs.become_control(other)
 
         user.wire.abort()
 
@@ -208,7 +208,7 @@ async def test_a_wire_that_is_cut_off_is_lost_on_both_sides():
 async def test_a_wire_tells_when_it_is_crowded_and_when_no_more():
     async with connected() as (ours, theirs):
         user, total = User(), 0
-        await ours.become_wire(user)
+        await ours.become_control(user)
         while not user.states:
             user.wire.send(bytes(CROWDED_BYTES))
             total += CROWDED_BYTES
@@ -222,7 +222,7 @@ async def test_a_wire_tells_when_it_is_crowded_and_when_no_more():
 async def test_a_reset_wire_is_lost_with_the_systems_reason():
     async with connected() as (ours, theirs):
         user = User()
-        await ours.become_wire(user)
+        await ours.become_control(user)
         theirs._socket().setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         theirs.close()
 
@@ -398,7 +398,7 @@ def test_a_pipe_that_outlives_its_loop_just_ends():
 
 def test_a_stream_that_became_something_else_is_spent():
     sock = socket.socket()
-    stream = SocketStream(sock, HERE)
+    stream = SocketConnection(sock, HERE)
     stream.close()
     stream.close()
 

@@ -5,18 +5,18 @@ import pytest
 from p2pswarm.progress.events import (
     Ended,
     HeldOut,
+    MicrobatchCounts,
     Note,
     PeerLine,
     Peers,
     Started,
     Stepped,
-    Tally,
     Waiting,
     from_line,
     to_line,
 )
 
-TALLY = Tally(asked=32, counted=16, replayed=3)
+TALLY = MicrobatchCounts(asked=32, counted=16, replayed=3)
 EVENTS = [
     Waiting(0.0, (0, 1)),
     Started(0.0, 1234),

@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
+from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.roles.weights_file import named_weights, state_sizes, write_weights
-from p2pswarm.stage.model import block_count, make_blocks
-from p2pswarm.stage.weights import torch_engine
-from p2pswarm.state.service import Snapshot
+from p2pswarm.state.snapshot import Snapshot
 
 RUN = RunConfig(
     stages=2,

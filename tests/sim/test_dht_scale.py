@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from sim.seed import SEED
 
-from p2pswarm.dht.messages import Circle, Find, Found, Get, Got, circle
-from p2pswarm.dht.service import Dht
+from p2pswarm.dht.messages import Find, Found, Get, Got, PeerList, peer_list
+from p2pswarm.dht.node import Dht
 from p2pswarm.errors import NoRoute
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
@@ -173,7 +173,7 @@ def test_a_fifth_of_liars_hides_no_value():
         liars = world.rng.sample(range(20, 500), 100)
         names = keys(100)
         await put_all(world.nodes[:20], names)
-        circle_of_liars = circle(
+        circle_of_liars = peer_list(
             [
                 (world.nodes[i].contact.peer.raw, str(world.nodes[i].contact.address))
                 for i in liars[:20]
@@ -188,7 +188,7 @@ def test_a_fifth_of_liars_hides_no_value():
     assert run(main(), SEED) >= 99
 
 
-def lie(world: DhtWorld, number: int, ring: Circle) -> None:
+def lie(world: DhtWorld, number: int, ring: PeerList) -> None:
     """One forges every record that it has, the next knows only liars."""
     node = world.nodes[number]
 
@@ -199,8 +199,8 @@ def lie(world: DhtWorld, number: int, ring: Circle) -> None:
     def nobody(_peer: PeerId, _request: Get) -> Got:
         return Got((), False, ring)
 
-    world.rpcs[number].answer(Get, forged if number % 2 else nobody)
-    world.rpcs[number].answer(Find, lambda *_: Found(ring))
+    world.rpcs[number].serve_unary(Get, forged if number % 2 else nobody)
+    world.rpcs[number].serve_unary(Find, lambda *_: Found(ring))
 
 
 def test_gets_that_must_dial_are_carried_over_links_that_are_up():

@@ -12,14 +12,14 @@ from sim.seed import SEED
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import DialFailed, Late, LinkLost, Unusable
 from p2pswarm.ids import Address, Contact
-from p2pswarm.rpc.base import Exchange, Priority
-from p2pswarm.rpc.service import LinkRpc
+from p2pswarm.rpc.base import Priority, Stream
+from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet, SimNet
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.service import Endpoint
-from p2pswarm.wire.codec import Message, message
+from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.wire.message import Message, message
 
 MIB = 1024 * 1024
 
@@ -44,7 +44,7 @@ class Net:
         endpoint = Endpoint(identity, net, TransportConfig(), self._rng.randbytes)
         async with endpoint, LinkRpc(endpoint) as rpc:
             await endpoint.listen(Address("0.0.0.0", 4001))
-            rpc.answer(Ping, lambda _peer, ping: ping)
+            rpc.serve_unary(Ping, lambda _peer, ping: ping)
             yield rpc
 
     def run(self, body: Callable[[LinkRpc, LinkRpc], Awaitable[None]]) -> None:
@@ -83,17 +83,17 @@ def test_silent_death_is_noticed_by_the_pings() -> None:
     net = Net(WorldConfig())
 
     async def body(a: LinkRpc, b: LinkRpc) -> None:
-        async def forever(exchange: Exchange, _ping: Ping) -> None:
-            await exchange.receive()
+        async def forever(stream: Stream, _ping: Ping) -> None:
+            await stream.receive()
 
-        b.attend(Ping, forever)
-        async with a.converse(b.contact, Ping(1), None) as exchange:
-            await exchange.send(Ping(2))
+        b.serve_stream(Ping, forever)
+        async with a.open_stream(b.contact, Ping(1), None) as stream:
+            await stream.send(Ping(2))
             assert b.contact.peer is not None
             net.internet.kill(b.contact.peer)
             begin_s = now_s()
             with pytest.raises(LinkLost):
-                await exchange.receive()
+                await stream.receive()
             assert 10.0 < now_s() - begin_s < 25.0
 
     net.run(body)
@@ -139,19 +139,19 @@ def test_bulk_takes_as_long_as_the_slower_link_needs() -> None:
     async def body(a: LinkRpc, b: LinkRpc) -> None:
         room = memoryview(bytearray(8 * MIB))
 
-        async def take(exchange: Exchange, _ping: Ping) -> None:
-            arrival = exchange.expect(room)
-            await exchange.send(Ping(arrival.transfer))
+        async def take(stream: Stream, _ping: Ping) -> None:
+            arrival = stream.expect(room)
+            await stream.send(Ping(arrival.transfer))
             await arrival.wait()
 
-        b.attend(Ping, take)
+        b.serve_stream(Ping, take)
         data = random.Random(SEED).randbytes(8 * MIB)
-        async with a.converse(b.contact, Ping(1), None) as exchange:
-            grant = await exchange.receive()
+        async with a.open_stream(b.contact, Ping(1), None) as stream:
+            grant = await stream.receive()
             assert isinstance(grant, Ping)
             begin_s = now_s()
-            await exchange.send_bulk(grant.number, memoryview(data), Priority.TENSOR)
-            assert await exchange.receive() is None
+            await stream.send_bulk(grant.number, memoryview(data), Priority.TENSOR)
+            assert await stream.receive() is None
             assert 8.0 < now_s() - begin_s < 9.5
         assert room == data
 
@@ -163,18 +163,18 @@ def test_calls_pass_bulk_that_fills_the_link() -> None:
     net = Net(WorldConfig(bandwidth_bytes_per_s=4 * MIB))
 
     async def body(a: LinkRpc, b: LinkRpc) -> None:
-        async def take(exchange: Exchange, _ping: Ping) -> None:
-            arrival = exchange.expect(memoryview(bytearray(16 * MIB)))
-            await exchange.send(Ping(arrival.transfer))
+        async def take(stream: Stream, _ping: Ping) -> None:
+            arrival = stream.expect(memoryview(bytearray(16 * MIB)))
+            await stream.send(Ping(arrival.transfer))
             await arrival.wait()
 
-        b.attend(Ping, take)
-        async with a.converse(b.contact, Ping(1), None) as exchange:
-            grant = await exchange.receive()
+        b.serve_stream(Ping, take)
+        async with a.open_stream(b.contact, Ping(1), None) as stream:
+            grant = await stream.receive()
             assert isinstance(grant, Ping)
             data = memoryview(bytes(16 * MIB))
             async with asyncio.TaskGroup() as group:
-                group.create_task(exchange.send_bulk(grant.number, data, Priority.TENSOR))
+                group.create_task(stream.send_bulk(grant.number, data, Priority.TENSOR))
                 await asyncio.sleep(1.0)
                 begin_s = now_s()
                 await a.call(b.contact, Ping(2), 10.0)

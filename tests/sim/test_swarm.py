@@ -8,7 +8,7 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm, SwarmConfig, SwarmResult, small_run
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.train import actions as act
+from p2pswarm.trainer import actions as act
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 
@@ -21,7 +21,7 @@ def play(config: SwarmConfig) -> tuple[SwarmResult, SimSwarm]:
 def test_calm_run_does_every_step_and_loses_nothing() -> None:
     result, swarm = play(SwarmConfig(seed=SEED, regions=FIVE_REGIONS))
 
-    assert result.ended == act.Ended("all steps are done", failed=False)
+    assert result.ended == act.RunFinished("all steps are done", failed=False)
     assert result.steps == swarm.config.run.steps
     assert (result.lost, result.replayed) == (0, 0)
     assert 0.3 < result.busy_share <= 1.0
@@ -29,7 +29,7 @@ def test_calm_run_does_every_step_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 2])
 def test_run_through_deaths_counts_each_microbatch_once(seed: int) -> None:
-    """A tally that is not all ones is an AssertionError in the midst of the run."""
+    """A counts that is not all ones is an AssertionError in the midst of the run."""
     config = SwarmConfig(
         seed=seed,
         run=small_run(steps=12),
@@ -42,7 +42,7 @@ def test_run_through_deaths_counts_each_microbatch_once(seed: int) -> None:
 
     result, _swarm = play(config)
 
-    assert result.ended == act.Ended("all steps are done", failed=False)
+    assert result.ended == act.RunFinished("all steps are done", failed=False)
     assert result.steps == 12
     assert result.lost >= 2
 

@@ -14,11 +14,11 @@ from sim.seed import SEED
 
 from p2pswarm.errors import DialFailed, Late, LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.rpc.base import Exchange
+from p2pswarm.rpc.base import Stream
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import MESSAGE_BYTES, SimRpc, SimWorld
 from p2pswarm.sim.world import RTO_LEAST_S, World, WorldConfig
-from p2pswarm.wire.codec import Message, message
+from p2pswarm.wire.message import Message, message
 
 
 @message(61201)
@@ -37,7 +37,7 @@ def two(config: WorldConfig) -> tuple[SimWorld, SimRpc, SimRpc]:
     world = SimWorld(SEED, config)
     a, b = peers(2)
     near, far = world.rpc(a, at=(0.0, 0.5)), world.rpc(b, at=(1.0, 0.5))
-    far.answer(Ping, lambda _peer, ping: ping)
+    far.serve_unary(Ping, lambda _peer, ping: ping)
     return world, near, far
 
 
@@ -79,7 +79,7 @@ def test_link_used_longest_ago_makes_room_for_a_new_one() -> None:
     world = SimWorld(SEED, WorldConfig(dial_rtts=2, links_max=2))
     first, *others = [world.rpc(peer) for peer in peers(4)]
     for other in others:
-        other.answer(Ping, lambda _peer, ping: ping)
+        other.serve_unary(Ping, lambda _peer, ping: ping)
 
     async def main() -> list[bool]:
         for other in (others[0], others[1], others[0], others[2]):
@@ -146,7 +146,7 @@ def test_process_that_was_started_again_answers() -> None:
     assert far.contact.peer is not None
     world.kill(far.contact.peer)
     again = world.rpc(far.contact.peer)
-    again.answer(Ping, lambda _peer, _ping: Ping(99))
+    again.serve_unary(Ping, lambda _peer, _ping: Ping(99))
 
     assert again.contact == far.contact
     assert run(near.call(far.contact, Ping(1), 60.0), SEED) == Ping(99)
@@ -179,26 +179,26 @@ def test_exchange_over_a_silent_road_is_lost_in_time(cut: str) -> None:
     world, near, far = two(WorldConfig())
     ended: list[BaseException] = []
 
-    async def listen(exchange: Exchange, _ping: Ping) -> None:
+    async def listen(stream: Stream, _ping: Ping) -> None:
         try:
-            await exchange.receive()
+            await stream.receive()
         except BaseException as error:
             ended.append(error)
             raise
 
-    far.attend(Ping, listen)
+    far.serve_stream(Ping, listen)
 
     async def main() -> float:
-        async with near.converse(far.contact, Ping(1), None) as exchange:
+        async with near.open_stream(far.contact, Ping(1), None) as stream:
             await asyncio.sleep(1.0)
             assert far.contact.peer is not None
             if cut == "power":
                 world.kill(far.contact.peer)
             else:
                 world.partition([far.contact.peer])
-                await exchange.send(Ping(2))
+                await stream.send(Ping(2))
             with pytest.raises(LinkLost):
-                await exchange.receive()
+                await stream.receive()
         await asyncio.sleep(1.0)
         return asyncio.get_running_loop().time()
 
@@ -223,7 +223,7 @@ def chatter(seed: int) -> str:
 
     async def main() -> str:
         for node in nodes:
-            node.answer(Ping, later)
+            node.serve_unary(Ping, later)
         async with asyncio.TaskGroup() as group:
             for node in nodes:
                 group.create_task(caller(node))

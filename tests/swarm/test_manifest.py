@@ -9,9 +9,9 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact
 from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.swarm.manifest import MANIFEST_TAG, offer_in, sign_manifest
-from p2pswarm.swarm.messages import Manifest
-from p2pswarm.wire.codec import decode, encode
+from p2pswarm.swarm.manifest import MANIFEST_TAG, read_offer, sign_manifest
+from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.wire.message import decode, encode
 
 TRAINER = Identity.generate(b"trainer")
 RUN = RunConfig(name="a run", stages=3)
@@ -21,7 +21,7 @@ MANIFEST = sign_manifest(TRAINER, RUN, Address("203.0.113.7", 4000))
 def test_a_manifest_tells_the_run_and_where_its_trainer_is():
     arrived = decode(encode(MANIFEST))
 
-    offer = offer_in(arrived)
+    offer = read_offer(arrived)
 
     assert offer.config == RUN
     assert offer.run == run_id(run_to_json(RUN))
@@ -39,7 +39,7 @@ def test_a_manifest_tells_the_run_and_where_its_trainer_is():
 )
 def test_a_forged_manifest_is_refused(change):
     with pytest.raises(BadMessage, match="wrong signature"):
-        offer_in(dataclasses.replace(MANIFEST, **change))
+        read_offer(dataclasses.replace(MANIFEST, **change))
 
 
 def signed(config: bytes, address: str) -> Manifest:
@@ -49,9 +49,9 @@ def signed(config: bytes, address: str) -> Manifest:
 
 def test_a_signed_manifest_of_another_version_is_refused_by_its_reason():
     with pytest.raises(BadMessage, match="version 7; this program speaks version 1"):
-        offer_in(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
+        read_offer(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
 
 
 def test_a_signed_manifest_without_an_address_is_refused():
     with pytest.raises(BadMessage, match="without an address"):
-        offer_in(signed(run_to_json(RUN), "nowhere"))
+        read_offer(signed(run_to_json(RUN), "nowhere"))

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from p2pswarm.swarm.messages import MemberRecord
+from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.router import Router
 
 

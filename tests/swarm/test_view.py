@@ -3,8 +3,9 @@
 import pytest
 
 from p2pswarm.ids import Address
-from p2pswarm.swarm.messages import VIEW_PART_MAX, MemberRecord, View
-from p2pswarm.swarm.view import Life, Roster, contact, life, parts
+from p2pswarm.swarm.messages.membership import MemberRecord, View
+from p2pswarm.swarm.messages.types import VIEW_PART_MAX
+from p2pswarm.swarm.view import Incarnation, MemberView, contact, incarnation_of, view_parts
 
 
 def member(number: int, stage: int = 0, *, ready: bool = True) -> MemberRecord:
@@ -13,8 +14,8 @@ def member(number: int, stage: int = 0, *, ready: bool = True) -> MemberRecord:
 
 def test_a_view_shows_only_when_its_last_part_is_here():
     members = tuple(member(n) for n in range(VIEW_PART_MAX + 5))
-    first, second = parts(1, members)
-    roster = Roster()
+    first, second = view_parts(1, members)
+    roster = MemberView()
 
     assert not roster.receive(second)
     assert roster.members == ()
@@ -23,7 +24,7 @@ def test_a_view_shows_only_when_its_last_part_is_here():
 
 
 def test_an_older_view_changes_nothing():
-    roster = Roster()
+    roster = MemberView()
     roster.receive(View(5, 0, 1, (member(1),)))
 
     assert not roster.receive(View(4, 0, 1, (member(2),)))
@@ -32,7 +33,7 @@ def test_an_older_view_changes_nothing():
 
 
 def test_parts_of_an_overtaken_view_are_dropped():
-    roster = Roster()
+    roster = MemberView()
     roster.receive(View(6, 0, 2, (member(1),)))
     roster.receive(View(7, 1, 2, (member(3),)))
 
@@ -42,7 +43,7 @@ def test_parts_of_an_overtaken_view_are_dropped():
 
 
 def test_only_the_ready_members_of_a_stage_are_offered():
-    roster = Roster()
+    roster = MemberView()
     roster.receive(View(1, 0, 1, (member(1), member(2, ready=False), member(3, stage=1))))
 
     assert roster.ready(0) == (member(1),)
@@ -51,15 +52,15 @@ def test_only_the_ready_members_of_a_stage_are_offered():
 
 
 def test_an_empty_view_is_one_part():
-    roster = Roster()
+    roster = MemberView()
 
-    assert roster.receive(parts(1, ())[0])
+    assert roster.receive(view_parts(1, ())[0])
     assert roster.members == ()
 
 
 def test_a_record_names_a_life_and_a_place_to_dial():
-    assert life(member(9)) == Life(member(9).peer, 9)
-    assert str(life(member(9))) == "aaaaaaaa#9"
+    assert incarnation_of(member(9)) == Incarnation(member(9).peer, 9)
+    assert str(incarnation_of(member(9))) == "aaaaaaaa#9"
     assert contact(member(9)).address == Address("10.0.0.1", 9)
     with pytest.raises(ValueError, match="HOST:PORT"):
         contact(MemberRecord(bytes(32), "nowhere", 0, 0, ready=True))

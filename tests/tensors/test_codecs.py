@@ -10,17 +10,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.tensors.codecs import int8, planes
+from p2pswarm.tensors.codecs import byte_planes, int8
 from p2pswarm.tensors.codecs.base import DTYPES, FLOATS, TORCH, WIDE, Unencodable, Use
 from p2pswarm.tensors.codecs.registry import (
     BY_NAME,
     CODECS,
     MESSAGE_INLINE_BYTES,
-    Parcel,
+    EncodedTensor,
+    decoder,
     encode,
     encode_all,
     named,
-    room,
 )
 from p2pswarm.tensors.meta import INLINE_BYTES_MAX, VALUE_BYTES, Dtype, TensorMeta
 
@@ -28,11 +28,11 @@ EXACT = ("raw", "planes-zstd")
 HALF_STEP = 0.5 * (1 + 1e-4)  # the rounding of scale and product, in units of a step
 
 
-def arrive(parcel: Parcel) -> torch.Tensor:
-    """What the receiver makes of a parcel."""
-    place = room(parcel.meta)
-    if not parcel.meta.inline:
-        place.buffer[:] = parcel.data
+def arrive(encoded_tensor: EncodedTensor) -> torch.Tensor:
+    """What the receiver makes of a encoded_tensor."""
+    place = decoder(encoded_tensor.meta)
+    if not encoded_tensor.meta.inline:
+        place.buffer[:] = encoded_tensor.data
     return place.finish()
 
 
@@ -90,11 +90,11 @@ def test_every_codec_keeps_shape_and_dtype(codec, shape):
 
 def test_raw_tensor_is_sent_from_and_received_into_its_own_memory():
     tensor = torch.arange(24.0).reshape(2, 3, 4)
-    parcel = encode(tensor, "raw", inline_bytes=0)
-    place = room(parcel.meta)
+    encoded_tensor = encode(tensor, "raw", inline_bytes=0)
+    place = decoder(encoded_tensor.meta)
 
     tensor[1, 2, 3] = 99.0
-    place.buffer[:] = parcel.data
+    place.buffer[:] = encoded_tensor.data
     got = place.finish()
     place.buffer[:4] = bytes(4)
 
@@ -200,9 +200,9 @@ def test_int8_refuses_what_has_no_magnitude(value, at):
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.0, 3e36])
 def test_int8_scale_that_no_encoder_makes_is_a_broken_protocol(scale):
-    parcel = encode(torch.ones(10), "int8", inline_bytes=0)
-    place = room(parcel.meta)
-    place.buffer[:] = parcel.data
+    encoded_tensor = encode(torch.ones(10), "int8", inline_bytes=0)
+    place = decoder(encoded_tensor.meta)
+    place.buffer[:] = encoded_tensor.data
     place.buffer[:4] = memoryview(torch.tensor([scale]).numpy()).cast("B")
 
     with pytest.raises(BadMessage, match="scale"):
@@ -219,7 +219,7 @@ def test_planes_make_smooth_floats_smaller_than_zstd_alone():
 
 def test_planes_unpack_piece_by_piece():
     rng = torch.Generator().manual_seed(0)
-    tensor = torch.randn(planes.SCRATCH_BYTES + 77, generator=rng)
+    tensor = torch.randn(byte_planes.SCRATCH_BYTES + 77, generator=rng)
 
     assert same_bytes(there(tensor, "planes-zstd"), tensor)
 
@@ -227,7 +227,7 @@ def test_planes_unpack_piece_by_piece():
 def unpack(frame: bytes, values: int = 1000) -> torch.Tensor:
     """What we make of any `frame` announced as so many bytes of uint8."""
     meta = TensorMeta(Dtype.UINT8, (values,), BY_NAME["planes-zstd"].code, len(frame))
-    return arrive(Parcel(meta, memoryview(frame)))
+    return arrive(EncodedTensor(meta, memoryview(frame)))
 
 
 def zstd(data: bytes, **options) -> bytes:
@@ -289,7 +289,7 @@ def test_corrupt_frame_gives_a_bad_message_or_a_tensor(data):
 def test_any_bytes_in_the_room_give_a_tensor_or_a_bad_message(codec, dtype, data):
     assume(dtype in codec.dtypes)
     sent = encode(torch.zeros(5, dtype=TORCH[dtype]), codec.name, inline_bytes=0)
-    place = room(sent.meta)
+    place = decoder(sent.meta)
     n = len(place.buffer)
     place.buffer[:] = data.draw(st.binary(min_size=n, max_size=n))
 
@@ -309,9 +309,9 @@ def test_small_tensor_rides_in_the_announcement():
 
 
 def test_announcement_of_many_stays_within_a_message():
-    parcels = encode_all([torch.zeros(1000) for _ in range(20)], "raw")
+    encoded = encode_all([torch.zeros(1000) for _ in range(20)], "raw")
 
-    inline = [len(p.meta.inline) for p in parcels]
+    inline = [len(p.meta.inline) for p in encoded]
     assert inline == [4000] * 8 + [0] * 12
     assert sum(inline) <= MESSAGE_INLINE_BYTES
 

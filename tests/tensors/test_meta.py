@@ -18,7 +18,7 @@ from p2pswarm.tensors.meta import (
     layout,
     travels_alone,
 )
-from p2pswarm.wire.codec import decode, encode
+from p2pswarm.wire.message import decode, encode
 
 RAW = 1
 

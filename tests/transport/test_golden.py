@@ -4,15 +4,15 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
-from p2pswarm.crypto.noise import Keys
+from p2pswarm.crypto.handshake import Keys
 from p2pswarm.crypto.suite import Suite
-from p2pswarm.transport.bulk import BulkConnection, BulkKeys
-from p2pswarm.transport.connection import Connection
-from p2pswarm.transport.join import Join
-from p2pswarm.transport.outbox import Outbox
-from p2pswarm.transport.rooms import Rooms
+from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys
+from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
+from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.control_channel import ControlChannel
 from p2pswarm.transport.session import Introduction
-from p2pswarm.wire.codec import encode
+from p2pswarm.wire.message import encode
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "transport.json").read_text())
 EXPORTER, NONCE_I, NONCE_R = bytes(range(32)), bytes(range(16)), bytes(range(16, 32))
@@ -26,7 +26,7 @@ def test_an_introduction():
 
 
 def test_a_join_its_answer_and_its_keys():
-    join = Join.make(EXPORTER, 3, NONCE_I)
+    join = BulkJoin.make(EXPORTER, 3, NONCE_I)
 
     assert join.raw.hex() == GOLDEN["join"]
     assert join.answer(EXPORTER, NONCE_R).hex() == GOLDEN["answer"]
@@ -35,7 +35,7 @@ def test_a_join_its_answer_and_its_keys():
 
 def test_a_control_record_with_a_ping_and_an_opening():
     keys = Keys(SEND_KEY, RECEIVE_KEY, Suite.AES_GCM)
-    connection = Connection(keys, dialled=True, now_s=0.0)
+    connection = ControlChannel(keys, dialled=True, now_s=0.0)
     connection.mux.open(b"hello", ended=True, priority=1)
     connection.mux.ping(b"12345678")
 
@@ -43,9 +43,9 @@ def test_a_control_record_with_a_ping_and_an_opening():
 
 
 def test_a_chunk():
-    outbox = Outbox(nullcontext(), 1 << 20)
-    outbox.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
+    send_queue = SendQueue(nullcontext(), 1 << 20)
+    send_queue.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
     keys = BulkKeys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
-    lane = BulkConnection(keys, Rooms(nullcontext()), outbox, print, print)
+    channel = BulkChannel(keys, ReceiveBuffers(nullcontext()), send_queue, print, print)
 
-    assert bytes(lane.next_out(0.0)).hex() == GOLDEN["chunk"]
+    assert bytes(channel.next_out(0.0)).hex() == GOLDEN["chunk"]

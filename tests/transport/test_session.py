@@ -6,7 +6,7 @@ import pytest
 
 from p2pswarm.errors import BadHandshake
 from p2pswarm.transport.session import Introduction, read_introduction
-from p2pswarm.wire.codec import Message, encode, message
+from p2pswarm.wire.message import Message, encode, message
 
 
 @message(61471)

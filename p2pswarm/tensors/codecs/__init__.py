@@ -1,1 +1,4 @@
-"""How a tensor becomes bytes and a tensor again: below the stages only this knows torch."""
+"""How a tensor becomes bytes and a tensor again.
+
+Entrance: `registry.py`; a new codec is added there.
+"""

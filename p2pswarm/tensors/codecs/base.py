@@ -56,7 +56,7 @@ LOSSY = Use.ACTIVATION | Use.GRADIENT | Use.AVERAGING
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Decoder:
     """Memory for the encoded bytes of one tensor that is on its way in."""
 
     buffer: memoryview

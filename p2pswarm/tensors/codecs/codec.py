@@ -6,9 +6,9 @@ Errors:  Unencodable, a ValueError, for values that cannot be told; BadMessage f
 
 from abc import ABC, abstractmethod
 
-from p2pswarm.tensors.codecs.base import Room, Tensor, Use
+from p2pswarm.tensors.codecs.base import Decoder, Tensor, Use
 from p2pswarm.tensors.codecs.memory import Memory
-from p2pswarm.tensors.meta import Dtype, Layout
+from p2pswarm.tensors.meta import Dtype, TensorLayout
 
 
 class Codec(ABC):
@@ -23,11 +23,11 @@ class Codec(ABC):
     """Whether encoding and decoding are worth a thread; raw only points at memory."""
 
     @abstractmethod
-    def check(self, layout: Layout, encoded_bytes: int) -> None:
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """Raise BadMessage unless this codec could make so many bytes of such a tensor."""
 
     @abstractmethod
-    def memory_bytes(self, layout: Layout, encoded_bytes: int) -> int:
+    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
         """The most that a receiver holds for it at once."""
 
     @abstractmethod
@@ -35,5 +35,5 @@ class Codec(ABC):
         """The bytes of a tensor of one of `dtypes`; Unencodable if values cannot be told."""
 
     @abstractmethod
-    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
         """Memory to receive into; the tensor will be on the memory's device."""

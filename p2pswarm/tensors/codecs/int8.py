@@ -21,14 +21,14 @@ from p2pswarm.tensors.codecs.base import (
     FLOATS,
     LOSSY,
     TORCH,
-    Room,
+    Decoder,
     Unencodable,
     bytes_of,
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.memory import Memory
-from p2pswarm.tensors.meta import TENSOR_BYTES_MAX, Layout
+from p2pswarm.tensors.meta import TENSOR_BYTES_MAX, TensorLayout
 
 BLOCK_VALUES = 256
 SCALE_BYTES = 4
@@ -47,11 +47,11 @@ class Int8(Codec):
     dtypes = FLOATS
     heavy = True
 
-    def check(self, layout: Layout, encoded_bytes: int) -> None:
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """A scale per block begun, and a byte a value."""
         expect_bytes(self.name, encoded_bytes, _encoded_bytes(layout.values))
 
-    def memory_bytes(self, layout: Layout, encoded_bytes: int) -> int:
+    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
         """What arrives and what it becomes."""
         return encoded_bytes + layout.raw_bytes
 
@@ -64,7 +64,7 @@ class Int8(Codec):
             _quantise(flat[at], scales[blocks], codes[at])
         return bytes_of(memory.on_host(encoded))
 
-    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
         """Scales and codes; `finish` multiplies them on the device."""
         encoded = memory.host((encoded_bytes,), torch.uint8)
         values = memory.home((layout.values,), TORCH[layout.dtype])
@@ -77,7 +77,7 @@ class Int8(Codec):
                 _restore(scales[blocks], codes[at], values[at])
             return values.reshape(layout.shape)
 
-        return Room(bytes_of(encoded), finish)
+        return Decoder(bytes_of(encoded), finish)
 
 
 def _blocks(values: int) -> int:

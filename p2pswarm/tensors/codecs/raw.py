@@ -6,17 +6,10 @@ until the transfer is over.
 
 from torch import Tensor
 
-from p2pswarm.tensors.codecs.base import (
-    EVERY,
-    LOSSLESS,
-    TORCH,
-    Room,
-    bytes_of,
-    expect_bytes,
-)
+from p2pswarm.tensors.codecs.base import EVERY, LOSSLESS, TORCH, Decoder, bytes_of, expect_bytes
 from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.memory import Memory
-from p2pswarm.tensors.meta import Layout
+from p2pswarm.tensors.meta import TensorLayout
 
 
 class Raw(Codec):
@@ -28,11 +21,11 @@ class Raw(Codec):
     dtypes = EVERY
     heavy = False
 
-    def check(self, layout: Layout, encoded_bytes: int) -> None:
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
         """The size in memory, no other."""
         expect_bytes(self.name, encoded_bytes, layout.raw_bytes)
 
-    def memory_bytes(self, layout: Layout, encoded_bytes: int) -> int:
+    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
         """The tensor alone."""
         assert encoded_bytes == layout.raw_bytes
         return layout.raw_bytes
@@ -41,8 +34,8 @@ class Raw(Codec):
         """The tensor's own memory if it is contiguous and on the CPU."""
         return bytes_of(memory.on_host(tensor))
 
-    def room(self, layout: Layout, encoded_bytes: int, memory: Memory) -> Room:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
         """The tensor itself, or its copy in pinned memory."""
         assert encoded_bytes == layout.raw_bytes
         tensor = memory.host(layout.shape, TORCH[layout.dtype])
-        return Room(bytes_of(tensor), lambda: tensor.to(memory.device))
+        return Decoder(bytes_of(tensor), lambda: tensor.to(memory.device))

@@ -1,4 +1,4 @@
-"""All codecs, by name for people and by code for the wire; tensors in, parcels out, and back.
+"""All codecs, by name for people and by code for the wire; tensors in, encoded out, and back.
 
 Errors:  Unusable for a name or a use that the user got wrong; ValueError for a tensor
          that the codec does not take, Unencodable for its values; BadMessage or TooLarge
@@ -11,19 +11,26 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.tensors.codecs.base import CPU, DTYPES, Device, Room, Use
+from p2pswarm.tensors.codecs.base import CPU, DTYPES, Decoder, Device, Use
+from p2pswarm.tensors.codecs.byte_planes import PlanesZstd
+from p2pswarm.tensors.codecs.cast import Cast
 from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.int8 import Int8
 from p2pswarm.tensors.codecs.memory import FRESH, Memory
-from p2pswarm.tensors.codecs.narrow import Narrow
-from p2pswarm.tensors.codecs.planes import PlanesZstd
 from p2pswarm.tensors.codecs.raw import Raw
-from p2pswarm.tensors.meta import INLINE_BYTES_MAX, RANK_MAX, Dtype, Layout, TensorMeta, layout
+from p2pswarm.tensors.meta import (
+    INLINE_BYTES_MAX,
+    RANK_MAX,
+    Dtype,
+    TensorLayout,
+    TensorMeta,
+    layout,
+)
 
 CODECS: tuple[Codec, ...] = (
     Raw(),
-    Narrow("fp16", 2, Dtype.FLOAT16),
-    Narrow("bf16", 3, Dtype.BFLOAT16),
+    Cast("fp16", 2, Dtype.FLOAT16),
+    Cast("bf16", 3, Dtype.BFLOAT16),
     Int8(),
     PlanesZstd(),
 )
@@ -33,7 +40,7 @@ MESSAGE_INLINE_BYTES = 2 * INLINE_BYTES_MAX  # of one announcement: half a mux f
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class EncodedTensor:
     """A tensor ready to go."""
 
     meta: TensorMeta
@@ -42,10 +49,10 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedTensor:
     """An announcement that was found possible."""
 
-    layout: Layout
+    layout: TensorLayout
     codec: Codec
     memory_bytes: int
     """What receiving it takes."""
@@ -67,7 +74,7 @@ def encode(
     codec_name: str,
     inline_bytes: int = INLINE_BYTES_MAX,
     memory: Memory = FRESH,
-) -> Parcel:
+) -> EncodedTensor:
     """Write a tensor as bytes; up to `inline_bytes` of them ride in the announcement."""
     codec = named(codec_name)
     dtype = DTYPES.get(tensor.dtype)
@@ -77,20 +84,24 @@ def encode(
         raise ValueError(f"a tensor of rank {tensor.dim()}; {RANK_MAX} is the most")
     data = codec.encode(tensor, memory)
     inline = bytes(data) if len(data) <= inline_bytes else b""
-    return Parcel(TensorMeta(dtype, tuple(tensor.shape), codec.code, len(data), inline), data)
+    return EncodedTensor(
+        TensorMeta(dtype, tuple(tensor.shape), codec.code, len(data), inline), data
+    )
 
 
-def encode_all(tensors: Sequence[Tensor], codec_name: str, memory: Memory = FRESH) -> list[Parcel]:
+def encode_all(
+    tensors: Sequence[Tensor], codec_name: str, memory: Memory = FRESH
+) -> list[EncodedTensor]:
     """Parcels for one announcement: inline what fits into a message together, in order."""
-    parcels: list[Parcel] = []
+    encoded: list[EncodedTensor] = []
     left = MESSAGE_INLINE_BYTES
     for tensor in tensors:
-        parcels.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX), memory))
-        left -= len(parcels[-1].meta.inline)
-    return parcels
+        encoded.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX), memory))
+        left -= len(encoded[-1].meta.inline)
+    return encoded
 
 
-def admit(meta: TensorMeta) -> Admission:
+def admit(meta: TensorMeta) -> AdmittedTensor:
     """Check an announcement; no memory is touched before it passed."""
     plan = layout(meta)
     codec = BY_CODE.get(meta.codec)
@@ -99,18 +110,18 @@ def admit(meta: TensorMeta) -> Admission:
     if plan.dtype not in codec.dtypes:
         raise BadMessage(f"codec {codec.name} does not make {plan.dtype.name.lower()}")
     codec.check(plan, meta.encoded_bytes)
-    return Admission(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
+    return AdmittedTensor(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
-def room(meta: TensorMeta, device: Device = CPU) -> Room:
+def decoder(meta: TensorMeta, device: Device = CPU) -> Decoder:
     """Memory for the tensor that `meta` announces, filled already if its bytes are inline."""
-    return room_in(meta, Memory(device, keep_bytes=0))
+    return decoder_in(meta, Memory(device, keep_bytes=0))
 
 
-def room_in(meta: TensorMeta, memory: Memory) -> Room:
+def decoder_in(meta: TensorMeta, memory: Memory) -> Decoder:
     """The same, of memory that is used again."""
     admission = admit(meta)
-    place = admission.codec.room(admission.layout, meta.encoded_bytes, memory)
+    place = admission.codec.decoder(admission.layout, meta.encoded_bytes, memory)
     if meta.inline:
         place.buffer[:] = meta.inline
     return place

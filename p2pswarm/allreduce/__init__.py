@@ -1,0 +1,4 @@
+"""Butterfly all-reduce among the replicas of one stage.
+
+Entrance: `averaging.Averaging`. Servers use it.
+"""

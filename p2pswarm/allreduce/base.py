@@ -1,0 +1,58 @@
+"""What the averaging asks of the memory it works on, so that it need not know torch.
+
+Shapes:  one-dimensional, `length` elements; a `Span` of it at a time.
+Errors:  BadMessage for a shard that does not fit.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from p2pswarm.allreduce.plan import Span
+from p2pswarm.tensors.codecs.base import Tensor
+from p2pswarm.tensors.codecs.registry import EncodedTensor
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AveragedGradient:
+    """What every member of a stage has in common after averaging."""
+
+    digest: bytes
+    squared_norm: float | None
+    """None if it is not finite."""
+
+
+class Sums(Protocol):
+    """A stage's gradient sum, never changed here, and beside it room for the reduced gradient."""
+
+    @property
+    def length(self) -> int:
+        """Elements."""
+        ...
+
+    def part(self, span: Span) -> EncodedTensor:
+        """This member's own part of a shard, encoded."""
+        ...
+
+    def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
+        """Add the parts in their order, None being our own; keep what the others will decode."""
+        ...
+
+    def place(self, span: Span, shard: Tensor) -> None:
+        """Keep a shard that its owner reduced."""
+        ...
+
+    def outcome(self) -> AveragedGradient:
+        """Of the reduced gradient, once every shard is in place."""
+        ...
+
+
+class Compute(Protocol):
+    """Runs work that blocks, one piece after another, off the event loop."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """The result of `work`."""
+        ...

@@ -1,0 +1,70 @@
+"""AdamW on flat memory, with operations that every processor rounds alike.
+
+The optimizer uses only operations that IEEE 754 rounds exactly once, in a fixed order: replicas on
+different processors stay bit-identical as long as they are given the same bytes.
+
+Units:   elements of the run's dtype.
+Shapes:  N all elements of a stage, C those of a chunk.
+Errors:  ValueError when a gradient does not fit.
+Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it.
+"""
+# ruff: noqa: N803  shapes are written at the end of names
+
+import math
+
+import torch
+from torch import Tensor
+
+from p2pswarm.compute.base import Update
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.config import OptimizerConfig
+
+CHUNK = 1 << 17  # elements the optimizer works on at a time: 0.5 MiB each, and few calls for them
+
+
+class AdamW:
+    """Decoupled weight decay, on flat memory."""
+
+    def __init__(self, config: OptimizerConfig, flat: FlatParameters) -> None:
+        self._config = config
+        self._flat = flat
+        device = flat.params_N.device
+        chunk = CHUNK if device.type == "cpu" else flat.length  # a GPU wants one large launch
+        self._chunks = [(i, min(i + chunk, flat.length)) for i in range(0, flat.length, chunk)]
+        self._decay_N = torch.zeros_like(flat.params_N, dtype=torch.bool)
+        for segment in flat.segments:
+            self._decay_N[segment.start : segment.stop] = segment.decays
+        self._room_2C = torch.empty(2, chunk, dtype=flat.params_N.dtype, device=device)
+
+    @torch.no_grad()
+    def step(self, gradient_N: Tensor, update: Update) -> None:
+        """Apply one reduced gradient."""
+        if gradient_N.shape != self._flat.params_N.shape:
+            raise ValueError(f"a gradient of {gradient_N.numel()} for {self._flat.length} weights")
+        if update.scale == 0.0:
+            return
+        for start, stop in self._chunks:
+            self._step_chunk(gradient_N[start:stop], update, start, stop)
+
+    def _step_chunk(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
+        """No fused multiply-add, no lerp, no division by a number: not all round those alike.
+
+        (A GPU multiplies by the reciprocal where a CPU divides.)
+        """
+        config, flat = self._config, self._flat
+        param, mean, square = (x[start:stop] for x in flat.state())
+        grad, room = self._room_2C[:, : stop - start]
+        torch.mul(gradient_C, update.scale, out=grad)
+        mean.mul_(config.beta1)
+        mean.add_(torch.mul(grad, 1.0 - config.beta1, out=room))
+        torch.mul(grad, grad, out=room)
+        square.mul_(config.beta2)
+        square.add_(room.mul_(1.0 - config.beta2))
+        decayed = 1.0 - update.learning_rate * config.weight_decay
+        torch.mul(param, decayed, out=room)
+        torch.where(self._decay_N[start:stop], room, param, out=param)
+        correction = 1.0 / math.sqrt(1.0 - config.beta2**update.number)
+        torch.sqrt(square, out=room)
+        room.mul_(correction).add_(config.epsilon)
+        torch.div(mean, room, out=room)
+        param.sub_(room.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))

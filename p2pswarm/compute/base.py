@@ -1,0 +1,113 @@
+"""SEAM 3: what a stage server asks of the processor that holds its blocks.
+
+`Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
+server calls them one at a time, from one thread. Torch implements them (`torch_stage.py`,
+`weights.py`), and a simulation that only counts seconds can.
+
+Shapes:  tokens_BS: B rows of S = T + 1 tokens, inputs and, one further, targets. x_BTD and its
+         gradient: what crosses from stage to stage.
+Errors:  Refused with the reason when a loss or gradient is not finite; the sum is untouched then.
+"""
+# ruff: noqa: N803, N815  shapes are written at the end of names
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from p2pswarm.allreduce.base import Sums
+
+Key = tuple[int, int]
+"""(microbatch, attempt)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardSpec:
+    """What a backward is for."""
+
+    counting: bool
+    """Add the gradient of the weights to the sum."""
+    returning: bool
+    """A stage below waits for the gradient of its activation."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossResult:
+    """What the last stage makes of a microbatch."""
+
+    loss: float
+    """Mean nats per token."""
+    gradient_BTD: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of the optimizer."""
+
+    number: int
+    """Counts from 1: the version it makes."""
+    scale: float
+    """Of the gradient; 0 leaves everything as it is."""
+    learning_rate: float
+
+
+class Stage(Protocol):
+    """Forward and backward of a range of blocks."""
+
+    recomputed: int
+    """Backward passes so far whose graph had to be made again."""
+
+    def forward(self, key: Key, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor:
+        """The next stage's x; what the backward needs is kept under `key`."""
+        ...
+
+    def backward(self, key: Key, gradient_BTD: Tensor, spec: BackwardSpec) -> Tensor | None:
+        """The gradient of this stage's x, if it is wanted; what was kept is gone."""
+        ...
+
+    def finish(self, tokens_BS: Tensor, x_BTD: Tensor | None, spec: BackwardSpec) -> LossResult:
+        """The last stage's forward, loss and backward in one; nothing is kept."""
+        ...
+
+    def evaluate(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor | float:
+        """The next stage's x, or from the last stage the loss; nothing is kept."""
+        ...
+
+    def drop(self, keys: Iterable[Key] | None) -> None:
+        """Forget what is kept under `keys`; None: under all."""
+        ...
+
+
+class Weights(Protocol):
+    """The weights of a stage, their gradient sum and the optimizer's state."""
+
+    def reset(self, *, draw: bool) -> bytes:
+        """Empty the gradient sum; `draw`: make the weights of version 0. Their digest."""
+        ...
+
+    def reduction(self) -> Sums:
+        """The sum, with fresh room for its average beside it."""
+        ...
+
+    def apply(self, reduced: Sums, update: Update) -> bytes:
+        """Change the weights by a reduced gradient and empty the sum; their digest."""
+        ...
+
+    def snapshot(self) -> memoryview:
+        """A copy of weights and optimizer state."""
+        ...
+
+    def install(self, snapshot: memoryview) -> bytes:
+        """Take over a snapshot; the digest of its weights. BadMessage if it does not fit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One stage on one processor."""
+
+    stage: Stage
+    weights: Weights
+    state_bytes: int
+    """The size of a snapshot."""

@@ -1,0 +1,67 @@
+"""The yardstick: all blocks in one process, in an ordinary loop.
+
+The same blocks, first weights, microbatches and optimizer as the swarm, without any of the rest.
+What the swarm trains must equal this; what it costs is measured against this.
+
+Shapes:  tokens_BS holds S = T + 1 tokens a row: inputs and, one further, targets.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import math
+
+import torch
+from torch import Tensor
+
+from p2pswarm.compute.adamw import AdamW
+from p2pswarm.compute.base import Update
+from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.config import RunConfig
+from p2pswarm.models.base import loss_of
+from p2pswarm.models.blocks import block_count
+from p2pswarm.swarm.schedule import clip_scale
+
+
+class ReferenceTrainer:
+    """One process that trains the whole model."""
+
+    def __init__(self, run: RunConfig, device: torch.device | None = None) -> None:
+        self._run = run
+        self.flat = FlatParameters(
+            run, range(block_count(run.model)), device or torch.device("cpu")
+        )
+        self.flat.draw()
+        self._optimizer = AdamW(run.optimizer, self.flat)
+        for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
+            parameter.grad = total
+        self.version = 0
+
+    def loss(self, tokens_BS: Tensor) -> Tensor:
+        """Mean nats per token of one microbatch."""
+        tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
+        x = tokens_BS[:, :-1]
+        for block in self.flat.blocks:
+            x = block(x)
+        return loss_of(x, tokens_BS[:, 1:])
+
+    def add(self, tokens_BS: Tensor) -> float:
+        """Add one microbatch's gradient to the sum; its loss."""
+        loss = self.loss(tokens_BS)
+        (loss / self._run.batch.microbatches).backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def commit(self, learning_rate: float) -> float:
+        """Clip, update, empty the sum; the gradient's norm before clipping."""
+        norm = math.sqrt(squared_norm(self.flat.sum_N))
+        self.apply(clip_scale(self._run.optimizer, norm), learning_rate)
+        return norm
+
+    def apply(self, scale: float, learning_rate: float) -> None:
+        """Update with the sum times `scale`, and empty it."""
+        self.version += 1
+        self._optimizer.step(self.flat.sum_N, Update(self.version, scale, learning_rate))
+        self.flat.sum_N.zero_()
+
+    @torch.no_grad()
+    def evaluate(self, tokens_BS: Tensor) -> float:
+        """Mean nats per token, nothing kept."""
+        return self.loss(tokens_BS).item()

@@ -1,0 +1,237 @@
+"""The handshake of a link: Noise XX, and who holds the keys of it.
+
+Noise proves that the peer holds its X25519 key; a signature inside the encrypted
+payload proves that this key speaks for an Ed25519 identity. The dialer shows who
+it is only after the other side has proven to be the one that was dialed.
+
+    hello   = "PSW1" | suite u8 | network 16 bytes          the prologue of the handshake
+    message = u16 length | Noise message
+    payload = Ed25519 key 32 | signature 64 | anything      in the second and third message
+
+Bytes go in with `receive`, bytes come out of `data_to_send`; whoever owns the
+socket also owns the deadline.
+
+Units:   bytes.
+Errors:  BadHandshake for whatever the peer sends; ValueError when we are misused.
+Source:  Noise specification; libp2p's noise handshake for the signed payload.
+"""
+
+import hmac
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from p2pswarm.crypto.identity import SIGNATURE_BYTES, Identity, verify
+from p2pswarm.crypto.noise_xx import REFUSED, NoiseXX, Role
+from p2pswarm.crypto.suite import KEY_BYTES, Suite
+from p2pswarm.errors import BadFrame, BadHandshake
+from p2pswarm.ids import PeerId
+from p2pswarm.wire.frame_buffer import FrameBuffer
+
+MAGIC = b"PSW1"
+NETWORK_BYTES = 16
+HELLO_BYTES = len(MAGIC) + 1 + NETWORK_BYTES
+STATIC_TAG = b"p2pswarm-noise-static:"
+EXPORTER_TAG = b"p2pswarm-exporter:"
+MESSAGE_BYTES_MAX = 4096  # a stranger makes us hold no more than this
+PROOF_BYTES = KEY_BYTES + SIGNATURE_BYTES
+PAYLOAD_BYTES_MAX = 3072  # leaves room for two keys, three tags and the proof
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first bytes of a connection: what will be spoken, and in which network."""
+
+    suite: Suite
+    """The initiator's choice."""
+    network: bytes
+    """16 bytes; nodes of another network are turned away."""
+
+    def __post_init__(self) -> None:
+        if len(self.network) != NETWORK_BYTES:
+            raise ValueError(f"a network id has {NETWORK_BYTES} bytes, not {len(self.network)}")
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes on the wire, HELLO_BYTES of them."""
+        return MAGIC + bytes([self.suite]) + self.network
+
+    @classmethod
+    def parse(cls, raw: bytes, network: bytes) -> Self:
+        """Read HELLO_BYTES of a peer's; BadHandshake unless it means our `network` too."""
+        suite = raw[len(MAGIC) : len(MAGIC) + 1]
+        if len(raw) != HELLO_BYTES or not raw.startswith(MAGIC) or suite not in SUITES:
+            raise BadHandshake("the peer speaks another protocol or another version")
+        if raw[-NETWORK_BYTES:] != network:
+            raise BadHandshake("the peer belongs to another network")
+        return cls(SUITES[suite], network)
+
+
+SUITES = {bytes([suite]): suite for suite in Suite}
+
+
+class StaticKey:
+    """Our X25519 key for the life of a process, and our identity's signature on it."""
+
+    __slots__ = ("peer_id", "private", "proof")
+
+    def __init__(self, identity: Identity, private: bytes) -> None:
+        """`private`: 32 random bytes, made when the node starts and never stored."""
+        public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+        self.private = private
+        self.peer_id = identity.peer_id
+        self.proof = identity.public_key + identity.sign(STATIC_TAG, public)
+
+
+class Keys(NamedTuple):
+    """What the record layer needs."""
+
+    send_key: bytes
+    receive_key: bytes
+    suite: Suite
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionKeys:
+    keys: Keys
+    exporter: bytes
+
+
+class Handshake:
+    """One side of a handshake. After an error it accepts nothing more."""
+
+    def __init__(
+        self,
+        role: Role,
+        hello: Hello,
+        static: StaticKey,
+        ephemeral: bytes,
+        payload: bytes = b"",
+        *,
+        expect: PeerId | None = None,
+    ) -> None:
+        """`ephemeral`: 32 fresh random bytes. `payload`: told to the peer under encryption.
+
+        `expect`: who must be at the other end, None for anybody.
+        """
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise ValueError(f"a payload of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX}")
+        self._role = role
+        self._suite = hello.suite
+        self._static = static
+        self._payload = payload
+        self._expect = expect
+        self._xx = NoiseXX(role, hello.suite, static.private, ephemeral, hello.raw)
+        self._received = FrameBuffer(2, MESSAGE_BYTES_MAX)
+        self._to_send: list[bytes] = []
+        self._failed = False
+        self._peer: PeerId | None = None
+        self._peer_payload = b""
+        self._session: _SessionKeys | None = None
+        if role is Role.INITIATOR:
+            self._to_send.append(hello.raw)
+            self._write(b"")
+
+    @property
+    def done(self) -> bool:
+        """Whether the session's keys are there; send what is left in `data_to_send` first."""
+        return self._session is not None
+
+    @property
+    def keys(self) -> Keys:
+        """(send_key, receive_key, suite)."""
+        return self._finished().keys
+
+    @property
+    def exporter(self) -> bytes:
+        """A secret of 32 bytes that only the two sides know, bound to the whole transcript."""
+        return self._finished().exporter
+
+    @property
+    def binding(self) -> bytes:
+        """The transcript's hash, 32 bytes, not secret: sign it to prove presence in the session."""
+        self._finished()
+        return self._xx.hash
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end."""
+        self._finished()
+        assert self._peer is not None
+        return self._peer
+
+    @property
+    def peer_payload(self) -> bytes:
+        """What the peer told us, authentic and as yet unread."""
+        self._finished()
+        return self._peer_payload
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Take bytes from the stream, cut anywhere; a responder's come after the hello."""
+        if self._failed:
+            raise BadHandshake(REFUSED)
+        self._failed = True  # unless all goes well
+        self._received.receive(data)
+        while not self.done and (message := self._next_message()) is not None:
+            self._read(message)
+            if self._xx.my_turn:
+                self._write(self._static.proof + self._payload)
+        self._failed = False
+
+    def data_to_send(self) -> list[bytes]:
+        """What to put on the wire, drained by reading."""
+        ready, self._to_send = self._to_send, []
+        return ready
+
+    def rest(self) -> bytes:
+        """Bytes that came after the last message: the start of the records."""
+        self._finished()
+        return self._received.rest()
+
+    def _next_message(self) -> bytes | None:
+        try:
+            frame = self._received.next_frame()
+        except BadFrame:
+            raise BadHandshake(REFUSED) from None
+        return None if frame is None else frame[1]
+
+    def _read(self, message: bytes) -> None:
+        payload = self._xx.read(message)
+        if self._xx.remote_static:
+            self._meet(payload)
+        elif payload:  # nothing can be said before there is a key
+            raise BadHandshake(REFUSED)
+        self._settle()
+
+    def _meet(self, payload: bytes) -> None:
+        """Learn who the peer is, from the message that brought its static key."""
+        public_key, signature = payload[:KEY_BYTES], payload[KEY_BYTES:PROOF_BYTES]
+        if not verify(public_key, STATIC_TAG, self._xx.remote_static, signature):
+            raise BadHandshake("the peer's key does not speak for the identity it shows")
+        peer = PeerId.of_key(public_key)
+        if self._expect not in (None, peer):
+            raise BadHandshake(f"expected peer {self._expect}, found {peer}")
+        self._peer = peer
+        self._peer_payload = payload[PROOF_BYTES:]
+
+    def _write(self, payload: bytes) -> None:
+        message = self._xx.write(payload)
+        self._to_send.append(len(message).to_bytes(2) + message)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Take the keys once the last message has passed."""
+        if not self._xx.done:
+            return
+        split = self._xx.split()
+        ours, theirs = split.initiator_key, split.responder_key
+        if self._role is Role.RESPONDER:
+            ours, theirs = theirs, ours
+        exporter = hmac.digest(split.exporter, EXPORTER_TAG + self._xx.hash, "sha256")
+        self._session = _SessionKeys(Keys(ours, theirs, self._suite), exporter)
+
+    def _finished(self) -> _SessionKeys:
+        if self._session is None:
+            raise ValueError("the handshake is not done")
+        return self._session

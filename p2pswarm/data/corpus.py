@@ -1,0 +1,48 @@
+"""A corpus of bytes: what each microbatch holds.
+
+A microbatch is made from the run's seed and its number alone: any trainer can make any of them
+again, at any time.
+
+Shapes:  tokens_BS: B rows of S = sequence length + 1 bytes, uint8: inputs, then targets.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Text to train on and text to judge by."""
+
+    train: Bytes
+    held_out: Bytes
+    files: int
+    seed: int
+    rows: int
+    sequence_length: int
+
+    def microbatch(self, number: int) -> Bytes:
+        """tokens_BS of a microbatch of the run."""
+        return self._draw(self.train, "train", number)
+
+    def held_out_batch(self, number: int) -> Bytes:
+        """tokens_BS of one of the batches that are never trained on."""
+        return self._draw(self.held_out, "held out", number)
+
+    def _draw(self, text: Bytes, kind: str, number: int) -> Bytes:
+        length = self.sequence_length + 1
+        places = len(text) - length + 1
+        starts = [
+            stable_hash(f"{kind}:{self.seed}:{number}:{row}") % places for row in range(self.rows)
+        ]
+        return np.stack([text[start : start + length] for start in starts])
+
+
+def stable_hash(text: str) -> int:
+    """64 bits that depend on the text alone, on every machine."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])

@@ -1,0 +1,95 @@
+"""Text files: which are read, which are held out, and how they become a corpus.
+
+A file is held out or not by a hash of its name. So the same folder splits alike everywhere, and a
+folder that grows never moves a file across.
+
+Units:   bytes.
+Errors:  Unusable when there is no text, or too little.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from p2pswarm.data.corpus import Corpus, stable_hash
+from p2pswarm.errors import Unusable
+
+CORPUS_BYTES_MAX = 8 << 30  # it is held in memory
+PROBE_BYTES = 8192  # a NUL in here means that the file is not text; git looks as far
+SKIPPED = frozenset({"__pycache__", "site-packages", "node_modules"})  # nobody's own text
+SEPARATOR = b"\n"
+
+
+def load_corpus(
+    path: Path,
+    *,
+    suffixes: tuple[str, ...] = (),
+    held_out_share: float = 0.1,
+    seed: int,
+    shape: tuple[int, int],
+) -> Corpus:
+    """Read a file, or every text file below a folder; `shape` is rows, sequence length."""
+    if path.is_file():
+        train, held_out = _split_one(_read(path), held_out_share)
+        files = 1
+    elif path.is_dir():
+        texts = {
+            name: text
+            for file in _files(path, suffixes)
+            if (text := _read(file)) and b"\0" not in text[:PROBE_BYTES]
+            for name in [file.relative_to(path).as_posix()]
+        }
+        files = len(texts)
+        out = [name for name in texts if is_held_out(name, held_out_share)]
+        train = SEPARATOR.join(text for name, text in texts.items() if name not in set(out))
+        held_out = SEPARATOR.join(texts[name] for name in out)
+        if texts and not (train and held_out):  # too few files for a hash to split
+            train, held_out = _split_one(SEPARATOR.join(texts.values()), held_out_share)
+    else:
+        raise Unusable(f"{path}: there is no such file or folder to train on")
+    rows, sequence_length = shape
+    for kind, text in (("training", train), ("held-out", held_out)):
+        if len(text) <= sequence_length:
+            raise Unusable(
+                f"{path}: {len(text)} bytes of {kind} text, a sequence has {sequence_length + 1}: "
+                f"name a larger text file or a folder with text files{_of(suffixes)}"
+            )
+    as_bytes = [np.frombuffer(text, dtype=np.uint8) for text in (train, held_out)]
+    return Corpus(as_bytes[0], as_bytes[1], files, seed, rows, sequence_length)
+
+
+def is_held_out(name: str, share: float) -> bool:
+    """Whether a file of this name, relative to the folder, is kept from training."""
+    return stable_hash(f"file:{name}") / 2**64 < share
+
+
+def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    for file in sorted(folder.rglob("*")):
+        inside = file.relative_to(folder).parts
+        if any(part in SKIPPED or part.startswith(".") for part in inside):
+            continue
+        if file.is_file() and (not suffixes or file.suffix in suffixes):
+            yield file
+
+
+def _read(file: Path) -> bytes:
+    try:
+        if file.stat().st_size > CORPUS_BYTES_MAX:
+            raise Unusable(f"{file}: larger than {CORPUS_BYTES_MAX >> 30} GiB: split it")
+        text = file.read_bytes()
+    except OSError as error:
+        raise Unusable(f"{file}: cannot be read: {error.strerror}") from error
+    return text
+
+
+def _split_one(text: bytes, held_out_share: float) -> tuple[bytes, bytes]:
+    """The end of a single text is held out."""
+    if b"\0" in text[:PROBE_BYTES]:
+        return b"", b""
+    cut = round(len(text) * (1.0 - held_out_share))
+    return text[:cut], text[cut:]
+
+
+def _of(suffixes: tuple[str, ...]) -> str:
+    return f" ({' '.join(suffixes)})" if suffixes else ""

@@ -1,1 +1,0 @@
-"""The pump of the DHT: machines say whom to ask, this asks."""

@@ -1,0 +1,59 @@
+"""Finding the peers closest to an id: a lookup that asks `Find`.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  BadMessage for a reply that is none to `Find`.
+"""
+
+from p2pswarm.dht.lookup import Lookup
+from p2pswarm.dht.messages import Find, Found, contacts_in
+from p2pswarm.dht.query import QueryRequest
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Contact
+from p2pswarm.wire.message import Message
+
+
+class FindNode:
+    """A `Query` for the closest peers."""
+
+    def __init__(self, lookup: Lookup, listen_address: str, first_round: int | None = None) -> None:
+        """`first_round`: be ready when so many have answered or failed, not at the end."""
+        self.lookup = lookup
+        self._request = Find(listen_address, lookup.target)
+        self._first_round = first_round
+
+    @property
+    def ready(self) -> bool:
+        """At the end, or after the first round."""
+        if self._first_round is not None and self.lookup.resolved >= self._first_round:
+            return True
+        return self.lookup.finished
+
+    @property
+    def finished(self) -> bool:
+        """The closest are known."""
+        return self.lookup.finished
+
+    def poll(self, now_s: float) -> list[QueryRequest]:
+        """See `Query`."""
+        return [QueryRequest(contact, self._request) for contact in self.lookup.poll(now_s)]
+
+    def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
+        """See `Query`."""
+        del now_s
+        if not isinstance(reply, Found):
+            raise BadMessage(f"{type(reply).__name__} is no answer to Find")
+        assert contact.peer is not None
+        self.lookup.answered(contact.peer.raw, contacts_in(reply.peer_list))
+
+    def failed(self, contact: Contact) -> None:
+        """See `Query`."""
+        assert contact.peer is not None
+        self.lookup.failed(contact.peer.raw)
+
+    def next_deadline_s(self) -> float:
+        """See `Query`."""
+        return self.lookup.next_deadline_s()
+
+    def on_deadline(self, now_s: float) -> None:
+        """See `Query`."""
+        self.lookup.on_deadline(now_s)

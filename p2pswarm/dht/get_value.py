@@ -1,0 +1,148 @@
+"""Getting the records of a key: a lookup that asks `Get` and merges what is true of it.
+
+For soft state the first holder's answer is enough. Where more is at stake a quorum of
+holders is heard and the newest record of each subkey wins. Who answered with less
+than the whole is told who should know better: `repairs`.
+
+Units:   seconds on the caller's monotonic clock; `_ms` on the wall clock.
+Errors:  BadMessage for a reply that is none to `Get`, or carries a record that it should not.
+Source:  go-libp2p-kad-dht `searchValueQuorum` and its correction of stale holders.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.lookup import Lookup
+from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record, contacts_in
+from p2pswarm.dht.query import QueryRequest
+from p2pswarm.dht.records import SignatureCache, merge
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Contact
+from p2pswarm.wire.message import Message
+
+PAGES_MAX = 64  # of one holder: 3 MiB, or 8,192 subkeys
+REPAIRS_MAX = 2  # holders put right by one get; the next reader finds the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOptions:
+    """What to get, and how."""
+
+    request: Get
+    quorum: int
+    """Holders to hear before the answer is given."""
+    wall_less_loop_s: float
+    """What to add to the loop's time for the time of day."""
+    carried: int = 0
+    """So many of the first requests may be carried on by those who are asked."""
+    pages: int = PAGES_MAX
+    """Of one holder, at most."""
+
+
+class GetValue:
+    """A `Query` for the records of one key."""
+
+    def __init__(
+        self, lookup: Lookup, options: GetOptions, config: DhtConfig, signatures: SignatureCache
+    ) -> None:
+        self.records: dict[bytes, Record] = {}
+        """The newest by subkey."""
+        self.lookup = lookup
+        self._options = options
+        self._config = config
+        self._signatures = signatures
+        self._heard: dict[Contact, dict[bytes, Record]] = {}
+        """What each of those who answered has."""
+        self._cut: dict[Contact, None] = {}
+        """Those who have more than they have told."""
+        self._next: list[QueryRequest] = []
+        self._paging: dict[Contact, int] = {}
+        self._carried = options.carried
+        self.more = False
+        """A holder had more pages than were wanted."""
+
+    @property
+    def ready(self) -> bool:
+        """The answer can be given."""
+        return self.finished
+
+    @property
+    def finished(self) -> bool:
+        """A quorum was heard, or all who should know were."""
+        return self.lookup.finished
+
+    def poll(self, now_s: float) -> list[QueryRequest]:
+        """See `Query`."""
+        further, self._next = self._next, []
+        return further + [QueryRequest(each, self._request()) for each in self.lookup.poll(now_s)]
+
+    def _request(self) -> Get:
+        if not self._carried:
+            return self._options.request
+        self._carried -= 1
+        return replace(self._options.request, hops=HOPS_MAX)
+
+    def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
+        """See `Query`."""
+        if not isinstance(reply, Got):
+            raise BadMessage(f"{type(reply).__name__} is no answer to Get")
+        now_ms = int(1000 * (now_s + self._options.wall_less_loop_s))
+        sound = [record for record in reply.records if self._sound(record, now_ms)]
+        told = self._heard.setdefault(contact, {})
+        merge(told, sound)
+        merge(self.records, sound)
+        pages = self._paging.get(contact, 0) + 1
+        self._paging[contact] = pages
+        if reply.more and reply.records and not self.finished:
+            if pages < self._options.pages:
+                after = reply.records[-1].subkey
+                self._next.append(
+                    QueryRequest(contact, replace(self._options.request, after=after))
+                )
+                return
+            self.more = True
+        if reply.more:
+            self._cut[contact] = None
+        assert contact.peer is not None
+        self.lookup.answered(contact.peer.raw, contacts_in(reply.peer_list))
+        if sum(1 for held in self._heard.values() if held) >= self._options.quorum:
+            self.lookup.stop()
+
+    def _sound(self, record: Record, now_ms: int) -> bool:
+        """Whether a record may be believed; raises BadMessage if its sender may not be.
+
+        A wrong signature may be the publisher's fault as well, so nobody is blamed for it.
+        """
+        latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
+        if record.key != self._options.request.key or record.expires_ms > latest_ms:
+            raise BadMessage("a record of another key, or one that would last too long")
+        return record.expires_ms > now_ms and self._signatures.holds(record)
+
+    def failed(self, contact: Contact) -> None:
+        """See `Query`."""
+        assert contact.peer is not None
+        self.lookup.failed(contact.peer.raw)
+
+    def next_deadline_s(self) -> float:
+        """See `Query`."""
+        return self.lookup.next_deadline_s()
+
+    def on_deadline(self, now_s: float) -> None:
+        """See `Query`."""
+        self.lookup.on_deadline(now_s)
+
+    def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
+        """Those closest to the key who answered without what we now know, and what they lack."""
+        if not self.records or len(self._heard) == 1:
+            return
+        nearest = self.lookup.closest(self._config.replicas)
+        repaired = 0
+        for contact in nearest:
+            told = self._heard.get(contact)
+            if told is None or contact in self._cut:
+                continue
+            lacking = [r for r in self.records.values() if told.get(r.subkey) != r]
+            if lacking and repaired < REPAIRS_MAX:
+                repaired += 1
+                yield contact, lacking

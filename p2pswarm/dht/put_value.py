@@ -1,0 +1,131 @@
+"""Storing a record with the closest peers: who is asked, and when it is safe enough.
+
+The `replicas` closest are to have it, in the order of their distance, so that all
+publishers of a key meet on the same peers and one holder knows every subkey. The
+first wave asks as many as success needs (or all of them, where contacts are often
+dead); when success is reached the caller goes on, and the rest follow at leisure,
+many records in one message. Who fails or is slow is replaced by the next.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  BadMessage for a reply that is none to `Store`.
+Source:  go-libp2p-kad-dht `lookup_optim.go`, for returning before all have answered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from p2pswarm.dht.messages import Record, Store, Stored
+from p2pswarm.dht.query import QueryRequest
+from p2pswarm.dht.record_store import Verdict
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Contact
+from p2pswarm.wire.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOptions:
+    """On how many peers a record is to be."""
+
+    replicas: int
+    success: int
+    """Before `ready`; 0 if nobody waits."""
+    first: int
+    """Asked at once; the rest at leisure."""
+    patience_s: float
+
+
+class PutValue:
+    """A `Query` for a record's holders."""
+
+    def __init__(
+        self,
+        record: Record,
+        listen_address: str,
+        candidates: Sequence[Contact],
+        options: PutOptions,
+        timeouts: TimeoutEstimator,
+    ) -> None:
+        """`candidates`: closest first."""
+        self.record = record
+        self.refusals: list[int] = []
+        """The verdicts of those who did not keep it."""
+        self.holders = 0
+        self._request = Store(listen_address, (record,))
+        self._left = list(candidates[::-1])
+        self._replicas = min(options.replicas, len(candidates))
+        self._success = min(options.success, self._replicas)
+        self._first = min(options.first, self._replicas)
+        self._timeouts = timeouts
+        self._patience_s = options.patience_s
+        self._waits: dict[Contact, float] = {}
+        """Who was asked, and when he is slow."""
+        self._slow: dict[Contact, None] = {}
+        self._end_s = float("inf")
+
+    @property
+    def ready(self) -> bool:
+        """It is safe enough, or there is nobody left to make it so."""
+        return self.holders >= self._success or self.finished
+
+    @property
+    def finished(self) -> bool:
+        """Every replica is placed, or can't be."""
+        if self.holders >= self._replicas:
+            return True
+        return not (self._left or self._waits or self._slow)
+
+    def poll(self, now_s: float) -> list[QueryRequest]:
+        """The first wave and the replacements in it; then the rest, at leisure."""
+        self._end_s = min(self._end_s, now_s + self._patience_s)
+        asks: list[QueryRequest] = []
+        if self.holders < self._success:
+            while self._left and self.holders + len(self._waits) < self._first:
+                contact = self._left.pop()
+                assert contact.peer is not None
+                self._waits[contact] = now_s + self._timeouts.hedge_s(contact.peer.raw)
+                asks.append(QueryRequest(contact, self._request))
+            return asks
+        while self._left and self.holders + len(self._waits) + len(self._slow) < self._replicas:
+            contact = self._left.pop()
+            self._slow[contact] = None
+            asks.append(QueryRequest(contact, self._request, at_leisure=True))
+        return asks
+
+    def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
+        """See `Query`."""
+        del now_s
+        if not isinstance(reply, Stored) or len(reply.verdicts) != 1:
+            raise BadMessage(f"{type(reply).__name__} is no answer to Store")
+        self.judged(contact, reply.verdicts[0])
+
+    def judged(self, contact: Contact, verdict: int) -> None:
+        """What one who was asked made of the record."""
+        self._forget(contact)
+        if verdict <= Verdict.OLDER:  # it has this one, or a newer one
+            self.holders += 1
+        else:
+            self.refusals.append(verdict)
+
+    def failed(self, contact: Contact) -> None:
+        """See `Query`."""
+        self._forget(contact)
+
+    def _forget(self, contact: Contact) -> None:
+        self._waits.pop(contact, None)
+        self._slow.pop(contact, None)
+
+    def next_deadline_s(self) -> float:
+        """See `Query`."""
+        return min(self._waits.values(), default=self._end_s)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Who is slow is not counted on, though he may answer yet."""
+        for contact, slow_at_s in tuple(self._waits.items()):
+            if slow_at_s <= now_s:
+                del self._waits[contact]
+                self._slow[contact] = None
+        if now_s >= self._end_s:
+            self._left.clear()
+            self._waits.clear()
+            self._slow.clear()

@@ -1,0 +1,214 @@
+"""The records that a node keeps for others: bounded, checked, and forgotten in time.
+
+Nothing expired, forged, too lasting or too large is kept. A record that comes from its
+own publisher over an authenticated link is certainly his: his signature, which only
+others need, is not checked before it is kept, nor before a reader has it, who checks it
+anyway. It is checked soon after it was first read (`prove`), so that one with a wrong
+signature, which convinces nobody, does not stay; and before we use it ourselves.
+
+Each publisher has a quota. When memory is full the keys farthest from us go first:
+others are closer to them.
+
+Units:   `_ms` milliseconds since 1970 on the wall clock; bytes.
+Errors:  none: what a peer sends gets a `Verdict`.
+Source:  BEP 44; go-libp2p-kad-dht's validator (Validate, Select).
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.messages import SUBKEY_BYTES_MAX, VALUE_BYTES_MAX, Record
+from p2pswarm.dht.records import SignatureCache, may_write, newer, written_by
+from p2pswarm.ids import PeerId
+
+FREED_SHARE = 0.05  # of the store, at once when it is full: one sort for many records
+ENDS_SPARE = 1024  # expiries of replaced records that may linger besides one for each record
+
+
+class Verdict(IntEnum):
+    """What became of a record that was to be kept."""
+
+    KEPT = 0
+    SAME = 1
+    """We have it already."""
+    OLDER = 2
+    """We have a newer one."""
+    EXPIRED = 3
+    FUTURE = 4
+    """It would last longer than any record may, or our clocks differ."""
+    FORGED = 5
+    TOO_LARGE = 6
+    QUOTA = 7
+    """The publisher has its share here already."""
+    FULL = 8
+    """The store is full of keys that are closer to us."""
+
+
+@dataclass(slots=True)
+class _StoredRecord:
+    """A record here, and whether its signature was found true."""
+
+    record: Record
+    proven: bool
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one publisher keeps here."""
+
+    records: int = 0
+    size_bytes: int = 0
+
+
+class RecordStore:
+    """Records by key and subkey."""
+
+    def __init__(self, own: PeerId, config: DhtConfig, signatures: SignatureCache) -> None:
+        self._own_number = int.from_bytes(own.raw)
+        self._config = config
+        self._signatures = signatures
+        self._keys: dict[bytes, dict[bytes, _StoredRecord]] = {}
+        self._shares: dict[bytes, _Share] = {}
+        self._ends: list[tuple[int, bytes, bytes]] = []
+        """Heap of (expires_ms, key, subkey); those of replaced records linger for a while."""
+        self._unproven: dict[tuple[bytes, bytes], None] = {}
+        """What was read, and is to be checked."""
+        self._count = 0
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._keys
+
+    def offer(self, record: Record, sender: PeerId, now_ms: int) -> Verdict:
+        """Keep a record that `sender` handed us, if it may be kept."""
+        refusal = self._misfit(record, now_ms)
+        if refusal is not None:
+            return refusal
+        held = self._keys.get(record.key, {}).get(record.subkey)
+        if held is not None and newer(held.record, record) is held.record:
+            return Verdict.SAME if held.record == record else Verdict.OLDER
+        proven = False
+        if not (written_by(record, sender) and may_write(record)):
+            proven = self._signatures.holds(record)
+            if not proven:
+                return Verdict.FORGED
+        if not self._affords(record, held):
+            return Verdict.QUOTA
+        if not self._has_room(record, held):
+            return Verdict.FULL
+        self._keep(record, held, proven=proven)
+        return Verdict.KEPT
+
+    def _misfit(self, record: Record, now_ms: int) -> Verdict | None:
+        """What is wrong with a record whoever signed it."""
+        if record.expires_ms <= now_ms:
+            return Verdict.EXPIRED
+        latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
+        if record.expires_ms > latest_ms:
+            return Verdict.FUTURE
+        if len(record.value) > VALUE_BYTES_MAX or len(record.subkey) > SUBKEY_BYTES_MAX:
+            return Verdict.TOO_LARGE
+        return None
+
+    def _affords(self, record: Record, held: _StoredRecord | None) -> bool:
+        share = self._shares.get(record.public_key, _Share())
+        records, size_bytes = share.records + 1, share.size_bytes + record.size_bytes
+        if held is not None and held.record.public_key == record.public_key:
+            records, size_bytes = records - 1, size_bytes - held.record.size_bytes
+        config = self._config
+        return records <= config.records_per_publisher and size_bytes <= config.bytes_per_publisher
+
+    def _has_room(self, record: Record, held: _StoredRecord | None) -> bool:
+        """Make room if need be, at the cost of keys farther away only."""
+        room_bytes = self._config.store_bytes - record.size_bytes
+        freed_bytes = held.record.size_bytes if held else 0
+        if self.size_bytes - freed_bytes <= room_bytes:
+            return True
+        wanted_bytes = room_bytes - int(FREED_SHARE * self._config.store_bytes)
+        own_distance = self._distance(record.key)
+        for key in sorted(self._keys, key=self._distance, reverse=True):
+            if self.size_bytes <= wanted_bytes or self._distance(key) <= own_distance:
+                break
+            for subkey in tuple(self._keys[key]):
+                self._forget(key, subkey)
+        return self.size_bytes <= room_bytes
+
+    def _distance(self, key: bytes) -> int:
+        return int.from_bytes(key) ^ self._own_number
+
+    def _keep(self, record: Record, held: _StoredRecord | None, *, proven: bool) -> None:
+        if held is not None:
+            self._forget(record.key, record.subkey)
+        self._keys.setdefault(record.key, {})[record.subkey] = _StoredRecord(record, proven)
+        share = self._shares.setdefault(record.public_key, _Share())
+        share.records += 1
+        share.size_bytes += record.size_bytes
+        self.size_bytes += record.size_bytes
+        self._count += 1
+        heapq.heappush(self._ends, (record.expires_ms, record.key, record.subkey))
+        if len(self._ends) > ENDS_SPARE + 2 * self._count:
+            self._ends = [
+                (held.record.expires_ms, key, subkey)
+                for key, shelf in self._keys.items()
+                for subkey, held in shelf.items()
+            ]
+            heapq.heapify(self._ends)
+
+    def _forget(self, key: bytes, subkey: bytes) -> None:
+        record = self._keys[key].pop(subkey).record
+        if not self._keys[key]:
+            del self._keys[key]
+        share = self._shares[record.public_key]
+        share.records -= 1
+        share.size_bytes -= record.size_bytes
+        if not share.records:
+            del self._shares[record.public_key]
+        self.size_bytes -= record.size_bytes
+        self._count -= 1
+
+    def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:
+        """The records behind subkey `after`, in order, for a reader who checks signatures.
+
+        An empty `after` starts at the beginning, the empty subkey included.
+        """
+        for subkey in sorted(self._keys.get(key, ())):
+            if after and subkey <= after:
+                continue
+            held = self._keys[key][subkey]
+            if held.record.expires_ms <= now_ms:
+                self._forget(key, subkey)
+                continue
+            if not held.proven:
+                self._unproven[key, subkey] = None
+            yield held.record
+
+    @property
+    def unproven(self) -> bool:
+        """Whether something was read whose signature is still to be checked."""
+        return bool(self._unproven)
+
+    def prove(self) -> None:
+        """Check what was read, and forget what its publisher did not sign."""
+        for key, subkey in self._unproven:
+            held = self._keys.get(key, {}).get(subkey)
+            if held is not None and not held.proven:
+                held.proven = self._signatures.holds(held.record)
+                if not held.proven:
+                    self._forget(key, subkey)
+        self._unproven.clear()
+
+    def expire(self, now_ms: int) -> int:
+        """Forget what has expired; returns how many records that were."""
+        before = len(self)
+        while self._ends and self._ends[0][0] <= now_ms:
+            _, key, subkey = heapq.heappop(self._ends)
+            held = self._keys.get(key, {}).get(subkey)
+            if held is not None and held.record.expires_ms <= now_ms:
+                self._forget(key, subkey)
+        return before - len(self)

@@ -1,0 +1,250 @@
+"""The routing table: one bucket for each length of the prefix that others share with us.
+
+Near us it knows everybody, far away a few of each kind. It returns whom to check
+and which buckets to refresh; it does neither.
+
+Where a bucket has been refreshed and still has room, there is nobody in its range that
+we do not know. So in a small swarm, or close to ourselves, the table alone tells who
+is closest to a key, and no lookup is needed: `sure` says when that is so.
+
+Units:   seconds on the caller's monotonic clock.
+Shapes:  bucket i holds ids that share exactly i leading bits with ours, i in 0..255.
+Errors:  ValueError for a contact without an id. A remote peer can cause none.
+Source:  Maymounkov and Mazieres (2002), 2.4; NETWORK caps as go-libp2p-kbucket's diversity filter.
+"""
+
+import ipaddress
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from p2pswarm.dht.bucket import Bucket, Neighbour
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.ids import PEER_ID_BYTES, Contact, PeerId
+
+ID_BITS = 8 * PEER_ID_BYTES
+NEVER = float("-inf")
+HEARD_STEP_S = 1.0  # contacts that talk all the time need not be noted every time
+SURE_REFRESHES = 2.0  # a bucket refreshed within two periods is taken to be complete
+SEEN_HOSTS = 16_384  # hosts whose network is remembered
+
+
+class Table:
+    """The servers we know."""
+
+    def __init__(self, own: PeerId, config: DhtConfig) -> None:
+        self._own = own.raw
+        self._own_number = int.from_bytes(own.raw)
+        self.config = config
+        self._buckets: dict[int, Bucket] = {}
+        self._refreshed_s: dict[int, float] = {}
+        self._complete_s: dict[int, float] = {}
+        self._refused_s: dict[int, float] = {}
+        self._deep_from, self._deep_s = ID_BITS, NEVER
+        """Of all buckets from this one on, everybody was known then."""
+        self._strikes: Counter[bytes] = Counter()
+        self._wide: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(len(bucket) for bucket in self._buckets.values())
+
+    def __iter__(self) -> Iterator[Neighbour]:
+        """All live contacts, far ones first."""
+        for index in sorted(self._buckets):
+            yield from self._buckets[index].live
+
+    def get(self, raw: bytes) -> Neighbour | None:
+        """The live contact with this id."""
+        bucket = self._buckets.get(self.index(raw))
+        return bucket.get(raw) if bucket else None
+
+    def index(self, raw: bytes) -> int:
+        """The leading bits that an id shares with ours: the number of its bucket."""
+        return ID_BITS - (int.from_bytes(raw) ^ self._own_number).bit_length()
+
+    def heard(self, contact: Contact, now_s: float) -> Contact | None:
+        """A server reached us, its id proven; returns whom to check because of it."""
+        if contact.peer is None:
+            raise ValueError(f"{contact.address} has no id yet: greet it first")
+        raw = contact.peer.raw
+        index = self.index(raw)
+        bucket = self._buckets.get(index)
+        known = bucket.get(raw) if bucket else None
+        if bucket is not None and known is not None:
+            self._strikes.pop(raw, None)
+            self._renew(bucket, known, contact, now_s)
+            return None
+        if raw == self._own:
+            return None
+        newcomer = neighbour(contact, now_s)
+        if newcomer.wide_net and self._wide[newcomer.wide_net] >= self.config.per_wide_net:
+            self._refused_s[index] = now_s
+            return None
+        return self._seat(index, newcomer)
+
+    def _renew(self, bucket: Bucket, known: Neighbour, contact: Contact, now_s: float) -> None:
+        if contact.address == known.contact.address:
+            if now_s - known.heard_s >= HEARD_STEP_S:
+                bucket.renew(replace(known, heard_s=now_s))
+            return
+        self._drop(bucket, known)  # it moved: the caps hold at its new address too
+        self.heard(contact, now_s)
+
+    def _seat(self, index: int, newcomer: Neighbour) -> Contact | None:
+        bucket = self._buckets.get(index)
+        if bucket is None:
+            config = self.config
+            bucket = Bucket(config.k, config.waiting, config.per_near_net)
+            self._buckets[index] = bucket
+        check = bucket.heard_from(newcomer)
+        if bucket.get(newcomer.raw) is not None:
+            self._wide[newcomer.wide_net] += 1
+        else:
+            self._refused_s[index] = newcomer.heard_s
+        return check.contact if check else None
+
+    def fill(self, index: int, neighbours: Iterable[Neighbour]) -> None:
+        """Take neighbours that belong into bucket `index` as met: for simulations of many nodes."""
+        for each in neighbours:
+            self._seat(index, each)
+
+    def failed(self, raw: bytes) -> None:
+        """A contact did not answer; it is dropped when that happens `strikes` times in a row."""
+        bucket = self._buckets.get(self.index(raw))
+        if bucket is None or bucket.get(raw) is None:
+            return
+        self._strikes[raw] += 1
+        if self._strikes[raw] >= self.config.strikes:
+            self.drop(raw)
+
+    def drop(self, raw: bytes) -> None:
+        """A contact is not what it seemed: it leaves at once."""
+        bucket = self._buckets.get(self.index(raw))
+        known = bucket.get(raw) if bucket else None
+        if bucket is not None and known is not None:
+            self._drop(bucket, known)
+
+    def _drop(self, bucket: Bucket, known: Neighbour) -> None:
+        self._strikes.pop(known.raw, None)
+        self._wide[known.wide_net] -= 1
+        most = self.config.per_wide_net
+        barred = [net for net, count in self._wide.items() if net and count >= most]
+        newcomer = bucket.lost(known.raw, barred)
+        if newcomer is not None:
+            self._wide[newcomer.wide_net] += 1
+        if not self._wide[known.wide_net]:
+            del self._wide[known.wide_net]
+
+    def nearest(self, key: bytes, count: int) -> list[Neighbour]:
+        """The `count` contacts closest to `key`, closest first."""
+        target = int.from_bytes(key)
+        found: list[Neighbour] = []
+        for ring in self._outwards(target):
+            ring.sort(key=lambda each: each.number ^ target)
+            found += ring
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def _outwards(self, target: int) -> Iterator[list[Neighbour]]:
+        """Our contacts in rings: everyone in one is closer than all in the next."""
+        listen_address = ID_BITS - (target ^ self._own_number).bit_length()
+        buckets = self._buckets
+        if listen_address in buckets:
+            yield list(buckets[listen_address].live)
+        yield [each for i, bucket in buckets.items() if i > listen_address for each in bucket.live]
+        for i in sorted((i for i in buckets if i < listen_address), reverse=True):
+            yield list(buckets[i].live)
+
+    def sure(self, key: bytes, found: Sequence[Neighbour], count: int, now_s: float) -> bool:
+        """Whether no server unknown to us can be among the `count` closest to `key`.
+
+        `found` is what `nearest(key, count)` just returned.
+        """
+        listen_address = self.index(key)
+        last = self.index(found[-1].raw) if len(found) == count else 0
+        if not self._complete(listen_address, now_s):
+            return False
+        if last == listen_address:
+            return True
+        deepest = max(self._buckets, default=0)
+        ring = (*range(listen_address + 1, deepest + 1), *range(last, listen_address))
+        return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
+
+    def _complete(self, index: int, now_s: float) -> bool:
+        """Whether nobody in the range of a bucket is unknown to us."""
+        bucket = self._buckets.get(index)
+        if bucket is not None and bucket.full:
+            return False
+        looked_s = self._complete_s.get(index, NEVER)
+        if index >= self._deep_from:
+            looked_s = max(looked_s, self._deep_s)
+        fresh = now_s - looked_s <= SURE_REFRESHES * self.config.refresh_s
+        return fresh and self._refused_s.get(index, NEVER) < looked_s
+
+    def refreshed(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
+        """A lookup of `key` is over; `answered` are the closest ones, up to k, all asked."""
+        indexes = [self.index(raw) for raw in answered]
+        here = self.index(key)
+        self._refreshed_s[here] = now_s
+        if len(answered) < self.config.k:
+            self._deep_from, self._deep_s = 0, now_s  # that is everybody
+        elif here == ID_BITS:
+            self._deep_from, self._deep_s = min(indexes) + 1, now_s
+        elif any(index != here for index in indexes):
+            self._complete_s[here] = now_s  # those in its range are closer than those outside
+
+    def stale(self, now_s: float, rng: random.Random) -> list[bytes]:
+        """An id to look up in each bucket that has not been refreshed for long."""
+        latest_s = now_s - self.config.refresh_s
+        indexes = range(max(self._buckets, default=-1) + 1)
+        return [self._id_in(i, rng) for i in indexes if self._looked_s(i) <= latest_s]
+
+    def next_refresh_s(self) -> float:
+        """When the first bucket is stale; -inf if one is now."""
+        indexes = range(max(self._buckets, default=-1) + 1)
+        first_s = min((self._looked_s(i) for i in indexes), default=float("inf"))
+        return first_s + self.config.refresh_s
+
+    def _looked_s(self, index: int) -> float:
+        """When the range of a bucket was last looked through."""
+        looked_s = self._refreshed_s.get(index, NEVER)
+        return max(looked_s, self._deep_s) if index >= self._deep_from else looked_s
+
+    def _id_in(self, index: int, rng: random.Random) -> bytes:
+        """A random id that shares exactly `index` leading bits with ours."""
+        free = ID_BITS - index - 1
+        flipped = self._own_number ^ (1 << free)
+        number = (flipped >> free << free) | rng.getrandbits(free) if free else flipped
+        return number.to_bytes(PEER_ID_BYTES)
+
+
+def neighbour(contact: Contact, heard_s: float) -> Neighbour:
+    """A contact with all that the table asks of it."""
+    assert contact.peer is not None
+    raw = contact.peer.raw
+    near_net, wide_net = networks(contact.address.host)
+    number = int.from_bytes(raw)
+    return Neighbour(contact, raw, number, str(contact.address), near_net, wide_net, heard_s)
+
+
+@lru_cache(maxsize=SEEN_HOSTS)
+def networks(host: str) -> tuple[str, str]:
+    """The /24 and /16 (IPv6: /48 and /32) of a public address; empty if it is private.
+
+    A name counts by its last two labels: whoever owns them owns all names below. A name
+    without a dot is one of the local network.
+    """
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        domain = ".".join(host.lower().rstrip(".").split(".")[-2:])
+        return (domain, domain) if "." in domain else ("", "")
+    if not ip.is_global:
+        return "", ""
+    near, wide = (24, 16) if ip.version == 4 else (48, 32)  # noqa: PLR2004
+    return tuple(  # type: ignore[return-value]
+        str(ipaddress.ip_network((host, bits), strict=False)) for bits in (near, wide)
+    )

@@ -1,1 +1,0 @@
-"""How a node gets into the DHT and stays in it."""

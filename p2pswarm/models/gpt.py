@@ -1,0 +1,122 @@
+"""The transformer: an embedding, pre-norm layers with rotary positions, and a head.
+
+Matrices start at variance 1/D: at D = 128 that learns half as long again as GPT-2's fixed 0.02
+would (bench/LOG.md).
+
+Shapes:  B rows, T tokens a row, D features, H heads, K features a head, V vocabulary.
+Source:  rotary positions: arXiv 2104.09864; RMSNorm: arXiv 1910.07467; squared ReLU: arXiv
+         2109.08668; depth-scaled output projections: GPT-2.
+"""
+# ruff: noqa: D102, N803, N806  forward and draw say it in `Block`; shapes end the names
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  everybody's name for it
+
+from p2pswarm.config import ModelConfig
+from p2pswarm.models.base import Block
+
+MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
+ROTARY_BASE = 10_000.0  # of the paper
+NORM_EPS = 1e-6
+
+
+class Embedding(Block):
+    """Tokens to vectors."""
+
+    def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.token_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
+
+    def draw(self, generator: torch.Generator) -> None:
+        _normal(self.token_VD, 1.0, generator)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return F.embedding(tokens_BT, self.token_VD)
+
+
+class Layer(Block):
+    """Attention and MLP, each on a normed copy that is added back."""
+
+    def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        width, hidden = model.d_model, MLP_RATIO * model.d_model
+        self.heads, self.layers = model.heads, model.layers
+
+        def matrix(rows: int, columns: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(rows, columns, dtype=dtype))
+
+        self.attention_norm_D = nn.Parameter(torch.empty(width, dtype=dtype))
+        self.qkv = matrix(3 * width, width)
+        self.attention_out = matrix(width, width)
+        self.mlp_norm_D = nn.Parameter(torch.empty(width, dtype=dtype))
+        self.mlp_in = matrix(hidden, width)
+        self.mlp_out = matrix(width, hidden)
+        self._rotary: tuple[Tensor, Tensor] | None = None
+
+    def draw(self, generator: torch.Generator) -> None:
+        std = self.qkv.shape[1] ** -0.5
+        out_std = std / math.sqrt(2 * self.layers)
+        self.attention_norm_D.fill_(1.0)
+        self.mlp_norm_D.fill_(1.0)
+        _normal(self.qkv, std, generator)
+        _normal(self.mlp_in, std, generator)
+        _normal(self.attention_out, out_std, generator)
+        _normal(self.mlp_out, out_std, generator)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        rows, length, width = x_BTD.shape
+        normed_BTD = F.rms_norm(x_BTD, (width,), self.attention_norm_D, NORM_EPS)
+        qkv = F.linear(normed_BTD, self.qkv).view(rows, length, 3, self.heads, -1)
+        q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
+        cos_TK, sin_TK = self._angles(x_BTD, q_BHTK.shape[-1])
+        attended_BHTK = F.scaled_dot_product_attention(
+            _rotate(q_BHTK, cos_TK, sin_TK), _rotate(k_BHTK, cos_TK, sin_TK), v_BHTK, is_causal=True
+        )
+        joined_BTD = attended_BHTK.transpose(1, 2).reshape(rows, length, width)
+        x_BTD = x_BTD + F.linear(joined_BTD, self.attention_out)
+        normed_BTD = F.rms_norm(x_BTD, (width,), self.mlp_norm_D, NORM_EPS)
+        hidden = F.relu(F.linear(normed_BTD, self.mlp_in)).square()
+        return x_BTD + F.linear(hidden, self.mlp_out)
+
+    def _angles(self, x_BTD: Tensor, features: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each position's rotation, made once a length."""
+        length = x_BTD.shape[1]
+        if self._rotary is None or self._rotary[0].shape[0] != length:
+            place = torch.arange(length, dtype=torch.float64)
+            pair = torch.arange(0, features, 2, dtype=torch.float64)
+            angle = torch.outer(place, ROTARY_BASE ** (-pair / features))
+            both = torch.cat((angle, angle), dim=1)
+            sign = torch.cat((-torch.ones_like(pair), torch.ones_like(pair)))
+            self._rotary = (both.cos().to(x_BTD), (both.sin() * sign).to(x_BTD))
+        return self._rotary
+
+
+class Head(Block):
+    """Vectors to the scores of the next token."""
+
+    def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.norm_D = nn.Parameter(torch.empty(model.d_model, dtype=dtype))
+        self.score_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.norm_D.fill_(1.0)
+        _normal(self.score_VD, self.score_VD.shape[1] ** -0.5, generator)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
+        return F.linear(normed_BTD, self.score_VD)
+
+
+def _normal(parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:
+    """Drawn on the CPU, so that every device begins with the same values."""
+    drawn = torch.empty(parameter.shape, dtype=parameter.dtype)
+    parameter.copy_(drawn.normal_(0.0, std, generator=generator))
+
+
+def _rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
+    """Turn each pair of features by its position's angle."""
+    return x_BHTK * cos_TK + x_BHTK.roll(x_BHTK.shape[-1] // 2, -1) * sin_TK

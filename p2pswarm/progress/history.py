@@ -1,0 +1,92 @@
+"""A run's events folded into what a page, a plot or a summary wants to show.
+
+Units:   seconds since the first step; nats per byte.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from p2pswarm.progress.events import (
+    Ended,
+    Event,
+    HeldOut,
+    MicrobatchCounts,
+    Note,
+    PeerLine,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+)
+
+NOTES_SHOWN = 10  # what fits under the tables of a small terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A server was killed on purpose."""
+
+    seconds: float
+    step: int
+
+
+class RunHistory:
+    """All that was told so far."""
+
+    def __init__(self) -> None:
+        self.steps: list[Stepped] = []
+        self.held_out: list[HeldOut] = []
+        self.peers: tuple[PeerLine, ...] = ()
+        self.notes: deque[Note] = deque(maxlen=NOTES_SHOWN)
+        self.kills: list[Kill] = []
+        self.waiting: Waiting | None = None
+        self.started: Started | None = None
+        self.ended: Ended | None = None
+
+    def told(self, event: Event) -> None:
+        """Take in one event."""
+        match event:
+            case Stepped():
+                self.steps.append(event)
+            case HeldOut():
+                self.held_out.append(event)
+            case Peers():
+                self.peers = event.peers
+            case Note():
+                self.notes.append(event)
+            case Waiting():
+                self.waiting = event if event.stages else None
+            case Started():
+                self.started, self.waiting = event, None
+            case Ended():
+                self.ended = event
+
+    def killed(self) -> None:
+        """A server was killed just now."""
+        self.kills.append(Kill(self.seconds, self.step))
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self.steps[-1].step if self.steps else 0
+
+    @property
+    def seconds(self) -> float:
+        """How far the run had come when it last told of a step."""
+        return self.steps[-1].seconds if self.steps else 0.0
+
+    @property
+    def counts(self) -> MicrobatchCounts:
+        """What became of the microbatches."""
+        if self.ended:
+            return self.ended.counts
+        return self.steps[-1].counts if self.steps else MicrobatchCounts(0, 0, 0)
+
+    def ready(self, stage: int) -> tuple[PeerLine, ...]:
+        """The servers of a stage that may be given microbatches."""
+        return tuple(peer for peer in self.peers if peer.stage == stage and peer.ready)
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Stages that anybody serves."""
+        return tuple(sorted({peer.stage for peer in self.peers}))

@@ -1,1 +1,0 @@
-"""Butterfly all-reduce among the replicas of a stage."""

@@ -1,0 +1,52 @@
+"""Where a trainer's events go: a live page, lines, or JSON, on stdout.
+
+Units:   none of its own.
+Errors:  none; a reader that has gone is told no more.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.live import Live
+
+from p2pswarm.progress.events import Event, to_line
+from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.lines import LineFormat
+from p2pswarm.progress.page import page
+
+Tell = Callable[[Event], None]
+
+
+@contextlib.contextmanager
+def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
+    """Takes events for this block; `kind` as in the settings."""
+    if kind == "json":
+        yield lambda event: write_line(to_line(event))
+        return
+    console = Console()
+    lines = LineFormat()
+    if kind == "lines" or (kind == "auto" and not console.is_terminal):
+        yield lambda event: _write_if(lines.told(event))
+        return
+    history = RunHistory()
+    with Live(console=console, auto_refresh=False) as live:
+
+        def tell(event: Event) -> None:
+            history.told(event)
+            live.update(page(history, steps, title), refresh=True)
+
+        yield tell
+
+
+def write_line(text: str) -> None:
+    """To whoever reads our stdout, now."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+def _write_if(text: str | None) -> None:
+    if text:
+        write_line(text)

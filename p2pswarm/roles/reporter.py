@@ -1,0 +1,139 @@
+"""A trainer's reports as the events that people and scripts read.
+
+Units:   `now_s` seconds on the caller's clock; events count from the first step.
+Errors:  none.
+"""
+
+from collections import deque
+
+from p2pswarm.config import RunConfig
+from p2pswarm.ids import PeerId
+from p2pswarm.progress.events import (
+    Ended,
+    Event,
+    HeldOut,
+    MicrobatchCounts,
+    Note,
+    PeerLine,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+)
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+
+RATE_STEPS = 10  # throughput is told over so many steps: one alone is noisy
+PEERS_EVERY_S = 0.5  # each server reports its load every second
+
+
+class Reporter:
+    """Keeps what must be added up; answers each report with events."""
+
+    def __init__(self, run: RunConfig, parameters: int) -> None:
+        batch = run.batch
+        self._size = batch.microbatches
+        self._step_tokens = batch.microbatches * batch.rows * run.model.sequence_length
+        self._steps = run.steps
+        self._parameters = parameters
+        self._begun_s: float | None = None
+        self._ended_s: deque[float] = deque(maxlen=RATE_STEPS + 1)
+        """When the last steps ended; the run's beginning too."""
+        self._done = 0
+        self._asked = 0
+        self._counted = 0
+        self._replayed = 0
+        self._last_step_s = 0.0
+        self._peers: dict[Incarnation, PeerLine] = {}
+        self._peers_told_s = float("-inf")
+
+    def report(self, report: act.Report, now_s: float) -> list[Event]:
+        """What a report means to people."""
+        seconds = now_s - self._begun_s if self._begun_s is not None else 0.0
+        match report:
+            case act.RunBegun():
+                self._begun_s = now_s
+                self._ended_s.append(now_s)
+                self._asked += self._size
+                event: Event = Started(0.0, self._parameters)
+            case act.StagesUnserved():
+                event = Waiting(seconds, report.stages)
+            case act.StepDone():
+                event = self._stepped(report, now_s)
+            case act.EvaluationDone():
+                event = HeldOut(seconds, report.version, report.loss)
+            case act.RunFinished():
+                event = self._ended(report)
+            case act.Replayed():
+                count = len(report.microbatches)
+                self._replayed += count
+                many = "microbatches are" if count > 1 else "microbatch is"
+                event = Note(seconds, f"{count} {many} sent again: {report.reason}")
+            case _:
+                return self._member(report, seconds, now_s)
+        return [event]
+
+    def _member(self, report: act.Report, seconds: float, now_s: float) -> list[Event]:
+        """News of one server."""
+        match report:
+            case act.MemberJoined(incarnation=incarnation, stage=stage):
+                self._peers[incarnation] = PeerLine(_short(incarnation), stage, False, 0, 0.0)
+                text = f"server {_short(incarnation)} joins stage {stage}"
+            case act.MemberReady(incarnation=incarnation, stage=stage):
+                self._peers[incarnation] = PeerLine(_short(incarnation), stage, True, 0, 0.0)
+                text = f"server {_short(incarnation)} of stage {stage} is ready"
+            case act.MemberLost(incarnation=incarnation, stage=stage):
+                self._peers.pop(incarnation, None)
+                again = f"; its {report.voided} microbatches count anew" if report.voided else ""
+                text = (
+                    f"server {_short(incarnation)} of stage {stage} is lost: {report.reason}{again}"
+                )
+            case act.Loaded(incarnation=incarnation, stage=stage, load=load):
+                if before := self._peers.get(incarnation):
+                    self._peers[incarnation] = PeerLine(
+                        before.peer, stage, before.ready, load.queued, load.rate_per_s
+                    )
+                if now_s < self._peers_told_s + PEERS_EVERY_S:
+                    return []
+                text = ""
+            case _:
+                return []
+        self._peers_told_s = now_s
+        notes: list[Event] = [Note(seconds, text)] if text else []
+        return [*notes, Peers(seconds, tuple(self._peers.values()))]
+
+    def _stepped(self, report: act.StepDone, now_s: float) -> Stepped:
+        self._done += 1
+        self._counted += report.microbatches
+        if self._done < self._steps:
+            self._asked += self._size
+        self._ended_s.append(now_s)
+        span_s = now_s - self._ended_s[0]
+        begun_s = self._begun_s if self._begun_s is not None else now_s
+        self._last_step_s = now_s - begun_s
+        return Stepped(
+            self._last_step_s,
+            self._done,
+            report.loss,
+            self._rate(len(self._ended_s) - 1, span_s),
+            report.learning_rate,
+            report.gradient_norm,
+            self._counts(),
+        )
+
+    def _ended(self, report: act.RunFinished) -> Ended:
+        rate = self._rate(self._done, self._last_step_s)
+        return Ended(
+            self._last_step_s, self._done, report.reason, report.failed, rate, self._counts()
+        )
+
+    def _rate(self, steps: int, span_s: float) -> float:
+        """Tokens per second."""
+        return steps * self._step_tokens / span_s if span_s > 0 else 0.0
+
+    def _counts(self) -> MicrobatchCounts:
+        return MicrobatchCounts(self._asked, self._counted, self._replayed)
+
+
+def _short(incarnation: Incarnation) -> str:
+    return PeerId(incarnation.peer).short

@@ -1,1 +1,0 @@
-"""The handlers that serve peers, counted and owned."""

@@ -1,1 +1,0 @@
-"""Exchanges over a link, apart from the calls so that each fits the eye."""

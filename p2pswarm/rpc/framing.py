@@ -1,0 +1,201 @@
+"""The rules of calls: what the bytes of a stream mean, and who may ask how much.
+
+A stream's first frame is a request: one byte that says call or stream, the
+caller's deadline, a message. Every later frame is one byte of status and a
+message; status 0 is a good one, any other ends the stream with an error that
+the other side raises as the same class. The deadline is relative, because
+clocks differ; the way there costs the caller what it costs.
+
+Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
+Errors:  BadMessage for bytes that are none of this.
+"""
+
+import logging
+import math
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from p2pswarm.errors import (
+    BadChunk,
+    BadFrame,
+    BadHandshake,
+    BadMessage,
+    BadRecord,
+    Busy,
+    DialFailed,
+    Late,
+    LinkLost,
+    NoRoute,
+    NotServing,
+    PathError,
+    PeerError,
+    Refused,
+    RunEnded,
+    SwarmError,
+    TooLarge,
+    Unusable,
+)
+from p2pswarm.wire.message import Message, Range, Size, decode, encode, message
+
+log = logging.getLogger(__name__)
+
+DETAIL_CHARS = 200  # an error is one line
+RETRY_AFTER_MAX_S = 3600.0
+DEADLINE_MAX_MS = (1 << 32) - 1  # 49 days
+FRAME_BYTES_MAX = 60 * 1024  # what the transport takes in one piece
+RESET_GIVEN_UP = 16  # the caller does not want the answer any more
+RESET_LATE = 17  # the handler was stopped at the caller's deadline
+RESET_LEAVING = 18  # the handler was stopped because its process ends
+GOOD = b"\0"
+_OPENING = struct.Struct(">BI")
+
+# Numbers are for ever: a new class gets the next one. The first class that an error
+# belongs to names it on the wire, so subclasses stand before their parents.
+STATUS: tuple[tuple[int, type[SwarmError]], ...] = (
+    (1, Busy),
+    (2, NotServing),
+    (3, TooLarge),
+    (4, Late),
+    (5, NoRoute),
+    (6, RunEnded),
+    (7, Unusable),
+    (8, LinkLost),
+    (9, DialFailed),
+    (10, BadMessage),
+    (11, BadChunk),
+    (12, BadRecord),
+    (13, BadFrame),
+    (14, BadHandshake),
+    (20, Refused),
+    (21, PathError),
+    (22, PeerError),
+    (23, SwarmError),
+)
+_CLASS = dict(STATUS)
+
+
+class Kind(IntEnum):
+    """What a stream is for."""
+
+    UNARY = 1
+    STREAM = 2
+
+
+_KINDS = {int(kind): kind for kind in Kind}  # an enum's own look-up takes a microsecond
+
+
+@message(1)
+@dataclass(frozen=True, slots=True)
+class Failure(Message):
+    """Why a call or a stream ended badly."""
+
+    detail: Annotated[str, Size(4 * DETAIL_CHARS)]
+    retry_after_s: Annotated[float, Range(0, RETRY_AFTER_MAX_S)] = 0.0
+    """Meant with Busy alone."""
+
+
+def status_of(error: SwarmError) -> int:
+    """The number of the first class in `STATUS` that `error` belongs to."""
+    return next(number for number, known in STATUS if isinstance(error, known))
+
+
+def failure_of(error: SwarmError) -> Failure:
+    """What the other side is told of `error`."""
+    wait_s = error.retry_after_s if isinstance(error, Busy) else 0.0
+    sane_s = min(max(wait_s, 0.0), RETRY_AFTER_MAX_S) if math.isfinite(wait_s) else 0.0
+    return Failure(str(error)[:DETAIL_CHARS], sane_s)
+
+
+def error_of(status: int, failure: Failure) -> SwarmError:
+    """The error to raise on this side; an unknown status is a plain Refused."""
+    known = _CLASS.get(status, Refused)
+    if known is Busy:
+        return Busy(failure.detail, failure.retry_after_s)
+    return known(failure.detail)
+
+
+def pack_opening(kind: Kind, timeout_s: float | None, body: bytes) -> bytes:
+    """The first frame of a stream; `body` is an encoded message."""
+    if timeout_s is None:
+        return _fitting(_OPENING.pack(kind, 0) + body)
+    timeout_ms = min(max(math.ceil(timeout_s * 1e3), 1), DEADLINE_MAX_MS)
+    return _fitting(_OPENING.pack(kind, timeout_ms) + body)
+
+
+def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
+    """Kind, deadline in seconds from now or None, request."""
+    if len(frame) < _OPENING.size:
+        raise BadMessage(f"an opening of {len(frame)} bytes")
+    number, timeout_ms = _OPENING.unpack_from(frame)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise BadMessage(f"a stream of kind {number}")
+    request = decode(frame[_OPENING.size :])
+    return kind, timeout_ms / 1e3 if timeout_ms else None, request
+
+
+def pack_good(good: Message) -> bytes:
+    """A frame that carries a message."""
+    return _fitting(GOOD + encode(good))
+
+
+def pack_error(error: SwarmError) -> bytes:
+    """A frame that ends the stream with an error."""
+    return bytes((status_of(error),)) + encode(failure_of(error))
+
+
+def is_good(frame: bytes) -> bool:
+    """Whether a frame carries a message and not an error."""
+    return frame[:1] == GOOD
+
+
+def unpack_good(frame: bytes) -> Message:
+    """The message of a good frame."""
+    if not is_good(frame):
+        raise BadMessage("an error where a message was due")
+    return decode(frame[1:])
+
+
+def unpack_error(frame: bytes) -> SwarmError:
+    """The error of a frame that is not good."""
+    if not frame:
+        raise BadMessage("a frame without a status")
+    failure = decode(frame[1:])
+    if not isinstance(failure, Failure):
+        raise BadMessage(f"status {frame[0]} with a {type(failure).__name__}")
+    return error_of(frame[0], failure)
+
+
+def reset_error(code: int) -> SwarmError:
+    """What a stream that the other side gave up means to whoever waits on it."""
+    if code < RESET_GIVEN_UP:
+        return Busy("the peer has too many streams open")
+    if code == RESET_LATE:
+        return Late("the peer stopped working on it at the deadline")
+    return Refused("the peer gave it up")
+
+
+def error_for_caller(error: Exception, request: Message) -> SwarmError:
+    """What the caller hears of an error in a handler; one that is not ours is our bug."""
+    if isinstance(error, SwarmError):
+        return error
+    log.error("the handler of %s failed", type(request).__name__, exc_info=error)
+    return Refused("internal error")
+
+
+def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> bytes:
+    """The last frame of a call; a reply that cannot travel is our bug."""
+    if isinstance(outcome, SwarmError):
+        return pack_error(outcome)
+    try:
+        return pack_good(outcome)  # type: ignore[arg-type]  # None is a TypeError there
+    except (TypeError, ValueError) as error:
+        return pack_error(error_for_caller(error, request))
+
+
+def _fitting(frame: bytes) -> bytes:
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ValueError(f"a message of {len(frame)} bytes is over {FRAME_BYTES_MAX}")
+    return frame

@@ -1,0 +1,242 @@
+"""One side of a stream: messages by a stream, bulk bytes past it.
+
+Whatever waits on a stream is woken by its end: a reader, a writer, and also who
+waits for bulk bytes that will not come any more. What carries the stream is a
+`StreamTransport`: a link, or one of the simulated world.
+
+Units:   seconds, bytes.
+Errors:  what the other side ended with; LinkLost; Late; Refused for a send after its good end.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from p2pswarm.errors import BadMessage, Late, Refused, SwarmError
+from p2pswarm.ids import PeerId
+from p2pswarm.rpc.base import Arrival, Priority
+from p2pswarm.rpc.framing import (
+    RESET_GIVEN_UP,
+    is_good,
+    pack_error,
+    pack_good,
+    unpack_error,
+    unpack_good,
+)
+from p2pswarm.rpc.inbox import Inbox
+from p2pswarm.wire.message import Message
+
+
+class StreamTransport(Protocol):
+    """What a stream asks of its link; transport/service.py tells the contract."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end."""
+        ...
+
+    def send(self, stream: int, data: bytes, *, ended: bool) -> None:
+        """Send one frame."""
+        ...
+
+    def writable(self, stream: int) -> bool:
+        """Whether `send` would go out now; if not, `RpcStream.credit` tells when."""
+        ...
+
+    def reset(self, stream: int, code: int) -> None:
+        """Give the stream up."""
+        ...
+
+    def consumed(self, stream: int, n: int) -> None:
+        """A frame of `n` bytes was taken."""
+        ...
+
+    def expect(self, room: memoryview) -> Arrival:
+        """Set room aside."""
+        ...
+
+    async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
+        """Fill the peer's room."""
+        ...
+
+    def close(self) -> None:
+        """End the link: the peer broke the protocol."""
+        ...
+
+
+class RpcStream:
+    """One side of a stream: implements `Exchange`."""
+
+    def __init__(self, transport: StreamTransport, stream: int = 0) -> None:
+        self.stream = stream
+        self.task: asyncio.Task[Any] | None = None
+        """The handler, where we are the side that serves."""
+        self._transport = transport
+        self._inbox = Inbox()
+        self._reader: asyncio.Future[None] | None = None
+        self._writers: list[asyncio.Future[None]] = []
+        self._scopes: dict[asyncio.Timeout, None] = {}
+        """What waits on bulk bytes: interrupted when the stream fails."""
+        self._finished = False
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end."""
+        return self._transport.peer
+
+    async def send(self, message: Message) -> None:
+        """Send one message once there is room in the stream."""
+        frame = pack_good(message)
+        self._check_open()
+        while not self._transport.writable(self.stream):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writers.append(waiter)
+            await waiter
+            self._check_open()
+        self._transport.send(self.stream, frame, ended=False)
+
+    async def receive(self) -> Message | None:
+        """The next message, or None at a good end."""
+        if not self._inbox.ready:
+            if self._reader is not None:
+                raise RuntimeError("two tasks receive from one exchange")
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        frame: bytes | None = self._inbox.take()
+        if frame is None:
+            return None
+        self._transport.consumed(self.stream, len(frame))
+        try:
+            return unpack_good(frame)
+        except BadMessage:
+            self._transport.close()
+            raise
+
+    def expect(self, room: memoryview) -> Arrival:
+        """Set `room` aside for bulk bytes from this peer."""
+        return _StreamArrival(self._transport.expect(room), self)
+
+    async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
+        """Send bulk bytes past the stream."""
+        await self.unless_failed(self._transport.send_bulk(transfer, data, priority))
+
+    async def unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for `work` on bulk bytes, or raise what the stream fails with."""
+        if self._inbox.error is not None:
+            work.close()
+            raise self._inbox.error
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._scopes[scope] = None
+                try:
+                    await work
+                finally:
+                    self._scopes.pop(scope, None)
+        except TimeoutError:
+            if not scope.expired() or self._inbox.error is None:
+                raise
+            raise self._inbox.error from None
+
+    def data(self, frame: bytes, *, ended: bool) -> None:
+        """From the transport: a frame came."""
+        if ended and frame and not is_good(frame):
+            self._transport.consumed(self.stream, len(frame))
+            self.fail(unpack_error(frame))
+            return
+        if frame:
+            self._inbox.put(frame)
+        if ended:
+            self._inbox.finish(None)
+        self._wake_reader()
+
+    def credit(self) -> None:
+        """From the transport: writable again."""
+        self._wake_writers()
+
+    def fail(self, error: SwarmError) -> None:
+        """Raise `error` in what waits on this exchange; a handler that does something else ends."""
+        self._inbox.finish(error)
+        scopes = tuple(self._scopes)
+        self._scopes.clear()
+        for scope in scopes:
+            scope.reschedule(0.0)
+        woken = len(scopes) + self._wake_reader() + self._wake_writers()
+        if not woken and self.task is not None:
+            self.task.cancel()
+
+    def finish(self, outcome: Message | SwarmError | None) -> None:
+        """End our half, well or with an error; what still comes is thrown away."""
+        self._finished = True
+        for frame in self._inbox.clear():
+            self._transport.consumed(self.stream, len(frame))
+        last = pack_error(outcome) if isinstance(outcome, SwarmError) else b""
+        self._transport.send(self.stream, last, ended=True)
+
+    def give_up(self, code: int) -> None:
+        """End both halves now."""
+        self._finished = True
+        self._transport.reset(self.stream, code)
+
+    def _check_open(self) -> None:
+        if self._inbox.error is not None:
+            raise self._inbox.error
+        if self._finished or (self._inbox.over and self.task is None):
+            raise Refused("the stream has ended")
+
+    def _wake_reader(self) -> int:
+        if self._reader is None or self._reader.done():
+            return 0
+        self._reader.set_result(None)
+        return 1
+
+    def _wake_writers(self) -> int:
+        waiting = [waiter for waiter in self._writers if not waiter.done()]
+        self._writers.clear()
+        for waiter in waiting:
+            waiter.set_result(None)
+        return len(waiting)
+
+
+class _StreamArrival:
+    """An arrival that fails with its stream: implements `Arrival`."""
+
+    def __init__(self, inner: Arrival, stream: RpcStream) -> None:
+        self.transfer = inner.transfer
+        self._inner = inner
+        self._stream = stream
+
+    async def wait(self) -> None:
+        await self._stream.unless_failed(self._inner.wait())
+
+    def cancel(self) -> None:
+        self._inner.cancel()
+
+
+@asynccontextmanager
+async def within(timeout_s: float | None, what: str) -> AsyncIterator[None]:
+    """Raise Late if the block is not done in time."""
+    try:
+        async with asyncio.timeout(timeout_s) as scope:
+            yield
+    except TimeoutError as error:
+        if isinstance(error, SwarmError) or not scope.expired():
+            raise
+        raise Late(f"{what}: not done within {timeout_s:g} s") from error
+
+
+@asynccontextmanager
+async def held(stream: RpcStream) -> AsyncIterator[RpcStream]:
+    """A stream that we opened ends with the block, as the block does."""
+    try:
+        yield stream
+    except SwarmError as error:
+        stream.finish(error)
+        raise
+    except BaseException:
+        stream.give_up(RESET_GIVEN_UP)
+        raise
+    stream.finish(None)

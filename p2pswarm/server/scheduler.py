@@ -1,0 +1,328 @@
+"""The rules of a stage server: what it takes on, in which order, what it has counted.
+
+The scheduler is told what comes (a push, its bytes, a result, a fence, a commit) and answers with
+what is to be done. It alone decides what enters the gradient sum: a microbatch is entered in
+the ledger when its backward is done, at most once, and never under an attempt that was fenced
+before the backward began.
+
+Units:   seconds on the caller's clock.
+Errors:  Busy when the queue is full; NotServing for what is of another session, step or attempt;
+         Refused when the trainer's picture of the ledger is not ours.
+Source:  docs/training.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from p2pswarm.compute.base import BackwardSpec, Key
+from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
+from p2pswarm.swarm.messages.microbatch import Push
+from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
+from p2pswarm.swarm.messages.types import Work
+
+QUEUE_MAX = 32  # forward passes queued or on their way here: 8 senders' windows of 4
+HELD_MAX = 512  # inputs that wait for their gradient
+EVALUATIONS_MAX = 8  # they come four at a time, and last
+RETRY_FIRST_S = 0.05  # before anything was measured
+RETRY_MIN_S, RETRY_MAX_S = 0.01, 5.0
+SMOOTHING = 0.1  # of the measured service time
+
+
+class Rank(IntEnum):
+    """What goes first: a gradient frees memory here and feeds the stage below."""
+
+    BACKWARD = 0
+    FORWARD = 1
+    EVALUATE = 2
+
+
+RANK = {
+    Work.BACKWARD: Rank.BACKWARD,
+    Work.FORWARD: Rank.FORWARD,
+    Work.EVALUATE: Rank.EVALUATE,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkItem:
+    """One push that was taken on."""
+
+    push: Push
+    sender: bytes
+    work: Work
+
+    @property
+    def key(self) -> Key:
+        """Microbatch and attempt."""
+        return self.push.microbatch, self.push.attempt
+
+
+@dataclass(slots=True)
+class HeldInput:
+    """A microbatch between forward and backward."""
+
+    item: WorkItem
+    next_peer: bytes | None = None
+    """Who has it now, and may send the gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a fence or the end of a step has done away with."""
+
+    items: tuple[WorkItem, ...]
+    keys: tuple[Key, ...]
+    """Held inputs to be forgotten."""
+
+
+@dataclass(slots=True)
+class Period:
+    """What was done since the last report."""
+
+    started_s: float
+    counted: int = 0
+    waits_s: list[float] = field(default_factory=list)
+    computes_s: list[float] = field(default_factory=list)
+
+
+class Scheduler:
+    """One life of a server: a stage, an incarnation, and the weights of one version at a time."""
+
+    def __init__(self, stage: int, stages: int, incarnation: int, microbatches: int) -> None:
+        self.stage = stage
+        self.incarnation = incarnation
+        self.last = stage == stages - 1
+        self._microbatches = microbatches
+        self.closing = False
+        """Leaving: gradients are taken, new microbatches are not."""
+        self.version: int | None = None
+        """None until the weights are here."""
+        self._ledger: set[int] = set()
+        self._fences: dict[tuple[int, int], int] = {}
+        """(step, microbatch) -> attempts up to this one are over."""
+        self._coming: list[WorkItem] = []
+        """Granted, their bytes on the way."""
+        self._queue: dict[WorkItem, float] = {}
+        """With the time when their bytes were here."""
+        self._in_hand: WorkItem | None = None
+        self._held: dict[Key, HeldInput] = {}
+        self._service_s: float | None = None
+        self._period = Period(0.0)
+
+    @property
+    def bitmap(self) -> bytes:
+        """The ledger as the protocol writes it."""
+        first = (self.version or 0) * self._microbatches
+        bits = sum(1 << (m - first) for m in self._ledger)
+        return bits.to_bytes(-(-self._microbatches // 8), "little")
+
+    @property
+    def in_hand(self) -> WorkItem | None:
+        """What is being computed now."""
+        return self._in_hand
+
+    def spec(self, item: WorkItem) -> BackwardSpec:
+        """What a backward of it is for here."""
+        push = item.push
+        counting = self.stage in push.counting and push.microbatch not in self._ledger
+        return BackwardSpec(counting, any(stage < self.stage for stage in push.counting))
+
+    def returns(self, item: WorkItem) -> bool:
+        """Whether the gradient of a forward will come back here."""
+        return any(stage <= self.stage for stage in item.push.counting)
+
+    def admit(self, push: Push, sender: bytes) -> WorkItem:
+        """Take a push on, or raise why not; then its bytes may come."""
+        work = Work(push.work)
+        if push.stage != self.stage or push.incarnation != self.incarnation:
+            raise NotServing(f"stage {push.stage} of incarnation {push.incarnation} is not here")
+        if self.version is None or not self.version <= push.step <= self.version + 1:
+            raise NotServing(f"step {push.step}: the weights here are of version {self.version}")
+        item = WorkItem(push, sender, work)
+        self._refuse_fenced(item)
+        if any(_same(item, other) for other in (*self._all(), self._in_hand)):
+            raise NotServing(f"microbatch {push.microbatch} is here already")
+        self._refuse_unfit(item)
+        if work is not Work.BACKWARD:
+            self._refuse_full(work)
+        self._coming.append(item)
+        return item
+
+    def arrived(self, item: WorkItem, now_s: float) -> None:
+        """Its bytes are here: queue it. NotServing if it was given up meanwhile."""
+        if item not in self._coming:
+            raise NotServing(f"microbatch {item.push.microbatch} was given up")
+        self._coming.remove(item)
+        self._queue[item] = now_s
+
+    def withdraw(self, item: WorkItem) -> None:
+        """Its bytes will not come."""
+        if item in self._coming:
+            self._coming.remove(item)
+
+    def take(self, now_s: float) -> WorkItem | None:
+        """What to compute next; None while there is nothing to do, or something is in hand."""
+        ready = [t for t in self._queue if t.push.step == self.version]
+        if self._in_hand is not None or not ready:
+            return None
+        item = min(ready, key=lambda t: RANK[t.work])  # the first come of the best rank
+        self._in_hand = item
+        self._period.waits_s.append(now_s - self._queue.pop(item))
+        return item
+
+    def done(self, item: WorkItem, compute_s: float, *, counted: bool) -> bool:
+        """It has been computed. False if what came of it is to be thrown away."""
+        self._put_down(item, compute_s)
+        if item.push.step != self.version:
+            return False
+        if counted:
+            self._ledger.add(item.push.microbatch)
+            self._period.counted += 1
+        if item.work is Work.BACKWARD:
+            self._held.pop(item.key, None)
+        if self._fenced(item):
+            return False
+        if item.work is Work.FORWARD and not self.last and self.returns(item):
+            self._held[item.key] = HeldInput(item)
+        return True
+
+    def failed(self, item: WorkItem, compute_s: float) -> None:
+        """It could not be computed; the sum is as it was."""
+        self._put_down(item, compute_s)
+        self._held.pop(item.key, None)
+
+    def handed(self, key: Key, peer: bytes) -> None:
+        """The next server has it now."""
+        if key in self._held:
+            self._held[key].next_peer = peer
+
+    def held_from(self, key: Key) -> WorkItem | None:
+        """The forward of a microbatch that waits for its gradient."""
+        held = self._held.get(key)
+        return held.item if held else None
+
+    def fence(self, fence: Fence) -> Dropped:
+        """Start nothing more for these attempts. What is in hand has to be waited for."""
+        self._check_life(fence.incarnation, fence.step)
+        for work in fence.work:
+            mark = (fence.step, work.microbatch)
+            self._fences[mark] = max(work.attempt, self._fences.get(mark, -1))
+        in_hand = self._in_hand.key if self._in_hand else None
+        held = [h.item for h in self._held.values() if h.item.key != in_hand]
+        keys = [item.key for item in held if self._fenced(item)]
+        return self._drop([t for t in self._all() if self._fenced(t)], keys)
+
+    def fences_in_hand(self, fence: Fence) -> bool:
+        """Whether the answer to a fence has to wait for the compute thread."""
+        item = self._in_hand
+        return item is not None and any(
+            work.microbatch == item.push.microbatch for work in fence.work
+        )
+
+    def counted(self, fence: Fence) -> tuple[int, ...]:
+        """Which of the fenced microbatches are in the sum."""
+        if fence.step != self.version:
+            return ()
+        return tuple(w.microbatch for w in fence.work if w.microbatch in self._ledger)
+
+    def check_reduce(self, order: Reduce, me: bytes) -> None:
+        """Raise unless the trainer means this sum."""
+        self._check_life(order.incarnation, order.step)
+        if me not in order.group:
+            return
+        if order.step != self.version:
+            raise NotServing(f"step {order.step}: the weights here are of version {self.version}")
+        if order.counted.rstrip(b"\0") != self.bitmap.rstrip(b"\0"):
+            raise Refused(f"the ledger of step {order.step} is another here")
+
+    def check_commit(self, order: Commit) -> None:
+        """Raise unless the commit is for this session."""
+        self._check_life(order.incarnation, order.step)
+
+    def moved_to(self, version: int) -> Dropped:
+        """The weights are of `version` now: a new step, an empty ledger."""
+        self.version = version
+        self._ledger.clear()
+        self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
+        old = [t for t in self._all() if t.push.step < version]
+        return self._drop(old, list(self._held))
+
+    def retry_after_s(self) -> float:
+        """When room may be had again: the time that one forward takes."""
+        service_s = RETRY_FIRST_S if self._service_s is None else self._service_s
+        return min(max(service_s, RETRY_MIN_S), RETRY_MAX_S)
+
+    def queued(self) -> int:
+        """What waits, its bytes here or not."""
+        return len(self._coming) + len(self._queue)
+
+    def period(self, now_s: float) -> Period:
+        """What was done since this was asked last."""
+        done, self._period = self._period, Period(now_s)
+        return done
+
+    def _all(self) -> Iterator[WorkItem]:
+        """What is on its way here or queued."""
+        yield from self._coming
+        yield from self._queue
+
+    def _refuse_fenced(self, item: WorkItem) -> None:
+        if self._fenced(item):
+            raise NotServing(f"attempt {item.push.attempt} of {item.push.microbatch} is over")
+
+    def _refuse_unfit(self, item: WorkItem) -> None:
+        push, held = item.push, self._held.get(item.key)
+        wanted = 2 if self.stage > 0 and item.work is not Work.BACKWARD else 1
+        if len(push.tensors) != wanted:
+            raise BadMessage(f"{len(push.tensors)} tensors where {wanted} are due")
+        if item.work is Work.BACKWARD:
+            if held is None or held.next_peer != item.sender:
+                raise NotServing(f"no gradient of microbatch {push.microbatch} is due from you")
+            return
+        if self.closing:
+            raise NotServing("this server is leaving")
+        if held is not None:
+            raise NotServing(f"microbatch {push.microbatch} is here already")
+        first = push.step * self._microbatches
+        mine = first <= push.microbatch < first + self._microbatches
+        if item.work is Work.FORWARD and not mine:
+            raise BadMessage(f"microbatch {push.microbatch} in step {push.step}")
+
+    def _refuse_full(self, work: Work) -> None:
+        same = sum(t.work is work for t in self._all())
+        full = same >= (QUEUE_MAX if work is Work.FORWARD else EVALUATIONS_MAX)
+        if full or (work is Work.FORWARD and len(self._held) >= HELD_MAX):
+            raise Busy(f"{same} microbatches are queued here", self.retry_after_s())
+
+    def _fenced(self, item: WorkItem) -> bool:
+        push = item.push
+        return push.attempt <= self._fences.get((push.step, push.microbatch), -1)
+
+    def _put_down(self, item: WorkItem, compute_s: float) -> None:
+        assert self._in_hand is item, "one microbatch is computed at a time"
+        self._in_hand = None
+        self._period.computes_s.append(compute_s)
+        if item.work is Work.FORWARD:
+            before_s = compute_s if self._service_s is None else self._service_s
+            self._service_s = before_s + SMOOTHING * (compute_s - before_s)
+
+    def _check_life(self, incarnation: int, step: int) -> None:
+        if incarnation != self.incarnation:
+            raise NotServing(f"incarnation {incarnation} is over, this is {self.incarnation}")
+        if self.version is not None and not self.version <= step <= self.version + 1:
+            raise NotServing(f"step {step}: the weights here are of version {self.version}")
+
+    def _drop(self, items: list[WorkItem], keys: list[Key]) -> Dropped:
+        self._coming = [t for t in self._coming if t not in items]
+        self._queue = {t: at_s for t, at_s in self._queue.items() if t not in items}
+        for key in keys:
+            self._held.pop(key, None)
+        return Dropped(tuple(items), tuple(keys))
+
+
+def _same(item: WorkItem, other: WorkItem | None) -> bool:
+    """Whether two pushes ask for the same work."""
+    if other is None or other.work is not item.work:
+        return False
+    return other.key == item.key and other.push.step == item.push.step

@@ -1,0 +1,49 @@
+"""What the parts of one life of a stage server share.
+
+Errors:  none here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.allreduce.base import Compute
+from p2pswarm.compute.base import Engine
+from p2pswarm.config import RunConfig
+from p2pswarm.ids import Contact
+from p2pswarm.rpc.base import Rpc
+from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.swarm.router import Router
+from p2pswarm.swarm.view import MemberView
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.wire.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """What a server is given once, by whoever composes it."""
+
+    rpc: Rpc
+    tensors: TensorTransfer
+    run: RunConfig
+    run_id: bytes
+    trainer: Contact
+    compute: Compute
+    """The one thread that touches weights and gradients."""
+    make_engine: Callable[[int], Engine]
+    """Memory and blocks for a stage."""
+    make_router: Callable[[], Router]
+    rejoin_s: float = 60.0
+    """How long to look for a trainer that was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSession:
+    """One incarnation: begins with `Assigned`, ends with the stream to the trainer."""
+
+    context: ServerContext
+    engine: Engine
+    scheduler: Scheduler
+    members: MemberView
+    router: Router
+    note: Callable[[Message], None]
+    """Tell the trainer, in order."""

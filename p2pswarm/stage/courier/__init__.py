@@ -1,1 +1,0 @@
-"""Handing microbatches on to the next stage, and gradients back."""

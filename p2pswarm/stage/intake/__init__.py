@@ -1,1 +1,0 @@
-"""Taking microbatches in and computing them, one after another."""

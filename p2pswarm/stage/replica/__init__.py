@@ -1,1 +1,0 @@
-"""The weights of a stage: how they come, change and are passed on."""

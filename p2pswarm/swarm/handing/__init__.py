@@ -1,1 +1,0 @@
-"""Handing a microbatch to another server."""

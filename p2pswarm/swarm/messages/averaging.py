@@ -1,0 +1,27 @@
+"""Averaging between the members of one stage.
+
+Shapes:  none here; tensors are announced by `TensorMeta`.
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.swarm.messages.types import Attempt, RunId, Step
+from p2pswarm.tensors.meta import TensorMeta
+from p2pswarm.wire.message import Message, Range, message
+
+
+@message(74)
+@dataclass(frozen=True, slots=True)
+class Shard(Message):
+    """Opens the stream that carries one piece of a shard: `Grant`, bytes, end."""
+
+    run: RunId
+    step: Step
+    generation: Attempt
+    gathered: bool
+    """False: a part of the sender's sum, for the shard's owner. True: the reduced shard."""
+    index: Annotated[int, Range(0, 2**20)]
+    """The piece: the shards of all members are cut into pieces, numbered through."""
+    tensor: TensorMeta

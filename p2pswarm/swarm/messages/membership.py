@@ -1,0 +1,104 @@
+"""The long stream between a member and the trainer: joining, views, load, leaving.
+
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.swarm.messages.types import (
+    MEMBERS_MAX,
+    VIEW_PART_MAX,
+    Digest,
+    IncarnationNumber,
+    Peer,
+    RunId,
+    Seconds,
+    Stage,
+    Step,
+)
+from p2pswarm.wire.message import Message, Range, Size, message
+
+
+@message(52)
+@dataclass(frozen=True, slots=True)
+class Join(Message):
+    """Opens a member's stream with the trainer."""
+
+    run: RunId
+    address: Annotated[str, Size(300)]
+    """Where other members dial this server."""
+    stage: Stage | None
+    """The stage whose weights it holds or wants; None: wherever it helps most."""
+    version: Step | None
+    """The version of the weights it still holds, None if it has none."""
+    digest: Digest
+    """Of those weights."""
+
+
+@message(53)
+@dataclass(frozen=True, slots=True)
+class Assigned(Message):
+    """The trainer's answer: where to serve, and from which step on reduced gradients come."""
+
+    stage: Stage
+    incarnation: IncarnationNumber
+    since: Step
+    """The first step whose reduction and commit reach it: fetch this version or a later one."""
+    keep: bool
+    """The weights it holds are those of version `since`: nothing to fetch."""
+
+
+@message(54)
+@dataclass(frozen=True, slots=True)
+class MemberRecord(Message):
+    """One member, as the trainer sees it."""
+
+    peer: Peer
+    address: Annotated[str, Size(300)]
+    stage: Stage
+    incarnation: IncarnationNumber
+    ready: bool
+    """It may be given microbatches and holds the current weights."""
+
+
+@message(55)
+@dataclass(frozen=True, slots=True)
+class View(Message):
+    """A part of the run's membership; a part numbered 0 starts a new view."""
+
+    number: Annotated[int, Range(0, 2**48)]
+    part: Annotated[int, Range(0, MEMBERS_MAX)]
+    parts: Annotated[int, Range(1, MEMBERS_MAX)]
+    members: Annotated[tuple[MemberRecord, ...], Size(VIEW_PART_MAX)]
+
+
+@message(60)
+@dataclass(frozen=True, slots=True)
+class Ready(Message):
+    """This member holds the weights of `version` and has seen every commit it was sent."""
+
+    version: Step
+    digest: Digest
+
+
+@message(61)
+@dataclass(frozen=True, slots=True)
+class Load(Message):
+    """How busy a server is; for routing nothing, for people everything."""
+
+    queued: Annotated[int, Range(0, 2**31)]
+    queue_s: Seconds
+    """Mean wait in the queue over the last period."""
+    compute_s: Seconds
+    """Mean compute per microbatch, forward and backward."""
+    rate_per_s: Annotated[float, Range(0.0, 1e9)]
+    """Microbatches counted per second over the last period."""
+    recomputed: Annotated[int, Range(0, 2**48)]
+    """Backward passes whose graph had to be made again for want of memory."""
+
+
+@message(63)
+@dataclass(frozen=True, slots=True)
+class Leaving(Message):
+    """The server leaves on purpose; its sum of this step is void."""

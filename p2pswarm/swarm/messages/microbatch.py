@@ -1,0 +1,102 @@
+"""A microbatch on its way: the push from server to server, and the notes about it to the trainer.
+
+Shapes:  none here; tensors are announced by `TensorMeta`.
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.swarm.messages.types import (
+    STAGES_MAX,
+    Attempt,
+    IncarnationNumber,
+    Microbatch,
+    Peer,
+    Reason,
+    RunId,
+    Seconds,
+    Stage,
+    Step,
+)
+from p2pswarm.tensors.meta import TensorMeta
+from p2pswarm.wire.message import Message, Range, Size, message
+
+
+@message(56)
+@dataclass(frozen=True, slots=True)
+class Handed(Message):
+    """The next server took a microbatch from this one."""
+
+    step: Step
+    microbatch: Microbatch
+    attempt: Attempt
+    peer: Peer
+    incarnation: IncarnationNumber
+
+
+@message(57)
+@dataclass(frozen=True, slots=True)
+class Counted(Message):
+    """A microbatch is in this server's gradient sum, or its backward has passed through."""
+
+    step: Step
+    microbatch: Microbatch
+    attempt: Attempt
+    counted: bool
+    """False where another member of the stage had counted it already."""
+    loss: float | None
+    """Mean nats per token; only from the last stage."""
+
+
+@message(58)
+@dataclass(frozen=True, slots=True)
+class Undelivered(Message):
+    """This server could not hand a microbatch on, or cannot work on it."""
+
+    step: Step
+    microbatch: Microbatch
+    attempt: Attempt
+    reason: Reason
+
+
+@message(59)
+@dataclass(frozen=True, slots=True)
+class Evaluated(Message):
+    """The loss of a held-out batch, from the last stage."""
+
+    step: Step
+    microbatch: Microbatch
+    loss: float
+
+
+@message(72)
+@dataclass(frozen=True, slots=True)
+class Push(Message):
+    """Opens the stream that hands a microbatch to the next server, or its gradient back.
+
+    Then: `Grant` from the receiver (or a refusal), the tensors' bytes, and a `Receipt`.
+    """
+
+    run: RunId
+    step: Step
+    microbatch: Microbatch
+    attempt: Attempt
+    work: Annotated[int, Range(0, 2)]
+    stage: Stage
+    """The receiver's stage."""
+    incarnation: IncarnationNumber
+    """The receiver's, as the sender knows it: a push meant for a former life is refused."""
+    counting: Annotated[tuple[Stage, ...], Size(STAGES_MAX)]
+    """The stages that are to count this attempt."""
+    tensors: Annotated[tuple[TensorMeta, ...], Size(2)]
+    """FORWARD, EVALUATE: tokens, then the activation unless stage 0. BACKWARD: the gradient."""
+
+
+@message(73)
+@dataclass(frozen=True, slots=True)
+class Receipt(Message):
+    """The receiver has computed the pushed microbatch; the sender's router settles by it."""
+
+    queue_s: Seconds
+    compute_s: Seconds

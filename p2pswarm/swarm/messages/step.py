@@ -1,0 +1,98 @@
+"""The end of a step: fences, the order to reduce, and the commit. All of them are unary calls.
+
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.swarm.messages.types import (
+    Attempt,
+    Bitmap,
+    Digest,
+    IncarnationNumber,
+    Microbatch,
+    Peer,
+    RunId,
+    Step,
+)
+from p2pswarm.wire.message import Message, Range, Size, message
+
+
+@message(65)
+@dataclass(frozen=True, slots=True)
+class FencedWork(Message):
+    """Attempts up to and including `attempt` of a microbatch are over."""
+
+    microbatch: Microbatch
+    attempt: Attempt
+
+
+@message(66)
+@dataclass(frozen=True, slots=True)
+class Fence(Message):
+    """Drop these attempts: start nothing more for them; answer when that is certain."""
+
+    run: RunId
+    step: Step
+    incarnation: IncarnationNumber
+    work: Annotated[tuple[FencedWork, ...], Size(1024)]
+
+
+@message(67)
+@dataclass(frozen=True, slots=True)
+class Fenced(Message):
+    """Nothing of the fenced attempts will be counted here any more; these are counted already."""
+
+    counted: Annotated[tuple[Microbatch, ...], Size(1024)]
+
+
+@message(68)
+@dataclass(frozen=True, slots=True)
+class Reduce(Message):
+    """Average the sums of a stage; `generation` rises when a member was lost on the way."""
+
+    run: RunId
+    step: Step
+    generation: Attempt
+    incarnation: IncarnationNumber
+    counted: Bitmap
+    """The receiver's own ledger as the trainer knows it: bit i = microbatch step * B + i."""
+    group: Annotated[tuple[Peer, ...], Size(64)]
+    """The members that add their sums, in the order of the shards they own."""
+    observers: Annotated[tuple[Peer, ...], Size(64)]
+    """Newcomers that receive the result only."""
+
+
+@message(69)
+@dataclass(frozen=True, slots=True)
+class Reduced(Message):
+    """The reduced gradient is here; the same bytes on every member."""
+
+    digest: Digest
+    squared_norm: float | None
+    """None if it is not finite."""
+
+
+@message(70)
+@dataclass(frozen=True, slots=True)
+class Commit(Message):
+    """The step is decided: apply the reduced gradient of this generation, once."""
+
+    run: RunId
+    step: Step
+    generation: Attempt
+    incarnation: IncarnationNumber
+    scale: Annotated[float, Range(0.0, 1.0)]
+    """Clipping by the global norm, the same on every stage; 0 skips the update."""
+    learning_rate: Annotated[float, Range(0.0, 1e3)]
+
+
+@message(71)
+@dataclass(frozen=True, slots=True)
+class Committed(Message):
+    """Applied: the weights are of version step + 1."""
+
+    version: Step
+    digest: Digest
+    """Empty from a newcomer that still waits for its weights."""

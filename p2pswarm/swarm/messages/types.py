@@ -1,0 +1,36 @@
+"""The types and limits that all messages of a run share.
+
+Units:   `_s` seconds; steps, versions, attempts count from 0; version v = weights after v commits.
+"""
+
+from enum import IntEnum
+from typing import Annotated
+
+from p2pswarm.wire.message import Range, Size
+
+STAGES_MAX = 256  # a 100-layer model cut at every block stays well below
+MEMBERS_MAX = 4096  # a view of 4,096 records of ~130 B is cut into parts of this message limit
+VIEW_PART_MAX = 256  # member records in one message: 256 x ~130 B stay under 60 KiB
+MICROBATCHES_MAX = 65_536  # a step's ledger is a bitmap: 8 KiB at this size
+REASON_CHARS = 200
+
+Stage = Annotated[int, Range(0, STAGES_MAX - 1)]
+Step = Annotated[int, Range(0, 2**48)]
+Microbatch = Annotated[int, Range(0, 2**62)]
+Attempt = Annotated[int, Range(0, 2**31)]
+IncarnationNumber = Annotated[int, Range(0, 2**62)]
+Peer = Annotated[bytes, Size(32, 32)]
+RunId = Annotated[bytes, Size(16, 16)]
+Digest = Annotated[bytes, Size(0, 32)]
+Reason = Annotated[str, Size(REASON_CHARS)]
+Seconds = Annotated[float, Range(0.0, 1e9)]
+Bitmap = Annotated[bytes, Size(0, MICROBATCHES_MAX // 8)]
+
+
+class Work(IntEnum):
+    """What a push asks for."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    EVALUATE = 2
+    """Forward to the end for the loss; nothing is kept or counted."""

@@ -1,0 +1,132 @@
+"""Exact and smaller: bytes regrouped by their place in the value, then zstd.
+
+The exponents of neighbouring values are alike and their mantissas are not. Side
+by side they hide each other from zstd; apart, the plane of exponents shrinks and
+the planes of mantissas pass unharmed: 1.50 instead of 1.29 for Gaussian bfloat16.
+
+Wire: one zstd frame that declares its size; plane 0 (the lowest byte of each
+value), then plane 1, and so on. Our encoder begins a zstd block with each plane,
+so that each has an entropy table of its own.
+
+What a peer sends is unpacked into memory that the announcement paid for, never
+into memory that the frame asks for.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import zstandard
+from torch import Tensor
+
+from p2pswarm.errors import BadMessage
+from p2pswarm.tensors.codecs.base import EVERY, LOSSLESS, TORCH, Decoder, bytes_of
+from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.meta import VALUE_BYTES, TensorLayout
+
+# Level 1 with nearly no search: in planes of floats a match is an accident that costs more than
+# it saves. Gaussian bfloat16: ratio 1.50 at 1.2 GB/s, level 1 as it comes 1.46 at 0.4 GB/s.
+HOW = zstandard.ZstdCompressionParameters.from_level(
+    1, strategy=zstandard.STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0
+)
+WINDOW_BYTES_MAX = 8 << 20  # 16 times what level 1 uses: zstd's own advice for decoders
+SCRATCH_BYTES = 1 << 20  # unpacked at a time, so that it stays in the cache
+FRAME_BYTES = 512  # more than zstd's header and the bound for tiny inputs
+NEXT_BLOCK = zstandard.COMPRESSOBJ_FLUSH_BLOCK
+
+
+Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+
+
+class PlanesZstd(Codec):
+    """Every dtype, exact."""
+
+    name = "planes-zstd"
+    code = 5
+    uses = LOSSLESS
+    dtypes = EVERY
+    heavy = True
+
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
+        """At most zstd's own bound, `ZSTD_compressBound`."""
+        if not 0 < encoded_bytes <= _most_bytes(layout.raw_bytes):
+            raise BadMessage(f"{encoded_bytes} bytes of zstd for {layout.raw_bytes} of tensor")
+
+    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
+        """What arrives, what it becomes, and what zstd works in."""
+        return encoded_bytes + layout.raw_bytes + min(layout.raw_bytes, SCRATCH_BYTES)
+
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+        """Split on the CPU, whatever the device: zstd runs there anyway."""
+        values = _values(memory.on_host(tensor), tensor.element_size())
+        packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=values.size)
+        scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
+        frame = bytes_of(memory.host((_most_bytes(values.size),), torch.uint8))
+        end = 0
+        for column in _columns(values):
+            piece = scratch[: len(column)]
+            piece[:] = column
+            for packed in packer.compress(piece.data), packer.flush(NEXT_BLOCK):
+                frame[end : end + len(packed)] = packed
+                end += len(packed)
+        packed = packer.flush()
+        frame[end : end + len(packed)] = packed
+        return frame[: end + len(packed)]
+
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+        """The frame; `finish` unpacks it."""
+        buffer = bytes_of(memory.host((encoded_bytes,), torch.uint8))
+
+        def finish() -> Tensor:
+            _refuse_bomb(buffer, layout.raw_bytes)
+            tensor = memory.host(layout.shape, TORCH[layout.dtype])
+            _unpack(buffer, _values(tensor, VALUE_BYTES[layout.dtype]))
+            return tensor.to(memory.device)
+
+        return Decoder(buffer, finish)
+
+
+def _most_bytes(raw_bytes: int) -> int:
+    """What zstd makes of the incompressible, at most."""
+    return raw_bytes + raw_bytes // 256 + FRAME_BYTES
+
+
+def _values(tensor: Tensor, value_bytes: int) -> Bytes:
+    """A CPU tensor's memory, a row a value and a column a byte."""
+    return np.frombuffer(bytes_of(tensor), np.uint8).reshape(-1, value_bytes)
+
+
+def _columns(values: Bytes) -> Iterator[Bytes]:
+    """The planes one after the other, in pieces that fit the scratch."""
+    for place in range(values.shape[1]):
+        for begin in range(0, len(values), SCRATCH_BYTES):
+            yield values[begin : begin + SCRATCH_BYTES, place]
+
+
+def _refuse_bomb(frame: memoryview, raw_bytes: int) -> None:
+    """Read the frame's header: what it says must be what was paid for."""
+    try:
+        head = zstandard.get_frame_parameters(frame)
+    except zstandard.ZstdError as error:
+        raise BadMessage("not a zstd frame") from error
+    if head.content_size != raw_bytes:
+        raise BadMessage(f"a zstd frame of {head.content_size} bytes, {raw_bytes} were announced")
+    if head.window_size > WINDOW_BYTES_MAX:
+        raise BadMessage(f"a zstd window of {head.window_size} bytes")
+
+
+def _unpack(frame: memoryview, values: Bytes) -> None:
+    """Unpack the planes one after the other into the columns of `values`."""
+    unpacker = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX)
+    scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
+    with unpacker.stream_reader(frame) as reader:
+        for column in _columns(values):
+            piece = scratch[: len(column)]
+            try:
+                got = reader.readinto(piece.data)
+            except zstandard.ZstdError as error:
+                raise BadMessage("a broken zstd frame") from error
+            if got != len(column):
+                raise BadMessage("a zstd frame that ends early")
+            column[:] = piece

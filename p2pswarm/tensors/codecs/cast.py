@@ -1,0 +1,70 @@
+"""Half the bytes or less: values rounded to a 16-bit float, and widened again on arrival.
+
+fp16 keeps 11 bits of a value up to 65504; bf16 keeps 8 bits of any float32.
+NaN and infinities pass as they are. A finite value that the narrow type cannot
+hold is refused, for it would arrive as an infinity that nobody computed.
+"""
+
+import torch
+from torch import Tensor
+
+from p2pswarm.tensors.codecs.base import (
+    LOSSY,
+    TORCH,
+    WIDE,
+    Decoder,
+    Unencodable,
+    bytes_of,
+    expect_bytes,
+)
+from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.meta import VALUE_BYTES, Dtype, TensorLayout
+
+
+class Cast(Codec):
+    """float32 or float64, sent as `carried` and received as it was."""
+
+    uses = LOSSY
+    dtypes = WIDE
+    heavy = True
+
+    def __init__(self, name: str, code: int, carried: Dtype) -> None:
+        self.name = name
+        self.code = code
+        self._carried = TORCH[carried]
+        self._value_bytes = VALUE_BYTES[carried]
+        self._max = torch.finfo(self._carried).max
+
+    def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
+        """One carried value a value."""
+        expect_bytes(self.name, encoded_bytes, layout.values * self._value_bytes)
+
+    def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
+        """What arrives and what it becomes."""
+        return encoded_bytes + layout.raw_bytes
+
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+        """Round to nearest, ties to even."""
+        if tensor.numel():
+            self._refuse_overflow(tensor)
+        carried = memory.on(tensor.device, tuple(tensor.shape), self._carried)
+        return bytes_of(memory.on_host(carried.copy_(tensor.detach())))
+
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+        """The narrow values; `finish` widens them on the device."""
+        assert encoded_bytes == layout.values * self._value_bytes
+        carried = memory.host(layout.shape, self._carried)
+        values = memory.home(layout.shape, TORCH[layout.dtype])
+        return Decoder(bytes_of(carried), lambda: values.copy_(carried.to(memory.device)))
+
+    def _refuse_overflow(self, tensor: Tensor) -> None:
+        lowest, highest = torch.aminmax(tensor.detach())
+        if lowest >= -self._max and highest <= self._max:
+            return
+        # Past here are NaN, infinities and overflow: look which, with slower means.
+        finite = tensor.detach()[tensor.isfinite()]
+        if finite.numel() and finite.abs().amax() > self._max:
+            raise Unencodable(
+                f"{self.name} holds values up to {self._max:g}, not {finite.abs().amax():g}"
+            )

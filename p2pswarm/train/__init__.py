@@ -1,1 +1,0 @@
-"""The trainer: microbatches, the step's commit, exactly once."""

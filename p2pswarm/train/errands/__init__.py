@@ -1,1 +1,0 @@
-"""What the coordinator asks of others: launches, fences, reductions, commits."""

@@ -1,0 +1,174 @@
+"""What the coordinator asks for and what it tells: values, so that a test compares lists.
+
+Actions are for `service.py` to carry out; reports are for people and logs. Each action that asks
+somebody something comes back to the coordinator as the event named in its docstring.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.swarm.messages.membership import Assigned, Load, View
+from p2pswarm.swarm.messages.step import Commit, FencedWork, Reduce
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.swarm.view import Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Answer a `Join`."""
+
+    incarnation: Incarnation
+    message: Assigned
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send this part of the view to every member."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Push a microbatch to a server of stage 0; back as `handed`, `undelivered`, `counted`."""
+
+    step: int
+    microbatch: int
+    attempt: int
+    work: Work
+    counting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendFence:
+    """Call a member; back as `fenced`, or `lost` if it does not answer."""
+
+    incarnation: Incarnation
+    step: int
+    work: tuple[FencedWork, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendReduce:
+    """Call a member; back as `reduced` or `reduce_failed`."""
+
+    incarnation: Incarnation
+    message: Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommit:
+    """Call a member; back as `committed`, or `lost` if it does not answer."""
+
+    incarnation: Incarnation
+    message: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """End a member's stream: its incarnation is over."""
+
+    incarnation: Incarnation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """Report: a server was given a stage."""
+
+    incarnation: Incarnation
+    stage: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReady:
+    """Report: a server may be given microbatches."""
+
+    incarnation: Incarnation
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLost:
+    """Report: an incarnation ended; what it had summed is done again."""
+
+    incarnation: Incarnation
+    stage: int
+    reason: str
+    voided: int
+    """Microbatches of the current step that were in its sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Report: attempts were given up, and are safe to launch again."""
+
+    step: int
+    microbatches: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """Report: a step is committed."""
+
+    step: int
+    loss: float
+    """Mean nats per token over the step's microbatches, with the weights before the commit."""
+    gradient_norm: float
+    learning_rate: float
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationDone:
+    """Report: the held-out loss of the weights of `version`, mean nats per token."""
+
+    version: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The run is over; `failed` if it could not go on."""
+
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StagesUnserved:
+    """Report: these stages lack servers; the run waits for them, or has them again if empty."""
+
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegun:
+    """Report: the first step begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Report: a member told how busy it is."""
+
+    incarnation: Incarnation
+    stage: int
+    load: Load
+
+
+Report = (
+    MemberJoined
+    | MemberReady
+    | MemberLost
+    | Replayed
+    | StepDone
+    | EvaluationDone
+    | StagesUnserved
+    | RunBegun
+    | Loaded
+    | RunFinished
+)
+"""What a person may want to know."""
+
+Action = Assign | Publish | Launch | SendFence | SendReduce | SendCommit | Evict | Report

@@ -1,0 +1,27 @@
+"""What a trainer is given once, by whoever composes it."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.config import RunConfig
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.rpc.base import Rpc
+from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer import actions as act
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerContext:
+    """The network, the run and its text."""
+
+    rpc: Rpc
+    tensors: TensorTransfer
+    run: RunConfig
+    manifest: Manifest
+    run_id: bytes
+    corpus: Corpus
+    report: Callable[[act.Report], None]
+    """Told what a person may want to know, as it happens."""
+    rng: random.Random

@@ -1,0 +1,400 @@
+"""The trainer's rules: when to launch, fence, reduce and commit, so that all count exactly once.
+
+The coordinator is told what happened (`joined`, `counted`, `lost`, ...) and answers with actions.
+Whatever it cannot be sure of it fences, and whoever cannot be reached is voided; docs/training.md
+argues why that suffices.
+
+Units:   `now_s` seconds on the caller's clock; steps, versions, microbatches as in the protocol.
+Errors:  none of its own; a member that breaks the protocol is dismissed with the reason.
+Source:  docs/training.md.
+"""
+
+import math
+from enum import Enum
+
+from p2pswarm.config import RunConfig
+from p2pswarm.swarm.messages.membership import Assigned, Join, Ready
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
+from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.swarm.view import Incarnation, view_parts
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.in_flight import runs_window
+from p2pswarm.trainer.ledger import CountResult
+from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction
+from p2pswarm.trainer.step import Step
+
+REDUCE_S = 120.0  # covers a large stage over a slow link; death is noticed by the link, not by this
+COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
+UNSERVED_STAGE_S = 30.0  # how long a stage without servers may wait for one that rejoins
+REDUCE_RETRIES = 2  # a broken link between two members is dialled anew before one is blamed
+WINDOW_PER_DOOR = 4  # a server of stage 0 has work while three others of its are on the wire
+WINDOW_PER_SERVER = 2  # deep pipelines: one in each server's hand, one on its way there
+
+
+class Phase(Enum):
+    """Where the run stands."""
+
+    GATHERING = "waiting for servers"
+    FILLING = "microbatches are on their way"
+    REDUCING = "the step's gradients are being averaged"
+    ENDED = "over"
+
+
+class Coordinator:
+    """One run, from the first member to the last commit."""
+
+    def __init__(self, config: RunConfig, run: bytes) -> None:
+        self._config = config
+        self._run = run
+        self.members = Membership(config.stages)
+        """Who is in the run."""
+        self._phase = Phase.GATHERING
+        self._runs_s = runs_window()
+        self._step = Step(0, config, self._runs_s)
+        self._generation = 0
+        self._digests: dict[int, tuple[int, bytes]] = {}  # stage -> version, digest of its weights
+        self._parked: dict[bytes, Join] = {}
+        self._caught_up: dict[Incarnation, bytes] = {}  # newcomers that hold the current version
+        self._reduction: Reduction | None = None
+        self._reduce_failures = 0
+        self._acks: dict[Incarnation, float] = {}
+        self._unserved_since_s: dict[int, float] = {}
+        self._reported_unserved: list[int] = []
+        self._published = 0
+        self._actions: list[act.Action] = []
+
+    @property
+    def step(self) -> int:
+        """The step in progress; equal to the number of steps while the last evaluation runs."""
+        return self._step.number
+
+    def actions(self) -> list[act.Action]:
+        """What to do now; drained by reading."""
+        drained, self._actions = self._actions, []
+        return drained
+
+    def joined(self, peer: bytes, join: Join, now_s: float) -> None:
+        """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
+        if former := self.members.of_peer(peer):
+            self._end_incarnation(former.incarnation, "it joined anew", now_s)
+        if self._phase is Phase.REDUCING:
+            self._parked[peer] = join
+        else:
+            self._admit(peer, join)
+        self._advance(now_s)
+
+    def withdrawn(self, peer: bytes) -> None:
+        """A server left before it was answered."""
+        self._parked.pop(peer, None)
+
+    def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
+        """A newcomer has caught up with a version of the weights."""
+        member = self.members.alive(incarnation)
+        if member is None or member.ready or note.version != self.step:
+            return
+        self._caught_up[incarnation] = note.digest
+        self._advance(now_s)
+
+    def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
+        """A member's stream ended, or it did not answer what must be answered."""
+        self._evict(incarnation, reason, now_s)
+        self._advance(now_s)
+
+    def handed(self, to: Incarnation, note: Handed, now_s: float) -> None:
+        """A server, or the trainer itself, handed a microbatch to the member `to`."""
+        self._step.handed(to, note, alive=self.members.alive(to) is not None)
+        self._advance(now_s)
+
+    def counted(self, incarnation: Incarnation, note: Counted, now_s: float) -> None:
+        """A server has a microbatch in its sum, or has passed its gradient on."""
+        if member := self.members.alive(incarnation):
+            result = self._step.counted(incarnation, member.stage, note, now_s)
+            self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def evaluated(self, note: Evaluated, now_s: float) -> None:
+        """The last stage has the loss of a held-out batch."""
+        self._step.evaluated(note, now_s)
+        self._advance(now_s)
+
+    def undelivered(self, note: Undelivered, now_s: float) -> None:
+        """An attempt got stuck: a road failed, or a server cannot work on it."""
+        self._step.undelivered(note)
+        self._advance(now_s)
+
+    def fenced(self, incarnation: Incarnation, counted: tuple[int, ...], now_s: float) -> None:
+        """A member has promised to count nothing more of the fenced attempts."""
+        if member := self.members.alive(incarnation):
+            result = self._step.fenced(incarnation, member.stage, counted, now_s)
+            self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
+        """A member holds its stage's reduced gradient."""
+        if self._reduction is not None and generation == self._reduction.generation:
+            self._reduction.reduced(by, answer)
+            self._judge(now_s)
+        self._advance(now_s)
+
+    def reduce_failed(self, by: Incarnation, generation: int, reason: str, now_s: float) -> None:
+        """A member could not finish the reduction; it may not be its fault."""
+        if self._reduction is None or generation != self._reduction.generation:
+            return
+        if by not in self._reduction.silent:
+            return  # a newcomer that only listens; it will fetch the weights instead
+        self._reduce_failures += 1
+        self._reduction = None
+        self._phase = Phase.FILLING
+        self._step.probe()  # whom it could not average with may be dead, and we not know it yet
+        if self._reduce_failures > REDUCE_RETRIES:
+            self._reduce_failures = 0
+            self._evict(by, f"it could not average: {reason}", now_s)
+        self._advance(now_s)
+
+    def committed(
+        self, incarnation: Incarnation, version: int, digest: bytes, now_s: float
+    ) -> None:
+        """A member has applied a commit; the digest is empty while it still lacks its weights."""
+        self._acks.pop(incarnation, None)
+        member = self.members.alive(incarnation)
+        if member and member.ready and not self._agrees(member.stage, version, digest):
+            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+        self._advance(now_s)
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When to call `on_deadline`, if nothing happens before."""
+        in_flight_s = self._step.next_deadline_s(now_s) if self._phase is Phase.FILLING else None
+        unserved_s = [since_s + UNSERVED_STAGE_S for since_s in self._unserved_since_s.values()]
+        times = [self._step.fence_deadline_s, *self._acks.values(), *unserved_s]
+        times += [self._reduction.deadline_s] if self._reduction is not None else []
+        times += [in_flight_s] if in_flight_s is not None else []
+        soonest = min(times)
+        return soonest if soonest < math.inf and self._phase is not Phase.ENDED else None
+
+    def on_deadline(self, now_s: float) -> None:
+        """Act on whatever is due."""
+        if now_s >= self._step.fence_deadline_s:
+            for incarnation in self._step.silent:
+                self._evict(incarnation, "it did not answer a fence", now_s)
+        if self._reduction is not None and now_s >= self._reduction.deadline_s:
+            for incarnation in self._reduction.silent:
+                self._evict(incarnation, "it did not finish averaging in time", now_s)
+        for incarnation in [one for one, due_s in self._acks.items() if now_s >= due_s]:
+            self._evict(incarnation, "it did not commit in time", now_s)
+        if self._phase is Phase.FILLING:
+            self._step.late(now_s)
+        for stage, since_s in self._unserved_since_s.items():
+            if now_s >= since_s + UNSERVED_STAGE_S:
+                self._finish(
+                    f"stage {stage} has no server left that holds its weights", failed=True
+                )
+        self._advance(now_s)
+
+    def _admit(self, peer: bytes, join: Join) -> None:
+        keep = join.version == self.step and self._may_keep(join.stage, join.digest)
+        member = self.members.admit(peer, join.address, join.stage, self.step)
+        if keep:
+            self._caught_up[member.incarnation] = join.digest
+        message = Assigned(member.stage, member.incarnation.number, self.step, keep)
+        self._actions += [
+            act.Assign(member.incarnation, message),
+            act.MemberJoined(member.incarnation, member.stage, member.address),
+        ]
+
+    def _evict_on_clash(
+        self, incarnation: Incarnation, result: CountResult | None, now_s: float
+    ) -> None:
+        """Two living members must not hold one contribution: the later one is out."""
+        if result is CountResult.CLASH:
+            self._evict(incarnation, "it counted a microbatch that another had counted", now_s)
+
+    def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
+        if self.members.alive(incarnation):
+            self._actions.append(act.Evict(incarnation, reason))
+            self._end_incarnation(incarnation, reason, now_s)
+
+    def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
+        """Void a incarnation: what it counted and what went through it is done again."""
+        member = self.members.end(incarnation)
+        if member is None:
+            return
+        self._caught_up.pop(incarnation, None)
+        self._acks.pop(incarnation, None)
+        voided = self._step.end_incarnation(incarnation, now_s)
+        if self._phase is Phase.REDUCING and member.ready:
+            self._phase, self._reduction = Phase.FILLING, None
+        if self._phase is not Phase.ENDED:  # everybody leaves then
+            self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
+
+    def _may_keep(self, stage: int | None, digest: bytes) -> bool:
+        """Whether one that rejoins holds the current weights of its stage.
+
+        Where the stage is empty and nobody has said what the last commit made of it, the one that
+        comes back is the only one who knows.
+        """
+        if stage is None or stage >= self._config.stages:
+            return False
+        version, known = self._digests.get(stage, (-1, b""))
+        if version == self.step:
+            return known == digest
+        return not self.members.ready(stage)
+
+    def _agrees(self, stage: int, version: int, digest: bytes) -> bool:
+        """Compare with what the stage is known to hold; the first word on a version is believed."""
+        known = self._digests.get(stage)
+        if known is None or known[0] < version:
+            self._digests[stage] = (version, digest)
+            return True
+        return known[0] > version or known[1] == digest
+
+    def _advance(self, now_s: float) -> None:
+        """Do all that can be done now."""
+        if self._phase is Phase.ENDED:
+            return
+        self._settle_fences(now_s)
+        if self._phase in (Phase.GATHERING, Phase.FILLING):
+            self._make_ready(now_s)
+        if self._phase is Phase.GATHERING and not self.members.unserved_stages(
+            self._config.min_replicas
+        ):
+            self._phase = Phase.FILLING
+            self._actions.append(act.RunBegun())
+        if self._phase is Phase.FILLING:
+            self._fill(now_s)
+        self._watch_unserved_stages(now_s)
+        if self._published != self.members.number:
+            self._published = self.members.number
+            views = view_parts(self._published, self.members.records())
+            self._actions += [act.Publish(view) for view in views]
+
+    def _settle_fences(self, now_s: float) -> None:
+        """Close the round that all have answered, and open the next."""
+        if settled := self._step.settle(now_s):
+            self._actions.append(settled)
+        if reason := self._step.hopeless():
+            self._finish(reason, failed=True)
+        incarnations = [m.incarnation for m in self.members.ready()]
+        work = self._step.fence(incarnations, now_s)
+        if work is not None:
+            self._actions += [
+                act.SendFence(incarnation, self.step, work) for incarnation in incarnations
+            ]
+            if not incarnations:
+                self._settle_fences(now_s)
+
+    def _make_ready(self, now_s: float) -> None:
+        if self._step.fencing:
+            return
+        waiting, self._caught_up = self._caught_up, {}
+        for incarnation, digest in waiting.items():
+            member = self.members.alive(incarnation)
+            assert member is not None, "a incarnation that ends is no longer promoted"
+            version = self._digests.get(member.stage, (-1, b""))[0]
+            if version < self.step and self.members.ready(member.stage):
+                self._caught_up[incarnation] = (
+                    digest  # until a member has said what the commit made
+                )
+            elif self._agrees(member.stage, self.step, digest):
+                self.members.make_ready(incarnation)
+                self._actions.append(act.MemberReady(incarnation, member.stage))
+            else:
+                self._evict(incarnation, "its weights differ from those of its stage", now_s)
+
+    def _fill(self, now_s: float) -> None:
+        """Launch what may be launched; when all is counted, close the step."""
+        unserved = self.members.unserved_stages(1)
+        if not self._step.complete:
+            if not unserved:
+                self._actions += self._step.launch(self._window(), now_s)
+        elif self.step >= self._config.steps:
+            self._report_evaluation()
+            self._finish("all steps are done", failed=False)
+        elif not unserved:
+            self._reduce(now_s)
+
+    def _window(self) -> int:
+        """Microbatches in in_flight at most."""
+        doors, servers = len(self.members.ready(0)), len(self.members.ready())
+        default = max(WINDOW_PER_DOOR * doors, WINDOW_PER_SERVER * servers)
+        return self._config.batch.window or default
+
+    def _report_evaluation(self) -> None:
+        if (loss := self._step.held_out_loss) is not None:
+            self._actions.append(act.EvaluationDone(self.step, loss))
+
+    def _reduce(self, now_s: float) -> None:
+        self._phase = Phase.REDUCING
+        self._generation += 1
+        ready = self.members.ready()
+        optimizer = self._config.optimizer
+        self._reduction = Reduction(self._generation, ready, optimizer, now_s + REDUCE_S)
+        for member in [*ready, *self.members.waiting()]:
+            message = Reduce(
+                self._run,
+                self.step,
+                self._generation,
+                member.incarnation.number,
+                self._step.bitmap(member.incarnation),
+                tuple(m.incarnation.peer for m in self.members.ready(member.stage)),
+                tuple(m.incarnation.peer for m in self.members.waiting(member.stage)),
+            )
+            self._actions.append(act.SendReduce(member.incarnation, message))
+
+    def _judge(self, now_s: float) -> None:
+        """Look whether the reduction is decided."""
+        match self._reduction and self._reduction.verdict():
+            case Disagreed(incarnations):
+                for incarnation in incarnations:
+                    self._evict(incarnation, "it averaged to other bytes than its stage", now_s)
+            case NotFinite(stage):
+                reason = f"the gradient of step {self.step} is not finite in stage {stage}"
+                self._finish(f"{reason}: lower the learning rate", failed=True)
+            case Decided() as decided:
+                self._commit(decided, now_s)
+            case _:
+                pass
+
+    def _commit(self, decided: Decided, now_s: float) -> None:
+        """The point of no return: tell all, and begin the next step."""
+        rate = learning_rate(self._config.optimizer, self.step)
+        for member in [*self.members.ready(), *self.members.waiting()]:
+            message = Commit(
+                self._run,
+                self.step,
+                self._generation,
+                member.incarnation.number,
+                decided.scale,
+                rate,
+            )
+            self._actions.append(act.SendCommit(member.incarnation, message))
+            self._acks[member.incarnation] = now_s + COMMIT_S
+        self._report_evaluation()
+        norm, size = decided.gradient_norm, self._config.batch.microbatches
+        self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
+        self._reduction = None
+        self._phase = Phase.FILLING
+        self._step = Step(self.step + 1, self._config, self._runs_s)
+        self._reduce_failures = 0
+        self._caught_up = {}  # who had caught up with the version before says so again
+        parked, self._parked = self._parked, {}
+        for peer, join in parked.items():
+            self._admit(peer, join)
+
+    def _watch_unserved_stages(self, now_s: float) -> None:
+        """Remember since when a stage has had no ready server, once the run has begun."""
+        gathering = self._phase is Phase.GATHERING
+        unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
+        if unserved != self._reported_unserved:
+            self._reported_unserved = unserved
+            self._actions.append(act.StagesUnserved(tuple(unserved)))
+        waiting = [] if gathering else unserved
+        self._unserved_since_s = {
+            stage: self._unserved_since_s.get(stage, now_s) for stage in waiting
+        }
+
+    def _finish(self, reason: str, *, failed: bool) -> None:
+        if self._phase is not Phase.ENDED:
+            self._phase = Phase.ENDED
+            self._actions.append(act.RunFinished(reason, failed))

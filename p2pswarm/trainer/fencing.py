@@ -1,0 +1,76 @@
+"""One round of fencing: which attempts are being given up, and who has not yet promised.
+
+A round may also be a mere probe: nothing is given up, but whoever does not answer is gone. Rounds
+do not overlap. While one is open no newcomer is made ready, because a server that has not
+answered yet could still hand a fenced attempt to somebody who was never asked.
+
+Units:   seconds on the caller's clock.
+Errors:  none.
+"""
+
+import math
+
+from p2pswarm.swarm.messages.step import FencedWork
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.in_flight import JobPhase, MicrobatchJob
+
+FENCE_S = 10.0  # who cannot even say what it has counted is gone: sooner than its link says so
+FENCE_BATCH = 1024  # the message's limit
+
+
+class Fencing:
+    """Attempts that are over, and the certainty that they are."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, MicrobatchJob] = {}
+        self._probe = False
+        self._open: list[MicrobatchJob] | None = None
+        self._silent: dict[Incarnation, None] = {}
+        self.deadline_s = math.inf
+        """When the silent ones count as gone."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a round is under way."""
+        return self._open is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to fence, now or next."""
+        return self._open is None and not self._next and not self._probe
+
+    @property
+    def silent(self) -> list[Incarnation]:
+        """Who has not answered the round."""
+        return list(self._silent)
+
+    def add(self, job: MicrobatchJob) -> None:
+        """Give up the running attempt of a job: it is fenced in the next round."""
+        job.phase = JobPhase.FENCING
+        self._next[job.microbatch] = job
+
+    def probe(self) -> None:
+        """Ask everybody for an answer in the next round, whatever there is to fence."""
+        self._probe = True
+
+    def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
+        """Open a round over `incarnations`; returns what to tell each of them."""
+        self._probe = False
+        self._open = list(self._next.values())[:FENCE_BATCH]
+        for job in self._open:
+            del self._next[job.microbatch]
+        self._silent = dict.fromkeys(incarnations)
+        self.deadline_s = now_s + FENCE_S
+        return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
+
+    def heard(self, incarnation: Incarnation) -> bool:
+        """A incarnation has promised, or has ended; True if it was asked."""
+        return incarnation in self._silent and self._silent.pop(incarnation, True) is None
+
+    def settled(self) -> list[MicrobatchJob]:
+        """The jobs of a round that everybody has answered; it is closed by reading."""
+        if self._silent or self._open is None:
+            return []
+        settled, self._open = self._open, None
+        self.deadline_s = math.inf
+        return [job for job in settled if job.phase is JobPhase.FENCING]

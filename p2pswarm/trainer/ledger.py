@@ -1,0 +1,71 @@
+"""Which living member counts which microbatch, stage by stage: the proof that a step is whole.
+
+A step may be committed when for every stage each microbatch stands in the ledger of exactly one
+incarnation. A incarnation that ends takes its entries along; what it held has to be done again.
+
+Units:   microbatches by their global number; stage indices from 0.
+Errors:  ValueError when we are misused; a result that a peer makes is answered, never raised.
+"""
+
+from enum import Enum
+
+from p2pswarm.swarm.view import Incarnation
+
+
+class CountResult(Enum):
+    """What became of a member's word that it has counted."""
+
+    NEW = "counted for the first time"
+    KNOWN = "the same member had said so"
+    CLASH = "another living member counts it already"
+    STRAY = "not a microbatch of this step"
+
+
+class StepLedger:
+    """The contributions to one step, as the trainer knows them."""
+
+    def __init__(self, first: int, microbatches: int, stages: int) -> None:
+        if microbatches < 0 or stages < 1:
+            raise ValueError(f"no ledger for {microbatches} microbatches of {stages} stages")
+        self._first = first
+        self._holder: list[list[Incarnation | None]] = [
+            [None] * stages for _ in range(microbatches)
+        ]
+        self._left = microbatches * stages
+
+    @property
+    def complete(self) -> bool:
+        """Whether every stage has counted every microbatch."""
+        return self._left == 0
+
+    def count(self, microbatch: int, stage: int, by: Incarnation) -> CountResult:
+        """Enter one contribution."""
+        index = microbatch - self._first
+        if not 0 <= index < len(self._holder):
+            return CountResult.STRAY
+        holder = self._holder[index][stage]
+        if holder is None:
+            self._holder[index][stage] = by
+            self._left -= 1
+            return CountResult.NEW
+        return CountResult.KNOWN if holder == by else CountResult.CLASH
+
+    def missing(self, microbatch: int) -> tuple[int, ...]:
+        """The stages that have not counted it."""
+        holders = self._holder[microbatch - self._first]
+        return tuple(stage for stage, holder in enumerate(holders) if holder is None)
+
+    def void(self, gone: Incarnation) -> tuple[int, ...]:
+        """Strike all that a incarnation had counted; returns those microbatches."""
+        struck = []
+        for index, holders in enumerate(self._holder):
+            if gone in holders:
+                struck.append(self._first + index)
+                self._left += holders.count(gone)
+                self._holder[index] = [None if h == gone else h for h in holders]
+        return tuple(struck)
+
+    def bitmap(self, of: Incarnation) -> bytes:
+        """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""
+        bits = sum(1 << i for i, holders in enumerate(self._holder) if of in holders)
+        return bits.to_bytes((len(self._holder) + 7) // 8, "little")

@@ -1,0 +1,99 @@
+"""The end of a step: who has reduced, whether all agree, and what is decided.
+
+One `Reduction` is one generation of one step's reduction. It is thrown away when a member is lost;
+nothing that it knows is needed again, because until the commit no sum has been touched.
+
+Errors:  none; answers of incarnations that do not belong are ignored.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from p2pswarm.config import OptimizerConfig
+from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.schedule import clip_scale
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """All stages agree: commit with this norm over all of them."""
+
+    gradient_norm: float
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreed:
+    """These members hold other bytes than most of their stage."""
+
+    incarnations: tuple[Incarnation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The reduced gradient of this stage overflowed, the same on every member."""
+
+    stage: int
+
+
+class Reduction:
+    """One try to reduce the step's gradients."""
+
+    def __init__(
+        self,
+        generation: int,
+        members: list[Member],
+        optimizer: OptimizerConfig,
+        deadline_s: float,
+    ) -> None:
+        self.generation = generation
+        self.deadline_s = deadline_s
+        self._stage = {m.incarnation: m.stage for m in members}
+        self._optimizer = optimizer
+        self._answers: dict[Incarnation, Reduced] = {}
+
+    @property
+    def silent(self) -> list[Incarnation]:
+        """The members that have not answered."""
+        return [incarnation for incarnation in self._stage if incarnation not in self._answers]
+
+    def reduced(self, incarnation: Incarnation, answer: Reduced) -> None:
+        """A member holds the reduced gradient of its stage."""
+        if incarnation in self._stage:
+            self._answers[incarnation] = answer
+
+    def verdict(self) -> Decided | Disagreed | NotFinite | None:
+        """What follows, once all have answered; None before."""
+        if self.silent:
+            return None
+        odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
+        if odd:
+            return Disagreed(odd)
+        squares = {stage: self._squared_norm(stage) for stage in self._stages()}
+        for stage, square in squares.items():
+            if square is None:
+                return NotFinite(stage)
+        norm = math.sqrt(math.fsum(s for s in squares.values() if s is not None))
+        return Decided(norm, clip_scale(self._optimizer, norm))
+
+    def _stages(self) -> list[int]:
+        return sorted(set(self._stage.values()))
+
+    def _incarnations(self, stage: int) -> list[Incarnation]:
+        return [incarnation for incarnation, where in self._stage.items() if where == stage]
+
+    def _odd(self, stage: int) -> list[Incarnation]:
+        incarnations = self._incarnations(stage)
+        digests = Counter(self._answers[incarnation].digest for incarnation in incarnations)
+        usual = digests.most_common(1)[0][0]  # of a tie, the first in the group's order
+        return [
+            incarnation
+            for incarnation in incarnations
+            if self._answers[incarnation].digest != usual
+        ]
+
+    def _squared_norm(self, stage: int) -> float | None:
+        return self._answers[self._incarnations(stage)[0]].squared_norm

@@ -1,0 +1,206 @@
+"""One step's microbatches: who counts what, what is under way, what is being given up.
+
+Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
+Errors:  none; notes of another step or of attempts that are over change nothing.
+"""
+
+import math
+from collections import deque
+
+from p2pswarm.config import RunConfig
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.step import FencedWork
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.fencing import Fencing
+from p2pswarm.trainer.in_flight import (
+    EVALUATION_BASE,
+    REFUSALS_MAX,
+    InFlight,
+    JobPhase,
+    MicrobatchJob,
+)
+from p2pswarm.trainer.ledger import CountResult, StepLedger
+
+
+class Step:
+    """A step from its first launch until every stage has counted all of it.
+
+    Past the last step there is one more without microbatches: only the evaluation is left.
+    """
+
+    def __init__(self, number: int, config: RunConfig, runs_s: deque[float]) -> None:
+        self.number = number
+        batch = config.batch
+        last = number >= config.steps
+        size = 0 if last else batch.microbatches
+        first = number * batch.microbatches
+        self._ledger = StepLedger(first, size, config.stages)
+        every = batch.evaluate_every
+        evaluate = every > 0 and (last or number % every == 0)
+        held_out = range(batch.evaluate_microbatches if evaluate else 0)
+        jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
+        jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
+        self._in_flight = InFlight(jobs, runs_s)
+        self._fencing = Fencing()
+        self._losses: dict[int, float] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Every stage has counted every microbatch, and nothing is under way."""
+        return self._in_flight.finished and self._fencing.idle and self._ledger.complete
+
+    @property
+    def fencing(self) -> bool:
+        """Whether a round of fencing is open."""
+        return self._fencing.open
+
+    @property
+    def silent(self) -> list[Incarnation]:
+        """Who has not answered the open round."""
+        return self._fencing.silent
+
+    @property
+    def fence_deadline_s(self) -> float:
+        """When the silent ones count as gone."""
+        return self._fencing.deadline_s
+
+    @property
+    def loss(self) -> float:
+        """Mean over the step's microbatches, nats per token."""
+        losses = [loss for m, loss in self._losses.items() if m < EVALUATION_BASE]
+        return math.fsum(losses) / len(losses)
+
+    @property
+    def held_out_loss(self) -> float | None:
+        """Mean over the held-out batches, nats per token; None if there were none."""
+        losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
+        return math.fsum(losses) / len(losses) if losses else None
+
+    def bitmap(self, of: Incarnation) -> bytes:
+        """The ledger of one incarnation."""
+        return self._ledger.bitmap(of)
+
+    def handed(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
+        """An attempt went to the incarnation `to`; given up if that is over already."""
+        job = self._running(note.step, note.microbatch, note.attempt)
+        if job is None:
+            return
+        if alive:
+            job.path.append(to)
+        else:
+            self._give_up(job, "the server it was handed to is gone")
+
+    def counted(
+        self, incarnation: Incarnation, stage: int, note: Counted, now_s: float
+    ) -> CountResult | None:
+        """A incarnation has a microbatch in its sum, or has passed its gradient on (None)."""
+        if note.step != self.number:
+            return None
+        if note.loss is not None:
+            self._losses[note.microbatch] = note.loss
+        return self._enter(note.microbatch, stage, incarnation, now_s) if note.counted else None
+
+    def evaluated(self, note: Evaluated, now_s: float) -> None:
+        """The last stage has the loss of a held-out batch."""
+        job = self._in_flight.job(note.microbatch)
+        known = job is not None and job.work is Work.EVALUATE and note.step == self.number
+        if job is not None and known and job.phase is not JobPhase.DONE:
+            self._losses[note.microbatch] = note.loss
+            self._in_flight.finish(job, now_s)
+
+    def undelivered(self, note: Undelivered) -> None:
+        """An attempt got stuck."""
+        if job := self._running(note.step, note.microbatch, note.attempt):
+            job.refusals += 1
+            self._give_up(job, note.reason)
+
+    def late(self, now_s: float) -> None:
+        """Give up what has been under way for too long."""
+        for job in self._in_flight.late(now_s):
+            self._give_up(job, "it was under way for too long")
+
+    def fenced(
+        self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
+    ) -> CountResult | None:
+        """A incarnation has promised; returns CLASH if what it has counted stands elsewhere too."""
+        if not self._fencing.heard(incarnation):
+            return None
+        results = [self._enter(microbatch, stage, incarnation, now_s) for microbatch in counted]
+        return CountResult.CLASH if CountResult.CLASH in results else None
+
+    def end_incarnation(self, incarnation: Incarnation, now_s: float) -> int:
+        """Void an incarnation: what it counted and what went through it is done again."""
+        self._fencing.heard(incarnation)
+        for job in self._in_flight.touched_by(incarnation):
+            self._give_up(job, f"{incarnation} is gone")
+        voided = self._ledger.void(incarnation)
+        for microbatch in voided:
+            held = self._in_flight.job(microbatch)
+            assert held is not None, "a ledger and a in_flight are of one step"
+            if held.phase is JobPhase.RUNNING:
+                self._give_up(held, f"{incarnation} is gone")
+            elif held.phase is JobPhase.DONE:  # every stage had counted: nothing to fence
+                self._in_flight.again(held, now_s)
+        return len(voided)
+
+    def settle(self, now_s: float) -> act.Replayed | None:
+        """Close a round that all have answered: its jobs may be launched again."""
+        settled = self._fencing.settled()
+        for job in settled:
+            if job.work is not Work.EVALUATE and not self._ledger.missing(job.microbatch):
+                self._in_flight.finish(job, now_s)
+            else:
+                self._in_flight.again(job, now_s)
+        numbers = tuple(job.microbatch for job in settled)
+        return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
+
+    def hopeless(self) -> str | None:
+        """Why the run cannot go on, if a microbatch has been refused too often."""
+        job = self._in_flight.most_refused()
+        if job is None or job.refusals < REFUSALS_MAX:
+            return None
+        where = f"microbatch {job.microbatch} of step {self.number}"
+        return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
+
+    def probe(self) -> None:
+        """Find out who still answers before anything else is decided."""
+        self._fencing.probe()
+
+    def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...] | None:
+        """Open the next round, if one is due and none is open; what to tell `incarnations`."""
+        if self._fencing.open or self._fencing.idle:
+            return None
+        return self._fencing.begin(incarnations, now_s)
+
+    def launch(self, window: int, now_s: float) -> list[act.Launch]:
+        """Start what the window allows."""
+        launches = []
+        while (job := self._in_flight.launch(window, now_s)) is not None:
+            counting = self._ledger.missing(job.microbatch) if job.work is Work.FORWARD else ()
+            launches.append(
+                act.Launch(self.number, job.microbatch, job.attempt, job.work, counting)
+            )
+        return launches
+
+    def next_deadline_s(self, now_s: float) -> float | None:
+        """When a job is late or may go again."""
+        return self._in_flight.next_deadline_s(now_s)
+
+    def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
+        return self._in_flight.running(microbatch, attempt) if step == self.number else None
+
+    def _enter(
+        self, microbatch: int, stage: int, incarnation: Incarnation, now_s: float
+    ) -> CountResult:
+        """Enter a contribution, and finish the job if it was the last one missing."""
+        result = self._ledger.count(microbatch, stage, incarnation)
+        job = self._in_flight.job(microbatch)
+        if result is CountResult.NEW and job and not self._ledger.missing(microbatch):
+            self._in_flight.finish(job, now_s)
+        return result
+
+    def _give_up(self, job: MicrobatchJob, reason: str) -> None:
+        job.reason = reason
+        self._fencing.add(job)

@@ -1,0 +1,153 @@
+"""One bulk connection: chunks of tensors, each a record of header and one of payload.
+
+    chunk = record(transfer u64 | start u64 | length u32) | record(payload)
+
+The payload is decrypted from a scratch buffer straight into the memory that was
+granted, and encrypted from the tensor straight into another: no byte is copied
+but by the cipher and the kernel. Both scratch buffers stay in the processor's
+cache, which is why a chunk is no larger than it is.
+
+Units:   bytes, `now_s` seconds.
+Errors:  BadRecord, BadChunk for the peer's bytes: the connection is over then.
+Source:  docs/wire.md; bench/LOG.md for the chunk's size.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer, ciphertext_bytes
+from p2pswarm.crypto.suite import TAG_BYTES, Suite
+from p2pswarm.errors import BadChunk, SwarmError
+from p2pswarm.transport.bulk.chunk_sizer import ChunkSizer
+from p2pswarm.transport.bulk.receive_buffers import CHUNK_BYTES_MAX, ReceiveBuffers
+from p2pswarm.transport.bulk.send_queue import Chunk, SendQueue
+
+_HEADER = struct.Struct(">QQI")
+HEADER_BYTES = _HEADER.size + OVERHEAD_BYTES
+HEAD_BYTES = HEADER_BYTES + PREFIX_BYTES  # the payload's prefix comes along with the header
+SCRATCH_BYTES_MAX = HEADER_BYTES + CHUNK_BYTES_MAX + OVERHEAD_BYTES
+_NOTHING = memoryview(b"")
+LABEL = b"bulk"  # each direction of each connection has a key of its own
+
+
+@dataclass(frozen=True, slots=True)
+class BulkKeys:
+    """What the record layer of one bulk connection needs."""
+
+    send_key: bytes
+    receive_key: bytes
+    suite: Suite
+
+
+@dataclass(frozen=True, slots=True)
+class _IncomingChunk:
+    """The chunk whose payload is awaited."""
+
+    transfer: int
+    length: int
+    target: memoryview | None
+    """None: the room was given back."""
+    prefix: bytes
+
+
+class BulkChannel:
+    """The rules of one bulk pipe, as net/base.py's BulkMachine.
+
+    Receiving and sending share nothing but the buffers and the send_queue of the link,
+    which lock themselves: each may run in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        keys: BulkKeys,
+        buffers: ReceiveBuffers,
+        send_queue: SendQueue,
+        lost: Callable[[SwarmError], None],
+        released: Callable[[], None],
+    ) -> None:
+        """`lost` and `released`: to be called when the pipe ends, and when it is closed."""
+        self._buffers = buffers
+        self._send_queue = send_queue
+        self._opener = Opener(keys.receive_key, keys.suite, LABEL)
+        self._sealer = Sealer(keys.send_key, keys.suite, LABEL)
+        self._scratch_in = self._scratch_out = _NOTHING  # they grow to what the road needs
+        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._incoming: _IncomingChunk | None = None
+        self._outgoing: Chunk | None = None
+        self._sizer = ChunkSizer(CHUNK_BYTES_MAX)
+        self._begun_s = 0.0
+        self._unpaced_bytes = 0
+        self._released = released
+        self.lost = lost
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    def room(self) -> memoryview:
+        """Where the next bytes go."""
+        incoming = self._incoming
+        return self._head if incoming is None else self._scratch_in[: incoming.length + TAG_BYTES]
+
+    def filled(self) -> Callable[[], None] | None:
+        """The room is full: open what is in it."""
+        incoming = self._incoming
+        if incoming is None:
+            self._open_head()
+            return None
+        self._incoming = None
+        ciphertext = self._scratch_in[: incoming.length + TAG_BYTES]
+        if incoming.target is None:
+            self._opener.open(ciphertext, incoming.prefix)  # counted, and thrown away
+            return None
+        self._opener.open_into(ciphertext, incoming.prefix, incoming.target)
+        self.received_bytes += incoming.length
+        return self._buffers.landed(incoming.transfer, incoming.length)
+
+    def next_out(self, now_s: float) -> memoryview | None:
+        """The next chunk, sealed."""
+        if self._unpaced_bytes:  # this call follows `sent` at once: no idle time is counted
+            self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
+            self._unpaced_bytes = 0
+        chunk = self._send_queue.take(self._sizer.chunk_bytes)
+        if chunk is None:
+            return None
+        self._outgoing, self._begun_s = chunk, now_s
+        length = len(chunk.data)
+        out = self._scratch_out = _grown(self._scratch_out, HEADER_BYTES + length + OVERHEAD_BYTES)
+        header = _HEADER.pack(chunk.transfer_out.transfer, chunk.start, length)
+        self._sealer.seal_into(header, out, now_s)
+        self._sealer.seal_into(chunk.data, out[HEADER_BYTES:], now_s)
+        return out[: HEADER_BYTES + length + OVERHEAD_BYTES]
+
+    def sent(self) -> Callable[[], None] | None:
+        """The chunk is with the kernel."""
+        chunk, self._outgoing = self._outgoing, None
+        assert chunk is not None
+        self._unpaced_bytes = len(chunk.data)
+        self.sent_bytes += len(chunk.data)
+        return self._send_queue.sent(chunk)
+
+    def released(self) -> None:
+        """Nobody uses the buffers any more: do not wait for the garbage collector."""
+        self._scratch_in = self._scratch_out = _NOTHING
+        self._released()
+
+    def _open_head(self) -> None:
+        head = self._head
+        if ciphertext_bytes(head[:PREFIX_BYTES]) != _HEADER.size + TAG_BYTES:
+            raise BadChunk("a chunk without its header")
+        header = self._opener.open(head[PREFIX_BYTES:HEADER_BYTES], head[:PREFIX_BYTES])
+        transfer, start, length = _HEADER.unpack(header)
+        prefix = bytes(head[HEADER_BYTES:])
+        if ciphertext_bytes(prefix) != length + TAG_BYTES:
+            raise BadChunk(f"a chunk of {length} bytes in a record of another length")
+        target = self._buffers.claim(transfer, start, length)
+        self._scratch_in = _grown(self._scratch_in, length + TAG_BYTES)
+        self._incoming = _IncomingChunk(transfer, length, target, prefix)
+
+
+def _grown(scratch: memoryview, need: int) -> memoryview:
+    """A buffer of at least `need` bytes: this one, or a new one that will do for longer."""
+    if len(scratch) >= need:
+        return scratch
+    return memoryview(bytearray(min(2 * need, SCRATCH_BYTES_MAX)))

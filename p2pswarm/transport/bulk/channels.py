@@ -1,0 +1,167 @@
+"""Lanes: the bulk connections of one link, and who waits for what they carry.
+
+Transfers share all channels; each channel takes its next chunk from the one send_queue and
+fills the one set of buffers. Lanes run by themselves, in threads where they are
+sockets, and report only whole transfers.
+
+Units:   bytes.
+Errors:  LinkLost for whoever waits when the link ends.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from p2pswarm.errors import LinkLost, SwarmError
+from p2pswarm.net.base import BulkPipe, Connection
+from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys
+from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
+from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.config import TransportConfig
+
+
+class BulkArrival:
+    """Bytes that were granted room and are on their way: rpc/base.py's Arrival."""
+
+    def __init__(
+        self, buffers: ReceiveBuffers, waiting: dict[int, "BulkArrival"], room: memoryview
+    ) -> None:
+        self._buffers = buffers
+        self._waiting = waiting
+        self._settled = asyncio.Event()
+        self._failure = ""
+        self.transfer = buffers.add(room, self._land)
+        """The number to tell the sender."""
+        waiting[self.transfer] = self
+        if not room:
+            self.cancel()
+            self._settled.set()
+
+    async def wait(self) -> None:
+        """Return when every byte is in place; raises LinkLost if they cannot come."""
+        await self._settled.wait()
+        if self._failure:
+            raise LinkLost(self._failure)
+
+    def cancel(self) -> None:
+        """Give the room back: late chunks are thrown away.
+
+        Let go of the memory rather than use it again: a chunk that is being decrypted
+        at this very moment still lands there.
+        """
+        self._buffers.cancel(self.transfer)
+        self._waiting.pop(self.transfer, None)
+
+    def fail(self, reason: str) -> None:
+        """The link ended before all was here."""
+        self.cancel()
+        self._failure = reason
+        self._settled.set()
+
+    def _land(self) -> None:
+        if self._waiting.pop(self.transfer, None) is not None:
+            self._settled.set()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCallbacks:
+    """Whom a channel tells of its end, in the event loop."""
+
+    lost: Callable[[SwarmError], None]
+    """It is of no more use."""
+    released: Callable[[], None]
+    """Its socket is closed."""
+
+
+class BulkChannels:
+    """All bulk of one link."""
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        new_lock: Callable[[], AbstractContextManager[object]],
+        ends: ChannelCallbacks,
+    ) -> None:
+        self._config = config
+        self._ends = ends
+        self._buffers = ReceiveBuffers(new_lock())
+        self._send_queue = SendQueue(new_lock(), config.chunk_bytes)
+        self._arrivals: dict[int, BulkArrival] = {}
+        self._sends: dict[asyncio.Future[None], None] = {}
+        self._channels: list[tuple[BulkChannel, BulkPipe]] = []
+        self._numbers: set[int] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._arrivals or self._sends)
+
+    @property
+    def count(self) -> int:
+        """How many channels have joined."""
+        return len(self._channels)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Payload sent so far."""
+        return sum(machine.sent_bytes for machine, _ in self._channels)
+
+    @property
+    def received_bytes(self) -> int:
+        """Payload received so far."""
+        return sum(machine.received_bytes for machine, _ in self._channels)
+
+    def expect(self, room: memoryview) -> BulkArrival:
+        """Set `room` aside for one transfer."""
+        if room.readonly:
+            raise ValueError("room for a transfer must be writable")
+        return BulkArrival(self._buffers, self._arrivals, room.cast("B"))
+
+    async def send(self, transfer: int, data: memoryview, priority: int) -> None:
+        """Send all of `data`, over channels that are there or come; returns once it is sent."""
+        flat = data.cast("B")
+        if not flat:
+            return
+        done = asyncio.get_running_loop().create_future()
+        self._sends[done] = None
+        share = len(self._channels) or self._config.bulk_connections
+        transfer_out = self._send_queue.add(transfer, flat, priority, share, lambda: _settle(done))
+        for _, pipe in self._channels:
+            pipe.wake()
+        try:
+            await done
+        finally:
+            self._sends.pop(done, None)
+            self._send_queue.cancel(transfer_out)
+
+    def claim_number(self, number: int) -> bool:
+        """Whether a channel of this number may join: each may once."""
+        if number in self._numbers or len(self._channels) >= self._config.bulk_connections_max:
+            return False
+        self._numbers.add(number)
+        return True
+
+    def add(self, stream: Connection, keys: BulkKeys) -> None:
+        """A channel has joined."""
+        lost, released = self._ends.lost, self._ends.released
+        machine = BulkChannel(keys, self._buffers, self._send_queue, lost, released)
+        pipe = stream.become_bulk(machine)
+        self._channels.append((machine, pipe))
+        if self._sends:
+            pipe.wake()
+
+    def fail(self, reason: str) -> None:
+        """The link is over: close every channel, tell everybody who waits."""
+        for _, pipe in self._channels:
+            pipe.close()
+        for arrival in list(self._arrivals.values()):
+            arrival.fail(reason)
+        for done in self._sends:
+            if not done.done():
+                done.set_exception(LinkLost(reason))
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

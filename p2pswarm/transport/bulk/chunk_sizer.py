@@ -1,0 +1,39 @@
+"""How large a chunk of a channel may be, from how fast the channel drains.
+
+On a fast road large chunks cost less; on a slow one an urgent tensor would wait
+for a large chunk of what is not urgent. So a chunk is what leaves in `CHUNK_S`.
+
+Units:   bytes, seconds spent sending.
+Source:  NETWORK.md 4.7.
+"""
+
+CHUNK_S = 0.02  # a fifth of a round trip across an ocean
+CHUNK_BYTES_LEAST = 64 * 1024  # below it records get dear: 2.3 GB/s of AEAD in 16 KiB pieces
+MEMORY_S = 1.0  # of sending; the kernel's buffer swallows the first megabytes at once
+
+
+class ChunkSizer:
+    """The rate of one channel, told after each chunk."""
+
+    __slots__ = ("_bytes", "_most", "_s")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0.0
+        self._s = 0.0
+
+    def note(self, length: int, took_s: float) -> None:
+        """A chunk of `length` bytes was sent in `took_s`."""
+        self._bytes += length
+        self._s += took_s
+        if self._s > MEMORY_S:
+            self._bytes /= 2
+            self._s /= 2
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The largest chunk that should be sent now."""
+        if self._bytes * CHUNK_S >= self._s * self._most:  # nothing known is as good as fast
+            return self._most
+        whole = int(self._bytes / self._s * CHUNK_S)
+        return max(whole - whole % CHUNK_BYTES_LEAST, CHUNK_BYTES_LEAST)

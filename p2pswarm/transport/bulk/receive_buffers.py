@@ -1,0 +1,110 @@
+"""Memory that was granted to a peer's transfers, and how much of it is filled.
+
+A transfer's chunks come in any order on any connection, each byte once. What is
+late for a room that was given back is thrown away; what was never granted, or
+lies outside or upon another chunk, is the peer's fault.
+
+Units:   bytes.
+Errors:  BadChunk; Busy if too many buffers are out.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from p2pswarm.errors import BadChunk, Busy
+
+CHUNK_BYTES_MAX = 1024 * 1024  # payload of one bulk record: larger is not faster
+CHUNK_BYTES_MIN = 16 * 1024  # of all but a transfer's last: bounds how finely a peer can cut
+BUFFERS_MAX = 4096  # granted at once on one link: tensors of many microbatches under way
+
+
+class Coverage:
+    """Which parts of a transfer have been claimed: disjoint, not adjacent, in order."""
+
+    __slots__ = ("_ends", "_size", "_starts")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def claim(self, start: int, length: int) -> None:
+        """Take [start, start + length); raises BadChunk if it is not free to take."""
+        end = start + length
+        if end > self._size or not 0 < length <= CHUNK_BYTES_MAX:
+            raise BadChunk(f"bytes {start}..{end} of a transfer of {self._size}")
+        if length < CHUNK_BYTES_MIN and end != self._size:
+            raise BadChunk(f"a chunk of {length} bytes before the end")
+        at = bisect_left(self._starts, start)
+        if (at and self._ends[at - 1] > start) or (
+            at < len(self._starts) and self._starts[at] < end
+        ):
+            raise BadChunk(f"bytes {start}..{end} came twice")
+        after = at < len(self._starts) and self._starts[at] == end
+        if at and self._ends[at - 1] == start:
+            self._ends[at - 1] = self._ends.pop(at) if after else end
+            if after:
+                del self._starts[at]
+        elif after:
+            self._starts[at] = start
+        else:
+            self._starts.insert(at, start)
+            self._ends.insert(at, end)
+
+
+class _ReceiveBuffer:
+    __slots__ = ("claimed", "filled", "left_bytes", "memory")
+
+    def __init__(self, memory: memoryview, filled: Callable[[], None]) -> None:
+        self.memory = memory
+        self.filled = filled
+        self.left_bytes = len(memory)
+        self.claimed = Coverage(len(memory))
+
+
+class ReceiveBuffers:
+    """The buffers of one link. `lock` makes it safe for several bulk connections."""
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        self._lock = lock
+        self._buffers: dict[int, _ReceiveBuffer] = {}
+        self._next = 1  # 0 says "inline" in a grant
+
+    def add(self, memory: memoryview, filled: Callable[[], None]) -> int:
+        """Grant `memory`, a flat writable view of bytes; returns the transfer's number."""
+        with self._lock:
+            if len(self._buffers) >= BUFFERS_MAX:
+                raise Busy(f"{BUFFERS_MAX} transfers are under way on this link")
+            transfer = self._next
+            self._next += 1
+            self._buffers[transfer] = _ReceiveBuffer(memory, filled)
+            return transfer
+
+    def cancel(self, transfer: int) -> None:
+        """Give the room back, if it is still out."""
+        with self._lock:
+            self._buffers.pop(transfer, None)
+
+    def claim(self, transfer: int, start: int, length: int) -> memoryview | None:
+        """Where the chunk goes, or None if its room has been given back."""
+        with self._lock:
+            room = self._buffers.get(transfer)
+            if room is not None:
+                room.claimed.claim(start, length)
+                return room.memory[start : start + length]
+            if not 0 < transfer < self._next or length > CHUNK_BYTES_MAX:
+                raise BadChunk(f"transfer {transfer} was not granted")
+            return None
+
+    def landed(self, transfer: int, length: int) -> Callable[[], None] | None:
+        """A claimed chunk is in place. Returns what to call if the room is full now."""
+        with self._lock:
+            room = self._buffers.get(transfer)
+            if room is None:
+                return None
+            room.left_bytes -= length
+            if room.left_bytes:
+                return None
+            del self._buffers[transfer]
+            return room.filled

@@ -1,1 +1,0 @@
-"""The bulk connections of one link."""

@@ -1,1 +1,0 @@
-"""A link to one peer: streams for messages, rooms for tensors."""

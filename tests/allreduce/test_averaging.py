@@ -1,0 +1,239 @@
+"""Averaging among simulated peers: the same bytes everywhere, or a reason."""
+
+import asyncio
+import math
+
+import pytest
+import torch
+
+from p2pswarm.allreduce import averaging
+from p2pswarm.allreduce.averaging import Averaging
+from p2pswarm.allreduce.plan import PIECE
+from p2pswarm.compute.torch_weights import TorchSums
+from p2pswarm.errors import NotServing, Refused
+from p2pswarm.ids import PeerId
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.rpc import SimWorld
+from p2pswarm.swarm.messages.averaging import Shard
+from p2pswarm.swarm.messages.step import Reduce
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.codecs.registry import encode
+from p2pswarm.tensors.transfer import TensorTransfer
+
+RUN = b"r" * 16
+LENGTH = 5_000
+
+
+async def compute_here(work):
+    return work()
+
+
+def peer(number):
+    return PeerId(number.to_bytes(32))
+
+
+class Circle:
+    """Members with a sum each, and newcomers that only watch."""
+
+    def __init__(self, tasks, members, observers=0, codec="raw", budget=None, length=LENGTH):
+        self.world = SimWorld(1)
+        self.peers = [peer(n + 1) for n in range(members + observers)]
+        self.group = tuple(p.raw for p in self.peers[:members])
+        self.observers = tuple(p.raw for p in self.peers[members:])
+        self.rpcs = [self.world.rpc(p) for p in self.peers]
+        contacts = {r.contact.peer.raw: r.contact for r in self.rpcs}
+        self.codec = codec
+        generator = torch.Generator().manual_seed(3)
+        self.values = [torch.randn(length, generator=generator) for _ in self.peers]
+        self.averagings = [
+            Averaging(rpc, TensorTransfer(budget or Budget()), compute_here, contacts.get, tasks)
+            for rpc in self.rpcs
+        ]
+        for rpc, each in zip(self.rpcs, self.averagings, strict=True):
+            rpc.serve_stream(Shard, each.shard)
+
+    def order(self, generation=1, step=0, without=()):
+        group = tuple(p for n, p in enumerate(self.group) if n not in without)
+        return Reduce(RUN, step, generation, 1, b"", group, self.observers)
+
+    async def average(self, order, who=None):
+        sums = [TorchSums(v, self.codec) for v in self.values]
+        who = range(len(self.peers)) if who is None else who
+        async with asyncio.TaskGroup() as tasks:
+            going = [tasks.create_task(self.averagings[n].average(order, sums[n])) for n in who]
+        return [sums[n].reduced_N for n in who], [task.result() for task in going]
+
+
+def averaged(members, observers=0, codec="raw", length=LENGTH):
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, members, observers, codec, length=length)
+            return circle.values, *await circle.average(circle.order())
+
+    return run(main(), seed=1)
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 7])
+@pytest.mark.parametrize("observers", [0, 2])
+def test_everybody_holds_the_sum_in_the_groups_order(members, observers):
+    values, reduced, outcomes = averaged(members, observers)
+
+    total = values[0].clone()
+    for value in values[1:members]:
+        total += value
+    assert all(torch.equal(r, total) for r in reduced)
+    assert len({o.digest for o in outcomes}) == 1
+    assert outcomes[0].squared_norm == pytest.approx(total.double().square().sum().item())
+
+
+@pytest.mark.parametrize("codec", ["fp16", "bf16", "int8", "planes-zstd"])
+def test_everybody_holds_the_same_bytes_whatever_the_codec(codec):
+    values, reduced, outcomes = averaged(3, 1, codec)
+
+    assert len({o.digest for o in outcomes}) == 1
+    assert all(torch.equal(r, reduced[0]) for r in reduced)
+    assert torch.allclose(reduced[0], sum(values[:3]), atol=0.1)
+
+
+def test_a_large_sum_goes_in_pieces():
+    values, reduced, outcomes = averaged(2, 1, length=2 * PIECE + 7)
+
+    assert len({o.digest for o in outcomes}) == 1
+    assert torch.equal(reduced[2], values[0] + values[1])
+
+
+def test_the_sums_are_only_read():
+    before = torch.randn(LENGTH, generator=torch.Generator().manual_seed(3))
+    values, _, _ = averaged(2)
+
+    assert torch.equal(values[0], before)
+
+
+def test_a_sum_that_is_not_finite_has_no_norm():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            circle.values[1][7] = math.inf
+            _, outcomes = await circle.average(circle.order())
+            return outcomes
+
+    assert [o.squared_norm for o in run(main(), seed=1)] == [None, None]
+
+
+def test_pieces_that_are_here_before_the_order_wait_for_it():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 3, 1)
+            order = circle.order()
+            sums = [TorchSums(v, "raw") for v in circle.values]
+            going = []
+            for number, averaging in enumerate(circle.averagings):
+                going.append(tasks.create_task(averaging.average(order, sums[number])))
+                await asyncio.sleep(2.0)
+            return [(await task).digest for task in going]
+
+    assert len(set(run(main(), seed=1))) == 1
+
+
+def test_pieces_whose_order_never_comes_are_refused():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            sums = TorchSums(circle.values[0], "raw")
+            with pytest.raises(Refused, match=f"averaging with {circle.peers[1].short}.*no order"):
+                await circle.averagings[0].average(circle.order(), sums)
+
+    run(main(), seed=1)
+
+
+def test_a_lost_member_is_named_and_the_next_generation_does_without_it():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 3)
+            sums = [TorchSums(v, "raw") for v in circle.values]
+            order = circle.order()
+            going = [
+                asyncio.ensure_future(circle.averagings[n].average(order, sums[n])) for n in (0, 1)
+            ]
+            await asyncio.sleep(0.5)
+            circle.world.kill(circle.peers[2], silent=False)
+            for task in going:
+                with pytest.raises(Refused, match=circle.peers[2].short):
+                    await task
+            reduced, outcomes = await circle.average(circle.order(2, without=(2,)), who=(0, 1))
+            return circle.values, reduced, outcomes
+
+    values, reduced, outcomes = run(main(), seed=1)
+    assert torch.equal(reduced[0], values[0] + values[1])
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_newer_order_ends_the_older():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            sums = TorchSums(circle.values[0], "raw")
+            older = asyncio.ensure_future(circle.averagings[0].average(circle.order(1), sums))
+            await asyncio.sleep(0.01)
+            _, outcomes = await circle.average(circle.order(2))
+            with pytest.raises(NotServing, match="newer"):
+                await older
+            with pytest.raises(NotServing, match="comes after"):
+                await circle.averagings[0].average(circle.order(2), sums)
+            return outcomes
+
+    outcomes = run(main(), seed=1)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_piece_of_an_averaging_that_is_over_is_refused():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            await circle.average(circle.order())
+            encoded_tensor = encode(torch.zeros(2560), "raw")
+            late = Shard(RUN, 0, 1, True, 1, encoded_tensor.meta)
+            to = circle.rpcs[0].contact
+            async with circle.rpcs[1].open_stream(to, late, 10.0) as stream:
+                with pytest.raises(NotServing, match="over"):
+                    await stream.receive()
+
+    run(main(), seed=1)
+
+
+def test_a_peer_without_memory_is_tried_again():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 4, budget=Budget(6_000, 6_000))
+            _, outcomes = await circle.average(circle.order())
+            return outcomes
+
+    assert len({o.digest for o in run(main(), seed=1)}) == 1
+
+
+def test_a_member_that_no_view_names_is_refused_in_the_end(monkeypatch):
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            circle.averagings[0]._find = lambda raw: None
+            with pytest.raises(Refused, match="no view names it"):
+                await circle.averagings[0].average(
+                    circle.order(), TorchSums(circle.values[0], "raw")
+                )
+
+    run(main(), seed=1)
+
+
+def test_what_waits_for_its_order_is_bounded(monkeypatch):
+    monkeypatch.setattr(averaging, "EARLY_MAX", 0)
+    monkeypatch.setattr(averaging, "PIECE_S", 3.0)
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            with pytest.raises(Refused, match=r"no room|no answer"):
+                await circle.averagings[0].average(
+                    circle.order(), TorchSums(circle.values[0], "raw")
+                )
+
+    run(main(), seed=1)

@@ -1,0 +1,209 @@
+"""Forward and backward of one stage: graphs kept or made again, sums touched or not."""
+
+import math
+
+import pytest
+import torch
+
+from p2pswarm.compute.base import BackwardSpec
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.compute.torch_stage import TorchStage
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.errors import BadMessage, NotServing, Refused
+from p2pswarm.models.partition import stage_blocks
+
+CPU = torch.device("cpu")
+ALL = BackwardSpec(counting=True, returning=True)
+PLENTY = 1 << 30
+
+
+def config(stages=3, dtype="float32"):
+    model = ModelConfig(d_model=16, layers=2, heads=2, sequence_length=12, dtype=dtype)
+    return RunConfig(stages=stages, model=model, batch=BatchConfig(microbatches=2, rows=3))
+
+
+def stage_of(run, number, keep_bytes=PLENTY):
+    flat = FlatParameters(run, stage_blocks(run, number), CPU)
+    flat.draw()
+    return TorchStage(run, number, flat, keep_bytes), flat
+
+
+def tokens(seed=1, rows=3):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (rows, 13), dtype=torch.uint8, generator=generator)
+
+
+def activation(seed=2):
+    return torch.randn(3, 12, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def test_stages_in_a_row_sum_what_the_plain_loop_sums():
+    run = config(dtype="float64")
+    plain = ReferenceTrainer(run)
+    stages, flats = zip(*(stage_of(run, s) for s in range(3)), strict=True)
+    for number in range(2):
+        loss = plain.add(tokens(number))
+        key = (number, 0)
+        x = stages[0].forward(key, tokens(number), None)
+        y = stages[1].forward(key, tokens(number), x)
+        finish = stages[2].finish(tokens(number), y, ALL)
+        gradient = stages[1].backward(key, finish.gradient_BTD, ALL)
+        rest = stages[0].backward(key, gradient, BackwardSpec(counting=True, returning=False))
+
+        assert rest is None
+        assert finish.loss == pytest.approx(loss, rel=1e-12)
+    sums = [total for flat in flats for total in flat.sums]
+    for ours, theirs in zip(sums, plain.flat.sums, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+
+
+def passes(keep_bytes, count=4):
+    run = config()
+    stage, flat = stage_of(run, 1, keep_bytes)
+    keys = [(number, 0) for number in range(count)]
+    for number, key in enumerate(keys):
+        stage.forward(key, tokens(number), activation(number))
+    kept_bytes = stage._kept_bytes
+    gradients = [stage.backward(k, activation(9 + n), ALL) for n, k in enumerate(keys)]
+    return stage, flat, gradients, kept_bytes
+
+
+def test_a_graph_made_again_gives_the_same_bits_as_one_kept():
+    kept, kept_flat, kept_gradients, _ = passes(PLENTY)
+    again, again_flat, again_gradients, _ = passes(0)
+
+    assert (kept.recomputed, again.recomputed) == (0, 4)
+    assert torch.equal(kept_flat.sum_N, again_flat.sum_N)
+    assert all(map(torch.equal, kept_gradients, again_gradients))
+
+
+def test_graphs_are_kept_within_the_budget():
+    _, _, _, all_bytes = passes(PLENTY)
+    stage, _, _, held_bytes = passes(all_bytes // 2)
+
+    assert stage.recomputed == 2
+    assert held_bytes == all_bytes // 2
+    assert stage._kept_bytes == 0
+
+
+def test_a_graph_is_charged_without_the_weights():
+    stage, flat = stage_of(config(), 1)
+    stage.forward((0, 0), tokens()[:1, :2], activation()[:1, :1])
+
+    assert 0 < stage._kept_bytes < flat.params_N.nbytes
+
+
+def test_what_is_dropped_gives_its_memory_back():
+    stage, _ = stage_of(config(), 1)
+    for number in range(3):
+        stage.forward((number, 0), tokens(), activation())
+    stage.drop([(0, 0), (7, 0)])
+
+    with pytest.raises(NotServing, match="microbatch 0"):
+        stage.backward((0, 0), activation(), ALL)
+    stage.drop(None)
+    assert stage._kept_bytes == 0
+
+
+def test_passing_on_leaves_the_sum_alone_and_gives_the_same_gradient():
+    stage, flat = stage_of(config(), 1)
+    gradients = []
+    for counting in (True, False):
+        flat.sum_N.zero_()
+        stage.forward((0, 0), tokens(), activation())
+        gradients.append(
+            stage.backward((0, 0), activation(5), BackwardSpec(counting, returning=True))
+        )
+
+    assert torch.equal(*gradients)
+    assert not flat.sum_N.any()
+
+
+def test_the_last_stage_may_be_asked_for_the_loss_alone():
+    stage, flat = stage_of(config(), 2)
+    finish = stage.finish(tokens(), activation(), BackwardSpec(counting=False, returning=False))
+
+    assert finish.gradient_BTD is None
+    assert finish.loss == stage.evaluate(tokens(), activation())
+    assert not flat.sum_N.any()
+
+
+def test_evaluating_keeps_nothing():
+    stage, _ = stage_of(config(), 1)
+    y = stage.evaluate(tokens(), activation())
+
+    assert torch.equal(y, stage.forward((0, 0), tokens(), activation()))
+    assert len(stage._kept) == 1
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_never_touches_the_sum(poison):
+    stage, flat = stage_of(config(), 1)
+    stage.forward((0, 0), tokens(), activation())
+    stage.backward((0, 0), activation(5), ALL)
+    before = flat.sum_N.clone()
+    stage.forward((1, 0), tokens(), activation())
+    gradient = activation(5)
+    gradient[1, 2, 3] = poison
+
+    with pytest.raises(Refused, match="the gradient that came is not finite"):
+        stage.backward((1, 0), gradient, ALL)
+    assert torch.equal(flat.sum_N, before)
+
+
+def test_an_overflow_within_the_stage_never_touches_the_sum():
+    stage, flat = stage_of(config(), 1)
+    stage.forward((0, 0), tokens(), activation())
+
+    with pytest.raises(Refused, match="a gradient is not finite"):
+        stage.backward((0, 0), torch.full((3, 12, 16), 2e17), ALL)
+    assert not flat.sum_N.any()
+
+
+def test_a_loss_that_is_not_finite_never_touches_the_sum():
+    stage, flat = stage_of(config(), 2)
+    x = activation()
+    x[0, 0, 0] = math.nan
+
+    with pytest.raises(Refused, match="loss is nan"):
+        stage.finish(tokens(), x, ALL)
+    assert not flat.sum_N.any()
+
+
+@pytest.mark.parametrize(
+    ("number", "came", "x"),
+    [
+        (0, tokens(), activation()),
+        (1, tokens(), None),
+        (1, tokens(), activation()[:, 1:]),
+        (1, tokens().float(), activation()),
+        (1, tokens()[0], activation()),
+        (0, tokens()[:, :1], None),
+        (0, torch.full((3, 13), 256), None),
+        (0, tokens().to(torch.int64) - 256, None),
+    ],
+)
+def test_what_does_not_fit_the_stage_is_the_senders_fault(number, came, x):
+    stage, _ = stage_of(config(), number)
+
+    with pytest.raises(BadMessage):
+        stage.forward((0, 0), came, x)
+
+
+def test_a_gradient_of_another_shape_is_the_senders_fault():
+    stage, _ = stage_of(config(), 1)
+    stage.forward((0, 0), tokens(), activation())
+
+    with pytest.raises(BadMessage, match="a gradient of"):
+        stage.backward((0, 0), activation()[:1], ALL)
+
+
+def test_a_run_of_one_stage_needs_no_activation():
+    run = config(stages=1)
+    stage, flat = stage_of(run, 0)
+    plain = ReferenceTrainer(run)
+    finish = stage.finish(tokens(), None, BackwardSpec(counting=True, returning=False))
+
+    assert finish.loss == plain.add(tokens())
+    assert torch.equal(flat.sum_N, plain.flat.sum_N)

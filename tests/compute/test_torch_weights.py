@@ -1,0 +1,92 @@
+"""A stage's weights: snapshots, the averaging's view, what does not fit."""
+
+import pytest
+import torch
+
+from p2pswarm.allreduce.plan import Span
+from p2pswarm.compute.base import BackwardSpec, Update
+from p2pswarm.compute.torch_weights import TorchSums, torch_engine
+from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
+from p2pswarm.errors import BadMessage
+
+CPU = torch.device("cpu")
+RUN = RunConfig(
+    stages=1,
+    model=ModelConfig(d_model=16, layers=1, heads=2, sequence_length=8),
+    batch=BatchConfig(microbatches=1),
+    codecs=CodecConfig(averaging="raw"),
+)
+TOKENS = torch.arange(18).view(2, 9)
+ADD = BackwardSpec(counting=True, returning=False)
+
+
+def engine():
+    return torch_engine(RUN, 0, CPU, 1 << 20)
+
+
+def trained(steps, one):
+    for number in range(steps):
+        one.stage.finish(TOKENS, None, ADD)
+        digest = step(one, number + 1)
+    return digest
+
+
+def step(one, number):
+    reduced = one.weights.reduction()
+    reduced.reduce(Span(0, reduced.length), [None])
+    return one.weights.apply(reduced, Update(number, 1.0, 1e-2))
+
+
+def test_a_snapshot_carries_weights_and_optimizer():
+    one, other = engine(), engine()
+    one.weights.reset(draw=True)
+    digest = trained(3, one)
+    snapshot = one.weights.snapshot()
+
+    assert snapshot.nbytes == one.state_bytes
+    assert other.weights.install(snapshot) == digest
+    one.stage.finish(TOKENS, None, ADD)
+    other.stage.finish(TOKENS, None, ADD)
+    assert step(one, 4) == step(other, 4)
+
+
+def test_a_snapshot_is_a_copy():
+    one = engine()
+    one.weights.reset(draw=True)
+    before = bytes(snapshot := one.weights.snapshot())
+    trained(1, one)
+
+    assert bytes(snapshot) == before
+
+
+def test_a_snapshot_of_another_stage_is_refused():
+    with pytest.raises(BadMessage, match="does not fit"):
+        engine().weights.install(memoryview(bytes(40)))
+
+
+def test_version_0_is_made_again_from_the_seed():
+    one = engine()
+    first = one.weights.reset(draw=True)
+    changed = trained(1, one)
+
+    assert one.weights.reset(draw=False) == changed != first
+    assert one.weights.reset(draw=True) == first
+
+
+@pytest.mark.parametrize("shard", [torch.zeros(9), torch.zeros(10, dtype=torch.float64)])
+def test_a_shard_of_another_shape_or_dtype_is_refused(shard):
+    sums = TorchSums(torch.zeros(100), "raw")
+
+    with pytest.raises(BadMessage, match="a shard of"):
+        sums.place(Span(10, 20), shard)
+    with pytest.raises(BadMessage, match="a shard of"):
+        sums.reduce(Span(10, 20), [None, shard])
+
+
+def test_a_lossy_codec_is_decoded_by_its_owner_too():
+    values = torch.tensor([1.0 + 2.0**-12, 3.0])
+    sums = TorchSums(values, "bf16")
+    sums.reduce(Span(0, 2), [None])
+
+    assert sums.reduced_N.tolist() == [1.0, 3.0]
+    assert values[0] == 1.0 + 2.0**-12

@@ -1,0 +1,129 @@
+"""Three worlds that implement `Rpc`, behind one face, so that one suite runs over all.
+
+A bed makes peers, kills them, and runs a test's body on its own event loop.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Address, PeerId
+from p2pswarm.net.base import Net
+from p2pswarm.net.sockets import SocketNet
+from p2pswarm.rpc.base import Rpc
+from p2pswarm.rpc.handler_pool import HandlerLimits
+from p2pswarm.rpc.link_rpc import LinkRpc
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.net import SimInternet
+from p2pswarm.sim.rpc import SimWorld
+from p2pswarm.sim.world import WorldConfig
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.endpoint import Endpoint
+
+SEED = int(os.environ.get("P2PSWARM_SEED", "1"))
+
+Body = Callable[["Bed"], Coroutine[Any, Any, None]]
+
+
+class Bed(Protocol):
+    """One world."""
+
+    def run(self, body: Body) -> None:
+        """Run a test's body here."""
+
+    async def peer(self, config: HandlerLimits | None = None) -> Rpc:
+        """A new peer that serves."""
+
+    async def kill(self, rpc: Rpc) -> None:
+        """End a peer's process without a word."""
+
+
+class EndpointBed:
+    """LinkRpc over endpoints; `net` and `loop` differ."""
+
+    def __init__(self) -> None:
+        self._rng = random.Random(SEED)
+        self._stack = AsyncExitStack()
+        self._endpoints: dict[Rpc, Endpoint] = {}
+
+    async def peer(self, config: HandlerLimits | None = None) -> Rpc:
+        identity = Identity.generate(self._rng.randbytes(32))
+        endpoint = Endpoint(
+            identity, self.net(identity.peer_id), TransportConfig(), self._rng.randbytes
+        )
+        await self._stack.enter_async_context(endpoint)
+        await endpoint.listen(Address("127.0.0.1", 0))
+        rpc = await self._stack.enter_async_context(LinkRpc(endpoint, config))
+        self._endpoints[rpc] = endpoint
+        return rpc
+
+    async def _main(self, body: Body) -> None:
+        async with self._stack:
+            await body(self)
+
+    def net(self, peer: PeerId) -> Net:
+        raise NotImplementedError
+
+
+class SocketBed(EndpointBed):
+    """The whole stack over loopback."""
+
+    def run(self, body: Body) -> None:
+        asyncio.run(self._main(body))
+
+    async def kill(self, rpc: Rpc) -> None:
+        await self._endpoints[rpc].close()
+
+    def net(self, peer: PeerId) -> Net:
+        return SocketNet()
+
+
+class SimNetBed(EndpointBed):
+    """The whole stack in virtual time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = WorldConfig(bandwidth_bytes_per_s=50e6, loss=0.01, jitter=0.1)
+        self.internet = SimInternet(SEED, config)
+
+    def run(self, body: Body) -> None:
+        run(self._main(body), SEED)
+
+    async def kill(self, rpc: Rpc) -> None:
+        peer = rpc.contact.peer
+        assert peer is not None
+        self.internet.kill(peer, silent=False)
+
+    def net(self, peer: PeerId) -> Net:
+        return self.internet.net(peer)
+
+
+class SimRpcBed:
+    """Calls as objects, streams as frames, in virtual time."""
+
+    def __init__(self) -> None:
+        self._rng = random.Random(SEED)
+        config = WorldConfig(bandwidth_bytes_per_s=50e6, through_codec=True, dial_rtts=2)
+        self.world = SimWorld(SEED, config)
+
+    def run(self, body: Body) -> None:
+        run(body(self), SEED)
+
+    async def peer(self, config: HandlerLimits | None = None) -> Rpc:
+        return self.world.rpc(PeerId(self._rng.randbytes(32)), config=config)
+
+    async def kill(self, rpc: Rpc) -> None:
+        peer = rpc.contact.peer
+        assert peer is not None
+        self.world.kill(peer, silent=False)
+
+
+BEDS: dict[str, Callable[[], Bed]] = {
+    "sockets": SocketBed,
+    "sim-net": SimNetBed,
+    "sim-rpc": SimRpcBed,
+}

@@ -1,0 +1,144 @@
+"""The corpus: what is held out, and what a microbatch holds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2pswarm.data import text_files as module
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.text_files import is_held_out, load_corpus
+from p2pswarm.errors import Unusable
+
+SHAPE = 4, 16
+
+
+def load(path: Path, **options) -> Corpus:
+    return load_corpus(path, **{"seed": 1, "shape": SHAPE, **options})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(40):
+        (tmp_path / f"f{number}.txt").write_text(f"<{number}>" * 40)
+    return tmp_path
+
+
+def text(part: np.ndarray) -> str:
+    return part.tobytes().decode()
+
+
+def test_a_file_is_either_trained_on_or_held_out(folder: Path):
+    loaded = load(folder, held_out_share=0.3)
+
+    for number in range(40):
+        out = is_held_out(f"f{number}.txt", 0.3)
+        assert (f"<{number}>" in text(loaded.held_out)) is out
+        assert (f"<{number}>" in text(loaded.train)) is not out
+    assert loaded.files == 40
+
+
+def test_a_grown_folder_moves_no_file_across(folder: Path):
+    before = load(folder, held_out_share=0.3)
+    (folder / "new.txt").write_text("new" * 100)
+    after = load(folder, held_out_share=0.3)
+
+    assert set(text(before.held_out).split("\n")) <= set(text(after.held_out).split("\n"))
+    assert set(text(before.train).split("\n")) <= set(text(after.train).split("\n"))
+
+
+def test_binary_hidden_and_foreign_files_are_no_text(folder: Path):
+    (folder / "image.txt").write_bytes(b"BINARY\0" * 50)
+    (folder / ".hidden.txt").write_text("HIDDEN" * 50)
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "a.txt").write_text("FOREIGN" * 50)
+
+    loaded = load(folder)
+
+    everything = text(loaded.train) + text(loaded.held_out)
+    assert not any(word in everything for word in ("BINARY", "HIDDEN", "FOREIGN"))
+    assert loaded.files == 40
+
+
+def test_suffixes_choose_among_the_files(folder: Path):
+    (folder / "notes.md").write_text("NOTES" * 50)
+
+    assert "NOTES" not in text(load(folder, suffixes=(".txt",)).train)
+
+
+def test_of_a_single_file_the_end_is_held_out(tmp_path: Path):
+    file = tmp_path / "book.txt"
+    file.write_text("a" * 900 + "z" * 100)
+
+    loaded = load(file, held_out_share=0.1)
+
+    assert text(loaded.train) == "a" * 900
+    assert text(loaded.held_out) == "z" * 100
+
+
+def test_a_folder_with_too_few_files_is_split_as_one_text(tmp_path: Path):
+    (tmp_path / "only.txt").write_text("a" * 900 + "z" * 100)
+
+    loaded = load(tmp_path, held_out_share=0.1)
+
+    assert text(loaded.held_out) == "z" * 100
+
+
+def test_a_microbatch_depends_on_seed_and_number_alone(folder: Path):
+    one, again, other = load(folder), load(folder), load(folder, seed=2)
+
+    assert one.microbatch(7).shape == (4, 17)
+    assert one.microbatch(7).dtype == np.uint8
+    assert (one.microbatch(7) == again.microbatch(7)).all()
+    assert (one.microbatch(7) != one.microbatch(8)).any()
+    assert (one.microbatch(7) != other.microbatch(7)).any()
+    assert (one.held_out_batch(0) != one.held_out_batch(1)).any()
+
+
+def test_every_row_is_a_run_of_the_text(folder: Path):
+    loaded = load(folder)
+
+    for row in loaded.microbatch(3):
+        assert text(row) in text(loaded.train)
+    for row in loaded.held_out_batch(3):
+        assert text(row) in text(loaded.held_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("missing", None, "no such file or folder"),
+        ("empty.txt", b"", "0 bytes of training text"),
+        ("short.txt", b"abc", "3 bytes of training text, a sequence has 17"),
+        ("binary.bin", b"\0" * 1000, "0 bytes of training text"),
+        ("thin.txt", b"a" * 60, "6 bytes of held-out text"),
+    ],
+)
+def test_too_little_text_is_one_line_with_the_remedy(tmp_path: Path, name, content, complaint):
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(Unusable, match=complaint) as caught:
+        load(file)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_text_names_the_suffixes_that_were_asked_for(tmp_path: Path):
+    with pytest.raises(Unusable, match=r"text files \(\.py\)"):
+        load(tmp_path, suffixes=(".py",))
+
+
+def test_a_file_that_does_not_fit_in_memory_is_refused(folder: Path, monkeypatch):
+    monkeypatch.setattr(module, "CORPUS_BYTES_MAX", 10)
+
+    with pytest.raises(Unusable, match="split it"):
+        load(folder)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+
+    with pytest.raises(Unusable, match="no such file"):
+        load(tmp_path / "loop.txt")

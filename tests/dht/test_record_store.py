@@ -1,0 +1,312 @@
+"""What a node keeps for others, and what it never keeps."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.messages import Record
+from p2pswarm.dht.record_store import ENDS_SPARE, RecordStore, Verdict
+from p2pswarm.dht.records import SignatureCache, newer, sign
+from p2pswarm.ids import PeerId
+
+ALICE = Identity.generate(b"alice")
+BOB = Identity.generate(b"bob")
+US = PeerId(bytes(32))
+NOW_MS = 1_700_000_000_000
+KEY = b"k" * 32
+
+
+def record(
+    value: bytes = b"v",
+    seq: int = 1,
+    ttl_ms: int = 60_000,
+    *,
+    key: bytes = KEY,
+    subkey: bytes = b"",
+    by: Identity = ALICE,
+) -> Record:
+    return sign(by, key, subkey, value, seq, NOW_MS + ttl_ms)
+
+
+def a_store(**changes: int) -> RecordStore:
+    return RecordStore(US, DhtConfig(**changes), SignatureCache())  # type: ignore[arg-type]
+
+
+def offer(store: RecordStore, *records: Record, sender: Identity = ALICE) -> list[Verdict]:
+    return [store.offer(each, sender.peer_id, NOW_MS) for each in records]
+
+
+def read(store: RecordStore, key: bytes = KEY, now_ms: int = NOW_MS) -> list[Record]:
+    return list(store.read(key, now_ms))
+
+
+def test_what_is_kept_can_be_read():
+    store = a_store()
+
+    assert offer(store, record()) == [Verdict.KEPT]
+    assert read(store) == [record()]
+    assert KEY in store
+    assert len(store) == 1
+
+
+def test_of_two_the_newer_stays():
+    store = a_store()
+    old, new = record(seq=1), record(seq=2)
+
+    assert offer(store, new, old, new) == [Verdict.KEPT, Verdict.OLDER, Verdict.SAME]
+    assert read(store) == [new]
+
+
+def test_the_newer_takes_the_place_of_the_older():
+    store = a_store()
+
+    assert offer(store, record(b"short", 1), record(b"longer" * 9, 2)) == [Verdict.KEPT] * 2
+    assert read(store) == [record(b"longer" * 9, 2)]
+    assert len(store) == 1
+    assert store.size_bytes == record(b"longer" * 9, 2).size_bytes
+
+
+def test_subkeys_are_read_in_order_and_from_anywhere():
+    store = a_store()
+    offer(store, *[record(subkey=name) for name in (b"c", b"a", b"b")])
+
+    assert [each.subkey for each in read(store)] == [b"a", b"b", b"c"]
+    assert [each.subkey for each in store.read(KEY, NOW_MS, after=b"a")] == [b"b", b"c"]
+
+
+def test_expired_and_too_lasting_records_are_refused():
+    store = a_store()
+    hour_ms = 3_600_000
+
+    verdicts = offer(
+        store, record(ttl_ms=0), record(ttl_ms=hour_ms + 5_001), record(ttl_ms=hour_ms + 5_000)
+    )
+
+    assert verdicts == [Verdict.EXPIRED, Verdict.FUTURE, Verdict.KEPT]
+
+
+def test_too_large_records_are_refused():
+    large = replace(record(), value=b"v" * 4097)
+    long = replace(record(), subkey=b"s" * 65)
+
+    assert offer(a_store(), large, long) == [Verdict.TOO_LARGE] * 2
+
+
+def test_the_largest_records_are_kept():
+    assert offer(a_store(), record(b"v" * 4096, subkey=b"s" * 64)) == [Verdict.KEPT]
+
+
+def test_verdicts_are_numbers_on_the_wire():
+    assert [verdict.name for verdict in sorted(Verdict)] == [
+        "KEPT",
+        "SAME",
+        "OLDER",
+        "EXPIRED",
+        "FUTURE",
+        "FORGED",
+        "TOO_LARGE",
+        "QUOTA",
+        "FULL",
+    ]
+    assert sorted(Verdict) == list(range(9))
+
+
+def test_forged_records_are_refused():
+    forged = replace(record(), value=b"forged")
+
+    assert offer(a_store(), forged, sender=BOB) == [Verdict.FORGED]
+
+
+def test_anybody_may_hand_over_what_another_signed():
+    store = a_store()
+
+    assert offer(store, record(), sender=BOB) == [Verdict.KEPT]
+    assert read(store) == [record()]
+
+
+def test_what_its_publisher_did_not_sign_does_not_stay():
+    """His link vouches that it is his word: it is kept unchecked, and checked when it was read."""
+    store = a_store()
+    unsigned = replace(record(subkey=b"a"), value=b"unsigned")
+    offer(store, unsigned, record(subkey=b"b"), record(subkey=b"c"))
+    store.prove()
+    assert len(store) == 3
+    assert not store.unproven
+
+    assert len(read(store)) == 3
+    assert store.unproven
+    store._forget(KEY, b"c")
+    store.prove()
+
+    assert [each.subkey for each in read(store)] == [b"b"]
+    assert not store.unproven
+
+
+def test_what_was_replaced_before_it_was_checked_is_checked_anew():
+    store = a_store()
+    offer(store, record(seq=1))
+    read(store)
+    store.offer(record(seq=2), BOB.peer_id, NOW_MS)
+
+    store.prove()
+
+    assert read(store) == [record(seq=2)]
+    assert not store.unproven
+
+
+def test_nobody_writes_under_anothers_id():
+    theirs = replace(record(), subkey=BOB.peer_id.raw)
+
+    assert offer(a_store(), theirs, sender=ALICE) == [Verdict.FORGED]
+
+
+def test_what_expires_is_not_read_and_then_forgotten():
+    store = a_store()
+    offer(store, record(subkey=b"a", ttl_ms=1_000), record(subkey=b"b", ttl_ms=2_000))
+
+    assert [each.subkey for each in read(store, now_ms=NOW_MS + 1_000)] == [b"b"]
+    assert store.expire(NOW_MS + 1_500) == 0
+    assert store.expire(NOW_MS + 2_000) == 1
+    assert len(store) == 0
+    assert store.size_bytes == 0
+    assert KEY not in store
+
+
+def test_a_record_that_was_renewed_does_not_expire_with_its_elder():
+    store = a_store()
+    offer(store, record(seq=1, ttl_ms=1_000), record(seq=2, ttl_ms=9_000))
+
+    assert store.expire(NOW_MS + 5_000) == 0
+    assert read(store, now_ms=NOW_MS + 5_000) == [record(seq=2, ttl_ms=9_000)]
+
+
+def test_renewing_for_ever_takes_no_memory():
+    store = a_store()
+
+    for seq in range(3 * ENDS_SPARE):
+        store.offer(replace(record(), seq=seq), ALICE.peer_id, NOW_MS)
+
+    assert len(store._ends) <= ENDS_SPARE + 2
+    assert store.expire(NOW_MS + 60_000) == 1
+
+
+def test_records_expire_in_time_after_others_were_renewed_often():
+    """Of 100 that end one second after another, half are gone after half the time."""
+    store = a_store()
+    for i in reversed(range(100)):
+        offer(store, record(subkey=bytes([i]), ttl_ms=1_000 * (i + 1)))
+    for seq in range(3 * ENDS_SPARE):
+        store.offer(replace(record(subkey=b"busy"), seq=seq), ALICE.peer_id, NOW_MS)
+
+    assert store.expire(NOW_MS + 50_000) == 50
+
+
+def test_what_has_expired_is_charged_to_nobody():
+    one = record(b"v" * 1000, ttl_ms=1_000)
+    store = a_store(bytes_per_publisher=one.size_bytes)
+    offer(store, one)
+    store.expire(NOW_MS + 1_000)
+
+    assert offer(store, record(b"v" * 1000, key=key_at(1))) == [Verdict.KEPT]
+
+
+def test_a_publisher_has_a_quota_of_records():
+    store = a_store(records_per_publisher=2)
+    names = (b"a", b"b", b"c")
+
+    verdicts = offer(store, *[record(subkey=name) for name in names])
+
+    assert verdicts == [Verdict.KEPT, Verdict.KEPT, Verdict.QUOTA]
+    assert offer(store, record(seq=2, subkey=b"a")) == [Verdict.KEPT]
+    assert offer(store, record(subkey=b"c", by=BOB), sender=BOB) == [Verdict.KEPT]
+
+
+def test_a_publisher_has_a_quota_of_bytes():
+    one = record(b"v" * 1000)
+    store = a_store(bytes_per_publisher=2 * one.size_bytes)
+    names = (b"", b"b", b"c")
+
+    verdicts = offer(store, *[record(b"v" * (1000 - len(n)), subkey=n) for n in names])
+
+    assert verdicts == [Verdict.KEPT, Verdict.KEPT, Verdict.QUOTA]
+
+
+def test_taking_over_anothers_subkey_is_charged_to_the_new_publisher():
+    store = a_store(records_per_publisher=1)
+    offer(store, record(subkey=b"a"))
+    offer(store, record(seq=2, subkey=b"a", by=BOB), sender=BOB)
+
+    assert offer(store, record(subkey=b"b")) == [Verdict.KEPT]
+    assert offer(store, record(subkey=b"c", by=BOB), sender=BOB) == [Verdict.QUOTA]
+
+
+def key_at(distance: int) -> bytes:
+    return (distance << 240).to_bytes(32)
+
+
+def test_a_full_store_forgets_what_is_farthest_from_us():
+    one = record(b"v" * 1000)
+    store = a_store(store_bytes=10 * one.size_bytes)
+    offer(store, *[record(b"v" * 1000, key=key_at(i)) for i in range(10, 20)])
+
+    assert offer(store, record(b"v" * 1000, key=key_at(5))) == [Verdict.KEPT]
+
+    assert read(store, key_at(19)) == []
+    assert len(read(store, key_at(5))) == 1
+    assert store.size_bytes <= 10 * one.size_bytes
+
+
+def test_a_full_store_keeps_what_is_closer_than_the_newcomer():
+    one = record(b"v" * 1000)
+    store = a_store(store_bytes=2 * one.size_bytes)
+    offer(store, record(b"v" * 1000, key=key_at(1)), record(b"v" * 1000, key=key_at(2)))
+
+    assert offer(store, record(b"v" * 1000, key=key_at(9))) == [Verdict.FULL]
+    assert len(store) == 2
+
+
+def test_a_full_store_may_forget_all_it_has():
+    one = record(b"v" * 1000)
+    store = a_store(store_bytes=one.size_bytes)
+    offer(store, record(b"v" * 1000, key=key_at(2)))
+
+    assert offer(store, record(b"v" * 1000, key=key_at(1))) == [Verdict.KEPT]
+    assert len(store) == 1
+
+
+def test_a_full_store_still_renews_what_it_has():
+    one = record(b"v" * 1000)
+    store = a_store(store_bytes=one.size_bytes)
+    offer(store, one)
+
+    assert offer(store, record(b"w" * 1000, seq=2)) == [Verdict.KEPT]
+
+
+SOME = [record(v, seq, subkey=n) for v in (b"x", b"y") for seq in (1, 2) for n in (b"a", b"b")]
+
+
+@given(st.lists(st.sampled_from(SOME)))
+def test_stores_that_saw_the_same_records_agree(some):
+    """In whatever order they came, however often."""
+    store, other = a_store(), a_store()
+    offer(store, *some)
+    offer(other, *reversed(some * 2))
+
+    assert read(store) == read(other)
+    for kept in read(store):
+        assert all(newer(kept, each) == kept for each in some if each.subkey == kept.subkey)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SOME), st.integers(0, 90_000))))
+def test_the_books_are_right_at_any_time(history):
+    """However records come, age and are read, sizes and shares add up."""
+    store = a_store(records_per_publisher=1)
+    for one, age_ms in history:
+        store.offer(one, ALICE.peer_id, NOW_MS)
+        store.expire(NOW_MS + age_ms)
+        left = read(store)
+        assert len(store) == len(left) <= 1
+        assert store.size_bytes == sum(each.size_bytes for each in left)

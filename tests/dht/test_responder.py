@@ -1,0 +1,105 @@
+"""What a node answers from its table and its store."""
+
+from dht.harness import CONFIG, HOME, KEY, contact, raw
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.messages import RECORDS_MAX, Find, Get, Identify, Store, contacts_in
+from p2pswarm.dht.record_store import RecordStore, Verdict
+from p2pswarm.dht.records import SignatureCache, sign
+from p2pswarm.dht.responder import Responder
+from p2pswarm.dht.routing_table import Table
+from p2pswarm.ids import PeerId
+
+OWN = PeerId(raw(1 << 200))
+ALICE = Identity.generate(b"alice")
+NOW_MS = 1_700_000_000_000
+ASKER = PeerId(raw(3))
+
+
+def node(*known: int) -> Responder:
+    table = Table(OWN, CONFIG)
+    for number in known:
+        table.heard(contact(number), 0.0)
+    return Responder(OWN, table, RecordStore(OWN, CONFIG, SignatureCache()))
+
+
+def get(after: bytes = b"", *, closer: bool = False) -> Get:
+    return Get(HOME, KEY, after, closer, 0)
+
+
+def store(answers: Responder, *subkeys: bytes, value: bytes = b"v") -> bytes:
+    """One message for each, as many as it takes."""
+    verdicts = b""
+    for subkey in subkeys:
+        record = sign(ALICE, KEY, subkey, value, 1, NOW_MS + 60_000)
+        verdicts += answers.store(ALICE.peer_id, Store(HOME, (record,)), NOW_MS).verdicts
+    return verdicts
+
+
+def test_who_asks_hears_of_others_closest_first():
+    answers = node(5, 3, 4)
+
+    found = answers.find(ASKER, Find(HOME, KEY))
+
+    assert contacts_in(found.peer_list) == [contact(4), contact(5)]
+
+
+def test_a_newcomer_is_told_who_we_are_and_whom_to_meet():
+    welcome = node(5, 4).hello(ASKER, Identify(HOME, KEY))
+
+    assert welcome.peer == OWN.raw
+    assert contacts_in(welcome.peer_list) == [contact(4), contact(5)]
+
+
+def test_no_more_than_k_contacts_are_told():
+    answers = node(*range(10, 30), *[(1 << 220) + i for i in range(15)])
+
+    assert len(answers.find(ASKER, Find(HOME, KEY)).peer_list.listen_addresses) == CONFIG.k
+
+
+def test_without_a_record_contacts_are_told():
+    got = node(5).get(ASKER, get(), NOW_MS)
+
+    assert got.records == ()
+    assert contacts_in(got.peer_list) == [contact(5)]
+
+
+def test_with_a_record_contacts_are_told_if_they_are_wanted():
+    answers = node(5)
+    assert store(answers, b"a") == bytes([Verdict.KEPT])
+
+    assert answers.get(ASKER, get(), NOW_MS).peer_list.listen_addresses == ()
+    assert len(answers.get(ASKER, get(closer=True), NOW_MS).peer_list.listen_addresses) == 1
+
+
+def test_many_records_are_told_page_by_page():
+    answers = node()
+    names = [bytes([i]) for i in range(RECORDS_MAX + 1)]
+    store(answers, *names)
+
+    first = answers.get(ASKER, get(), NOW_MS)
+    second = answers.get(ASKER, get(first.records[-1].subkey), NOW_MS)
+
+    assert first.more
+    assert not second.more
+    assert [r.subkey for r in first.records + second.records] == names
+
+
+def test_large_records_make_shorter_pages():
+    answers = node()
+    store(answers, *[bytes([i]) for i in range(20)], value=b"v" * 4096)
+
+    first = answers.get(ASKER, get(), NOW_MS)
+
+    assert first.more
+    assert len(first.records) == 11
+
+
+def test_every_record_has_its_verdict():
+    answers = node()
+    good = sign(ALICE, KEY, b"a", b"v", 1, NOW_MS + 60_000)
+    old = sign(ALICE, KEY, b"b", b"v", 1, NOW_MS)
+
+    stored = answers.store(ALICE.peer_id, Store(HOME, (good, old, good)), NOW_MS)
+
+    assert stored.verdicts == bytes([Verdict.KEPT, Verdict.EXPIRED, Verdict.SAME])

@@ -1,0 +1,165 @@
+"""A run's history, its lines and its page: what a person sees of the events."""
+
+import math
+
+import pytest
+from rich.console import Console
+
+from p2pswarm.progress.events import (
+    Ended,
+    HeldOut,
+    MicrobatchCounts,
+    Note,
+    PeerLine,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+)
+from p2pswarm.progress.history import NOTES_SHOWN, RunHistory
+from p2pswarm.progress.lines import STEP_EVERY_S, LineFormat
+from p2pswarm.progress.page import CURVE_CHARS, curve, page
+
+
+def stepped(step: int, seconds: float = 0.0, loss: float = 3.0) -> Stepped:
+    return Stepped(seconds, step, loss, 1000.0, 1e-3, 0.5, MicrobatchCounts(8 * step, 8 * step, 0))
+
+
+def peer(name: str, stage: int, *, ready: bool = True) -> PeerLine:
+    return PeerLine(name, stage, ready, 0, 1.0)
+
+
+def shown(history: RunHistory) -> str:
+    console = Console(width=120, record=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(page(history, 100, "a run"))
+    return captured.get()
+
+
+def test_the_story_knows_how_far_the_run_is():
+    history = RunHistory()
+    assert (history.step, history.seconds, history.counts) == (0, 0.0, MicrobatchCounts(0, 0, 0))
+
+    history.told(stepped(1, 2.0))
+    history.told(stepped(2, 4.0))
+
+    assert (history.step, history.seconds, history.counts) == (2, 4.0, MicrobatchCounts(16, 16, 0))
+
+
+def test_the_end_has_the_last_word_on_the_tally():
+    history = RunHistory()
+    history.told(stepped(1))
+
+    history.told(Ended(5.0, 1, "done", False, 10.0, MicrobatchCounts(8, 8, 2)))
+
+    assert history.counts == MicrobatchCounts(8, 8, 2)
+
+
+def test_a_kill_is_noted_where_the_run_stands():
+    history = RunHistory()
+    history.told(stepped(7, 3.5))
+
+    history.killed()
+
+    assert [(kill.seconds, kill.step) for kill in history.kills] == [(3.5, 7)]
+
+
+def test_ready_servers_are_told_by_stage():
+    history = RunHistory()
+    history.told(Peers(0.0, (peer("a", 0), peer("b", 1), peer("c", 1, ready=False))))
+
+    assert history.stages == (0, 1)
+    assert [p.peer for p in history.ready(1)] == ["b"]
+
+
+def test_only_the_last_notes_are_kept():
+    history = RunHistory()
+    for i in range(3 * NOTES_SHOWN):
+        history.told(Note(0.0, str(i)))
+
+    assert [note.text for note in history.notes][-1] == str(3 * NOTES_SHOWN - 1)
+    assert len(history.notes) == NOTES_SHOWN
+
+
+def test_the_page_shows_what_is_waited_for_then_the_figures():
+    history = RunHistory()
+    assert "waiting for the first step" in shown(history)
+
+    history.told(Waiting(0.0, (1,)))
+    assert "waiting for a server of stage 1" in shown(history)
+
+    for event in (
+        Started(0.0, 10),
+        stepped(1, loss=5.5),
+        HeldOut(0.0, 1, 4.25),
+        Peers(0.0, (peer("abcdefgh", 0), peer("ijklmnop", 1, ready=False))),
+        Note(1.0, "ijklmnop joined"),
+    ):
+        history.told(event)
+    text = shown(history)
+
+    assert "waiting" not in text
+    for part in ("1 of 100", "5.500", "4.250", "1,000", "abcdefgh", "joining", "ijklmnop joined"):
+        assert part in text
+
+
+def test_the_page_bears_a_note_with_markup_in_it():
+    history = RunHistory()
+    history.told(Note(0.0, "peer said [/red] [bold]"))
+
+    assert "[/red] [bold]" in shown(history)
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [
+        ([1.0, 2.0, 3.0], "▁▅█"),
+        ([2.0], "▁"),
+        ([1.0, math.nan, 3.0, math.inf], "▁█"),
+        ([math.nan], ""),
+        ([], ""),
+    ],
+)
+def test_a_curve_spans_its_values(values, drawn):
+    assert curve(values) == drawn
+
+
+def test_a_long_curve_is_thinned_and_ends_with_the_newest():
+    drawn = curve([0.0] * 1000 + [1.0])
+
+    assert len(drawn) == CURVE_CHARS
+    assert drawn[-1] == "█"
+
+
+def test_lines_pass_over_steps_that_nobody_has_time_to_read():
+    lines = LineFormat()
+    times_s = [i * STEP_EVERY_S / 10 for i in range(41)]
+
+    told = [lines.told(stepped(i, times_s[i])) for i in range(41)]
+
+    assert len([line for line in told if line]) == 5
+
+
+def test_lines_tell_what_matters():
+    lines = LineFormat()
+
+    told = [
+        lines.told(event)
+        for event in (
+            Waiting(0.0, (0, 1)),
+            Started(0.0, 12345),
+            HeldOut(2.0, 3, 2.5),
+            Peers(0.0, ()),
+            Ended(9.0, 4, "all steps are done", False, 1.0, MicrobatchCounts(1, 1, 0)),
+            Ended(9.0, 4, "stage 1 is bare", True, 1.0, MicrobatchCounts(1, 1, 0)),
+        )
+    ]
+
+    assert [line and line.split(" s  ")[1] for line in told] == [
+        "waiting for a server of stage 0, 1",
+        "training begins: 12,345 parameters",
+        "step     3  held-out loss 2.5000 nats/byte",
+        None,
+        "done after 4 steps: all steps are done",
+        "failed after 4 steps: stage 1 is bare",
+    ]

@@ -1,0 +1,211 @@
+"""LinkRpc against a peer that breaks the rules: the link ends, and we do not."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import BadMessage, LinkLost, NotServing, PathError, Refused
+from p2pswarm.ids import Address
+from p2pswarm.rpc.base import Stream
+from p2pswarm.rpc.framing import Kind, pack_good, pack_opening, unpack_error
+from p2pswarm.rpc.link_rpc import LinkRpc
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.net import SimInternet
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened, StreamReset
+from p2pswarm.wire.message import Message, encode, message
+
+SEED = 1
+
+
+@message(61401)
+@dataclass(frozen=True, slots=True)
+class Ask(Message):
+    number: int
+
+
+class Rogue:
+    """A peer with a link and no manners: it sends what it is told and notes what it hears."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.heard: list[StreamEvent] = []
+        self.reply: Callable[[Link, StreamOpened], None] | None = None
+        self._news = asyncio.Event()
+        endpoint.on_event = self._note
+
+    def _note(self, link: Link, event: StreamEvent) -> None:
+        self.heard.append(event)
+        self._news.set()
+        if isinstance(event, StreamOpened) and self.reply is not None:
+            self.reply(link, event)
+
+    async def hear(self, kind: type[StreamEvent]) -> StreamEvent:
+        """The first event of a kind."""
+        while True:
+            for event in self.heard:
+                if isinstance(event, kind):
+                    return event
+            self._news.clear()
+            await self._news.wait()
+
+
+def meet(body: Callable[[Rogue, LinkRpc], Awaitable[None]]) -> None:
+    """Run `body` with a rogue and an honest peer that serves Ask."""
+    internet, rng = SimInternet(SEED), random.Random(SEED)
+
+    def endpoint() -> Endpoint:
+        identity = Identity.generate(rng.randbytes(32))
+        net = internet.net(identity.peer_id)
+        return Endpoint(identity, net, TransportConfig(), rng.randbytes)
+
+    async def echo(stream: Stream, _ask: Ask) -> None:
+        while (got := await stream.receive()) is not None:
+            await stream.send(got)
+
+    async def main() -> None:
+        async with endpoint() as theirs, endpoint() as ours, LinkRpc(ours) as rpc:
+            await theirs.listen(Address("0.0.0.0", 0))
+            await ours.listen(Address("0.0.0.0", 0))
+            rpc.serve_unary(Ask, lambda _peer, ask: ask)
+            rpc.serve_stream(Ask, echo)
+            await body(Rogue(theirs), rpc)
+
+    run(main(), SEED)
+
+
+CALL = pack_opening(Kind.UNARY, 5.0, encode(Ask(1)))
+UNKNOWN = b"\x92\xcd\xea\x5f\x01"  # [59999, 1]
+EXCHANGE = pack_opening(Kind.STREAM, 5.0, encode(Ask(1)))
+
+
+@pytest.mark.parametrize(
+    ("frame", "ended"),
+    [
+        (b"", True),
+        (b"junk", True),
+        (CALL[:-1], True),
+        (CALL + b"\0", True),
+        (b"\7" + CALL[1:], True),
+        (CALL, False),
+        (EXCHANGE, True),
+        (CALL[:5] + b"\xc1" * 60_000, True),
+    ],
+    ids=["nothing", "junk", "short", "long", "kind", "call-goes-on", "exchange-ended", "large"],
+)
+def test_opening_against_the_rules_ends_the_link(
+    frame: bytes, *, ended: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        link = await rogue.endpoint.link(rpc.contact)
+        link.open(frame, ended=ended)
+
+        assert isinstance(await rogue.hear(LinkEnded), LinkEnded)
+        assert not any(isinstance(event, StreamData) for event in rogue.heard)
+
+    meet(body)
+    assert "broke the protocol" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_message_type_that_nobody_here_knows_is_not_served_and_does_no_harm(kind: Kind) -> None:
+    """A stage's question to a bootstrap node, which never loaded the training messages."""
+
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        link = await rogue.endpoint.link(rpc.contact)
+        link.open(pack_opening(kind, 5.0, UNKNOWN), ended=kind is Kind.UNARY)
+
+        event = await rogue.hear(StreamData)
+        assert isinstance(event, StreamData)
+        assert isinstance(unpack_error(event.data), NotServing)
+        assert rogue.endpoint.links() == (link,)
+
+    meet(body)
+
+
+def test_more_after_a_request_ends_the_link() -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        link = await rogue.endpoint.link(rpc.contact)
+        stream = link.open(EXCHANGE, ended=False)
+        link.send(stream, b"\xffnot a frame", ended=False)
+
+        await rogue.hear(LinkEnded)
+
+    meet(body)
+
+
+@pytest.mark.parametrize(
+    ("frame", "ended"),
+    [(b"", True), (b"\0junk", True), (b"\1", True), (pack_good(Ask(1)), False)],
+    ids=["nothing", "junk", "no-failure", "not-ended"],
+)
+def test_reply_against_the_rules_fails_the_call_and_ends_the_link(
+    frame: bytes, *, ended: bool
+) -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        rogue.reply = lambda link, event: link.send(event.stream, frame, ended=ended)
+
+        with pytest.raises(BadMessage):
+            await rpc.call(rogue.endpoint.contact, Ask(1), 5.0)
+        await rogue.hear(LinkEnded)
+
+    meet(body)
+
+
+def test_reset_of_a_call_is_a_refusal() -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        rogue.reply = lambda link, event: link.reset(event.stream, 99)
+
+        with pytest.raises(Refused):
+            await rpc.call(rogue.endpoint.contact, Ask(1), 5.0)
+
+    meet(body)
+
+
+def test_link_that_the_peer_closes_ends_the_call() -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        rogue.reply = lambda link, _event: link.close()
+
+        with pytest.raises(PathError):
+            await rpc.call(rogue.endpoint.contact, Ask(1), 5.0)
+
+    meet(body)
+
+
+def test_garbage_inside_an_exchange_is_the_readers_error_and_ends_the_link() -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        rogue.reply = lambda link, event: link.send(event.stream, b"\0junk", ended=False)
+
+        async with rpc.open_stream(rogue.endpoint.contact, Ask(1), 5.0) as stream:
+            with pytest.raises(BadMessage):
+                await stream.receive()
+            with pytest.raises(LinkLost):
+                await stream.send(Ask(2))
+
+    meet(body)
+
+
+def test_handlers_end_with_their_rpc_and_their_callers_are_told() -> None:
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        link = await rogue.endpoint.link(rpc.contact)
+        link.open(EXCHANGE, ended=False)
+        await asyncio.sleep(1.0)
+        await rpc.close()
+
+        assert isinstance(await rogue.hear(StreamReset), StreamReset)
+
+    meet(body)
+
+
+def test_nobody_calls_himself() -> None:
+    async def body(_rogue: Rogue, rpc: LinkRpc) -> None:
+        with pytest.raises(PathError, match="ourselves"):
+            await rpc.call(rpc.contact, Ask(5), 5.0)
+
+    meet(body)

@@ -1,0 +1,78 @@
+"""The step's ledger: a whole batch is one entry a stage for every microbatch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.ledger import CountResult, StepLedger
+
+ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
+
+
+def test_a_contribution_counts_once():
+    ledger = StepLedger(first=10, microbatches=2, stages=2)
+
+    assert ledger.count(10, 0, ANN) is CountResult.NEW
+    assert ledger.count(10, 0, ANN) is CountResult.KNOWN
+    assert ledger.count(10, 0, BOB) is CountResult.CLASH
+    assert ledger.missing(10) == (1,)
+
+
+def test_a_stranger_to_the_step_is_told_so():
+    ledger = StepLedger(first=10, microbatches=2, stages=1)
+
+    assert ledger.count(9, 0, ANN) is CountResult.STRAY
+    assert ledger.count(12, 0, ANN) is CountResult.STRAY
+
+
+def test_it_is_complete_when_every_stage_has_all():
+    ledger = StepLedger(first=0, microbatches=2, stages=2)
+    for microbatch in (0, 1):
+        ledger.count(microbatch, 0, ANN)
+        assert not ledger.complete
+        ledger.count(microbatch, 1, BOB)
+
+    assert ledger.complete
+    assert StepLedger(first=0, microbatches=0, stages=2).complete
+
+
+def test_a_life_takes_its_entries_along():
+    ledger = StepLedger(first=4, microbatches=3, stages=2)
+    for microbatch in (4, 5, 6):
+        ledger.count(microbatch, 0, ANN if microbatch < 6 else BOB)
+        ledger.count(microbatch, 1, BOB)
+
+    assert ledger.void(ANN) == (4, 5)
+    assert not ledger.complete
+    assert ledger.missing(4) == (0,)
+    assert ledger.missing(6) == ()
+    assert ledger.void(ANN) == ()
+
+
+def test_the_bitmap_counts_from_the_steps_first_microbatch():
+    ledger = StepLedger(first=16, microbatches=10, stages=1)
+    ledger.count(16, 0, ANN)
+    ledger.count(25, 0, ANN)
+    ledger.count(17, 0, BOB)
+
+    assert ledger.bitmap(ANN) == bytes([0b0000_0001, 0b10])
+    assert ledger.bitmap(BOB) == bytes([0b0000_0010, 0])
+
+
+def test_a_ledger_of_nothing_is_a_mistake_of_ours():
+    with pytest.raises(ValueError, match="0 stages"):
+        StepLedger(first=0, microbatches=1, stages=0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.sampled_from([ANN, BOB]))))
+def test_the_ledgers_of_the_lives_are_disjoint_whatever_is_claimed(results):
+    ledger = StepLedger(first=0, microbatches=4, stages=2)
+    counted: dict[tuple[int, int], Incarnation] = {}
+    for microbatch, stage, by in results:
+        result = ledger.count(microbatch, stage, by)
+        holder = counted.setdefault((microbatch, stage), by)
+        assert (result is CountResult.CLASH) == (holder != by)
+
+    assert ledger.complete == (len(counted) == 8)
+    assert sum(len(ledger.missing(m)) for m in range(4)) == 8 - len(counted)

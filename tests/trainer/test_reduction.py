@@ -1,0 +1,69 @@
+"""The end of a step: nobody is overruled, nobody is waited for in vain."""
+
+import math
+
+import pytest
+
+from p2pswarm.config import OptimizerConfig
+from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import Member
+from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction
+
+
+def member(number: int, stage: int) -> Member:
+    return Member(Incarnation(bytes([number]) * 32, number), "h:1", stage, 0, ready=True)
+
+
+A, B, C, D = member(1, 0), member(2, 0), member(3, 0), member(4, 1)
+
+
+def reduction(*members: Member) -> Reduction:
+    return Reduction(1, list(members), OptimizerConfig(clip_norm=1.0), deadline_s=9.0)
+
+
+def test_nothing_is_decided_before_all_have_answered():
+    tried = reduction(A, B)
+    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
+
+    assert tried.verdict() is None
+    assert tried.silent == [B.incarnation]
+
+
+def test_the_norm_is_taken_over_all_stages_once_each():
+    tried = reduction(A, B, D)
+    for one, square in ((A, 9.0), (B, 9.0), (D, 16.0)):
+        tried.reduced(one.incarnation, Reduced(bytes([one.stage]), square))
+
+    assert tried.verdict() == Decided(5.0, pytest.approx(0.2))
+
+
+def test_who_holds_other_bytes_than_most_is_named():
+    tried = reduction(A, B, C)
+    for one, digest in ((A, b"odd"), (B, b"x"), (C, b"x")):
+        tried.reduced(one.incarnation, Reduced(digest, 1.0))
+
+    assert tried.verdict() == Disagreed((A.incarnation,))
+
+
+def test_of_two_that_differ_the_first_is_believed():
+    tried = reduction(A, B)
+    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
+    tried.reduced(B.incarnation, Reduced(b"y", 1.0))
+
+    assert tried.verdict() == Disagreed((B.incarnation,))
+
+
+def test_a_gradient_that_overflowed_is_named_by_its_stage():
+    tried = reduction(A, D)
+    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
+    tried.reduced(D.incarnation, Reduced(b"y", None))
+
+    assert tried.verdict() == NotFinite(1)
+
+
+def test_answers_of_strangers_are_ignored():
+    tried = reduction(A)
+    tried.reduced(D.incarnation, Reduced(b"y", math.pi))
+
+    assert tried.silent == [A.incarnation]

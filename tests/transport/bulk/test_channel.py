@@ -1,0 +1,164 @@
+"""Bulk connections: tensors arrive whole over any number of them, or the connection ends."""
+
+import random
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pswarm.crypto.records import Sealer
+from p2pswarm.crypto.suite import Suite
+from p2pswarm.errors import BadChunk, BadRecord
+from p2pswarm.transport.bulk.channel import _HEADER, LABEL, BulkChannel, BulkKeys
+from p2pswarm.transport.bulk.receive_buffers import CHUNK_BYTES_MIN, ReceiveBuffers
+from p2pswarm.transport.bulk.send_queue import SendQueue
+
+SUITE = Suite.AES_GCM
+CHUNK = 2 * CHUNK_BYTES_MIN
+
+
+class Bundle:
+    """A sender and a receiver with `channels` bulk connections between them."""
+
+    def __init__(self, channels: int = 1, size: int = CHUNK):
+        self.buffers = ReceiveBuffers(nullcontext())
+        self.send_queue = SendQueue(nullcontext(), CHUNK)
+        self.memory = bytearray(size)
+        self.done = []
+        self.transfer = self.buffers.add(memoryview(self.memory), lambda: self.done.append("in"))
+        nobody = ReceiveBuffers(nullcontext()), SendQueue(nullcontext(), CHUNK)
+        self.senders, self.receivers = [], []
+        for channel in range(channels):
+            there, back = bytes([channel]) * 32, bytes([channel + 100]) * 32
+            self.senders.append(
+                BulkChannel(BulkKeys(there, back, SUITE), nobody[0], self.send_queue, print, print)
+            )
+            self.receivers.append(
+                BulkChannel(BulkKeys(back, there, SUITE), self.buffers, nobody[1], print, print)
+            )
+
+    def send(self, data: bytes):
+        self.send_queue.add(self.transfer, memoryview(data), 1, 1, lambda: self.done.append("out"))
+
+    def next_out(self, channel: int) -> bytes | None:
+        """What the channel's sender puts on its wire next."""
+        out = self.senders[channel].next_out(0.0)
+        if out is None:
+            return None
+        raw = bytes(out)
+        call(self.senders[channel].sent())
+        return raw
+
+    def receive(self, channel: int, raw: bytes):
+        """Let the channel's receiver read all of it, as the pump does."""
+        feed(self.receivers[channel], raw)
+
+
+def feed(machine: BulkChannel, raw: bytes):
+    while raw:
+        room = machine.room()
+        part, raw = raw[: len(room)], raw[len(room) :]
+        room[: len(part)] = part
+        if len(part) < len(room):
+            return
+        call(machine.filled())
+
+
+def call(event):
+    if event is not None:
+        event()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    channels=st.integers(1, 4),
+    size=st.integers(1, 12 * CHUNK),
+    seed=st.integers(0, 2**32),
+)
+def test_chunks_over_any_lanes_in_any_order_reproduce_the_bytes(
+    channels: int, size: int, seed: int
+):
+    rng = random.Random(seed)
+    bundle = Bundle(channels, size)
+    data = rng.randbytes(size)
+    bundle.send(data)
+    on_the_wire = [[] for _ in range(channels)]
+
+    while True:
+        channel = rng.randrange(channels)
+        raw = bundle.next_out(channel)
+        if raw is None:
+            break
+        on_the_wire[channel].append(raw)
+    while any(on_the_wire):
+        channel = rng.choice([i for i, queue in enumerate(on_the_wire) if queue])
+        bundle.receive(channel, on_the_wire[channel].pop(0))
+
+    assert bundle.memory == data
+    assert bundle.done == ["out", "in"]
+
+
+SAMPLE = random.Random(1).randbytes(CHUNK + CHUNK_BYTES_MIN)
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), head=st.booleans())
+def test_a_flipped_bit_ends_the_connection_and_no_plaintext_of_its_record_surfaces(at, bit, head):
+    bundle = Bundle(size=len(SAMPLE))
+    bundle.send(SAMPLE)
+    first, second = bundle.next_out(0), bytearray(bundle.next_out(0))
+    bundle.receive(0, first)
+    second[int(at * (44 if head else len(second)))] ^= 1 << bit
+
+    with pytest.raises((BadRecord, BadChunk)):
+        bundle.receive(0, bytes(second))
+
+    assert bundle.memory[:CHUNK] == SAMPLE[:CHUNK]
+    assert not any(bundle.memory[CHUNK:])
+    assert bundle.done == ["out"]
+
+
+def test_counters_tell_what_a_connection_carried():
+    bundle = Bundle()
+    bundle.send(bytes(CHUNK))
+    bundle.receive(0, bundle.next_out(0))
+
+    assert bundle.senders[0].sent_bytes == CHUNK
+    assert bundle.receivers[0].received_bytes == CHUNK
+
+
+def test_late_chunks_of_a_room_given_back_are_read_and_thrown_away():
+    bundle = Bundle()
+    bundle.send(b"x" * CHUNK)
+    raw = bundle.next_out(0)
+    bundle.buffers.cancel(bundle.transfer)
+    bundle.receive(0, raw)
+
+    bundle.transfer = bundle.buffers.add(memoryview(bundle.memory), lambda: None)
+    bundle.send(b"y" * CHUNK)
+    bundle.receive(0, bundle.next_out(0))
+
+    assert bundle.memory == b"y" * CHUNK
+    assert bundle.receivers[0].received_bytes == CHUNK
+
+
+def forged(header: bytes, payload: bytes) -> bytes:
+    sealer = Sealer(bytes(32), SUITE, LABEL)
+    return sealer.seal(header) + sealer.seal(payload)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        forged(_HEADER.pack(1, CHUNK_BYTES_MIN + 1, CHUNK_BYTES_MIN), bytes(CHUNK_BYTES_MIN)),
+        forged(_HEADER.pack(2, 0, CHUNK), bytes(CHUNK)),
+        forged(_HEADER.pack(1, 0, CHUNK), bytes(CHUNK - 1)),
+        forged(_HEADER.pack(1, 0, CHUNK) + b"x", bytes(CHUNK)),
+        forged(_HEADER.pack(1, 0, 0), b""),
+    ],
+    ids=["outside", "ungranted", "other length", "other header", "empty"],
+)
+def test_an_authentic_chunk_against_the_rules_is_the_peers_fault(raw: bytes):
+    with pytest.raises(BadChunk):
+        Bundle().receive(0, raw)

@@ -1,0 +1,78 @@
+"""One link a peer: both sides choose the same one, without asking each other."""
+
+import itertools
+
+import pytest
+
+from p2pswarm.ids import PeerId
+from p2pswarm.transport.link_table import SAME_TIME_S, LinkEntry, LinkTable
+
+SMALL, LARGE = PeerId(bytes(31) + b"\1"), PeerId(bytes(31) + b"\2")
+INCARNATION = b"i" * 16
+ORDERS = list(itertools.permutations(["by small", "by large"]))
+
+
+def entry(link: str, peer: PeerId, dialler: PeerId, since_s: float = 0.0, who: bytes = INCARNATION):
+    return LinkEntry(link, peer, dialler, who, since_s)
+
+
+@pytest.mark.parametrize("order_here", ORDERS)
+@pytest.mark.parametrize("order_there", ORDERS)
+def test_two_peers_that_dial_each_other_at_once_keep_the_same_link(order_here, order_there):
+    """In whatever order the two links come up at either side."""
+    diallers = {"by small": SMALL, "by large": LARGE}
+    here, there = LinkTable(), LinkTable()
+    for link in order_here:
+        here.add(entry(link, LARGE, diallers[link]))
+    for link in order_there:
+        verdict = there.add(entry(link, SMALL, diallers[link]))
+
+    assert here.best(LARGE) == there.best(SMALL) == "by small"
+    assert verdict.drain == ("by large",)
+    assert verdict.dead == ()
+
+
+def test_of_two_links_by_the_same_dialler_the_newer_counts():
+    roster = LinkTable()
+    roster.add(entry("old", LARGE, LARGE))
+
+    verdict = roster.add(entry("new", LARGE, LARGE, since_s=1.0))
+
+    assert roster.best(LARGE) == "new"
+    assert verdict.drain == ("old",)
+
+
+def test_a_peer_that_dials_past_an_old_link_has_lost_it():
+    """The rule of the smaller id is for links that come up together."""
+    roster = LinkTable()
+    roster.add(entry("old", LARGE, SMALL))
+
+    roster.add(entry("new", LARGE, LARGE, since_s=SAME_TIME_S + 1))
+
+    assert roster.best(LARGE) == "new"
+
+
+def test_links_to_a_peers_former_process_are_dead():
+    roster = LinkTable()
+    roster.add(entry("old", LARGE, SMALL))
+
+    verdict = roster.add(entry("new", LARGE, LARGE, who=b"j" * 16))
+
+    assert verdict.dead == ("old",)
+    assert verdict.drain == ()
+    assert roster.best(LARGE) == "new"
+
+
+def test_a_link_that_ends_leaves_the_other_in_use():
+    roster = LinkTable()
+    roster.add(entry("a", LARGE, SMALL))
+    roster.add(entry("b", LARGE, LARGE))
+    assert roster.all() == ("a", "b")
+
+    roster.remove(LARGE, "a")
+    assert roster.best(LARGE) == "b"
+    roster.remove(LARGE, "b")
+    roster.remove(LARGE, "b")
+
+    assert roster.best(LARGE) is None
+    assert roster.all() == ()
