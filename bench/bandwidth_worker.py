@@ -80,11 +80,11 @@ class Worker:
         return [there_s, sorted(calls_s)]
 
     async def _send_one(self, contact: Contact, tensor: torch.Tensor, codec: str) -> None:
-        batched = await self._tensors.pack([tensor], codec)
-        async with self._rpc.open_stream(contact, batched[0].meta, EXCHANGE_S) as stream:
+        encoded = await self._tensors.pack([tensor], codec)
+        async with self._rpc.open_stream(contact, encoded[0].meta, EXCHANGE_S) as stream:
             grant = await stream.receive()
             assert isinstance(grant, Grant)
-            await self._tensors.send(stream, grant, batched, Priority.TENSOR)
+            await self._tensors.send(stream, grant, encoded, Priority.TENSOR)
             await stream.receive()
 
     async def _receive(self, stream: Stream, meta: TensorMeta) -> None:

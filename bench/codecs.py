@@ -46,19 +46,19 @@ def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     def pack() -> EncodedTensor:
         return encode(tensor, codec.name, inline_bytes=0, memory=memory)
 
-    batched_record = pack()
-    place = decoder_in(batched_record.meta, memory)
-    place.buffer[:] = batched_record.data
+    encoded = pack()
+    place = decoder_in(encoded.meta, memory)
+    place.buffer[:] = encoded.data
     error = (place.finish().double() - tensor.double()).abs()
     encode_s = best_s(pack, tensor.device)
-    decode_s = best_s(lambda: decoder_in(batched_record.meta, memory), tensor.device)
+    decode_s = best_s(lambda: decoder_in(encoded.meta, memory), tensor.device)
     decode_s += best_s(place.finish, tensor.device)
     return {
         "codec": codec.name,
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "device": tensor.device.type,
         "bytes": tensor.nbytes,
-        "ratio": tensor.nbytes / batched_record.meta.encoded_bytes,
+        "ratio": tensor.nbytes / encoded.meta.encoded_bytes,
         "encode_mb_per_s": tensor.nbytes / encode_s / 1e6,
         "decode_mb_per_s": tensor.nbytes / decode_s / 1e6,
         "error_max": error.max().item() / tensor.double().abs().max().item(),
@@ -84,7 +84,7 @@ def main() -> int:
 
     rows = []
     print(f"{'codec':12} {'dtype':9} {'ratio':>6} {'encode MB/s':>12} {'decode MB/s':>12}", end=" ")
-    print(f"{'max error':>10} {'rms error':>10}   relative to the largest value, to the options")
+    print(f"{'max error':>10} {'rms error':>10}   relative to the largest value, to the spread")
     for dtype in DTYPES:
         kind = TORCH[dtype]
         values = (args.mib << 20) // torch.empty(0, dtype=kind).element_size()

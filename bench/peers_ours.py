@@ -92,11 +92,11 @@ async def link(server: list[str] | None) -> None:
             taken_s = []
             for _ in range(times):
                 begin_s = time.perf_counter()
-                batched = await tensors.pack([x], "raw")
-                async with rpc.open_stream(contact(server), batched[0].meta, CALL_S) as stream:
+                encoded = await tensors.pack([x], "raw")
+                async with rpc.open_stream(contact(server), encoded[0].meta, CALL_S) as stream:
                     grant = await stream.receive()
                     assert isinstance(grant, Grant)
-                    await tensors.send(stream, grant, batched, Priority.TENSOR)
+                    await tensors.send(stream, grant, encoded, Priority.TENSOR)
                     assert await stream.receive() == Taken(x.nbytes)
                 taken_s.append(time.perf_counter() - begin_s)
             return taken_s

@@ -120,7 +120,7 @@ class Nodes:
         self._all: dict[str, subprocess.Popen[str]] = {}
         self._servers = 0
         self.joining = ""
-        """The context that makes a node join this swarm."""
+        """The settings that make a node join this swarm."""
         self._late = threading.Timer(patience_s, self.kill_all)
         self._late.daemon = True
         self._late.start()
