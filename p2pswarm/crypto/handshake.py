@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from p2pswarm.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.crypto.noise_xx import REFUSED, NoiseXX, Role
 from p2pswarm.crypto.suite import KEY_BYTES, Suite
-from p2pswarm.errors import BadFrame, BadHandshake
+from p2pswarm.errors import BadHandshake
 from p2pswarm.ids import PeerId
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
@@ -123,7 +123,7 @@ class Handshake:
         self._payload = payload
         self._expect = expect
         self._xx = NoiseXX(role, hello.suite, static.private, ephemeral, hello.raw)
-        self._received = FrameBuffer(2, MESSAGE_BYTES_MAX)
+        self._received = FrameBuffer(2, MESSAGE_BYTES_MAX, error=BadHandshake)
         self._to_send: list[bytes] = []
         self._failed = False
         self._peer: PeerId | None = None
@@ -149,12 +149,6 @@ class Handshake:
         return self._finished().exporter
 
     @property
-    def binding(self) -> bytes:
-        """The transcript's hash, 32 bytes, not secret: sign it to prove presence in the session."""
-        self._finished()
-        return self._xx.hash
-
-    @property
     def peer(self) -> PeerId:
         """Who is at the other end."""
         self._finished()
@@ -172,9 +166,10 @@ class Handshake:
         if self._failed:
             raise BadHandshake(REFUSED)
         self._failed = True  # unless all goes well
-        self._received.receive(data)
-        while not self.done and (message := self._next_message()) is not None:
-            self._read(message)
+        for _, message in self._received.receive(bytes(data)):
+            if self.done:
+                raise BadHandshake("the handshake goes on after its last message")
+            self._read(bytes(message))
             if self._xx.my_turn:
                 self._write(self._static.proof + self._payload)
         self._failed = False
@@ -183,18 +178,6 @@ class Handshake:
         """What to put on the wire, drained by reading."""
         ready, self._to_send = self._to_send, []
         return ready
-
-    def rest(self) -> bytes:
-        """Bytes that came after the last message: the start of the records."""
-        self._finished()
-        return self._received.rest()
-
-    def _next_message(self) -> bytes | None:
-        try:
-            frame = self._received.next_frame()
-        except BadFrame:
-            raise BadHandshake(REFUSED) from None
-        return None if frame is None else frame[1]
 
     def _read(self, message: bytes) -> None:
         payload = self._xx.read(message)

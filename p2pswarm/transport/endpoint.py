@@ -28,7 +28,7 @@ from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.events import StreamEvent
+from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
@@ -149,11 +149,15 @@ class Endpoint:
 
     # what links ask of us
 
-    def tell(self, link: Link, event: StreamEvent) -> None:
-        """Pass an event on."""
-        self.on_event(link, event)
+    def on_link(self, link: Link, event: EndpointEvent) -> None:
+        """The link can be used, or wants bulk connections."""
+        if isinstance(event, BulkWanted):
+            for number in range(event.connections):
+                self._spawn(self._join(link, number))
+        else:
+            self._came_up(link)
 
-    def came_up(self, link: Link) -> None:
+    def _came_up(self, link: Link) -> None:
         """A link can be used: whoever waits for its peer gets it."""
         session = link.session
         self._open_links[link] = None
@@ -170,15 +174,6 @@ class Endpoint:
         for to, dialling in list(self._dials.items()):
             if to.peer == link.peer and not dialling.done():
                 dialling.set_result(best)
-
-    def join_bulk(self, link: Link) -> None:
-        """Dial the bulk connections of a link that we dialled."""
-        config = self._config
-        count = config.bulk_connections
-        if link.rtt_s >= config.far_s:
-            count = max(count, config.bulk_connections_far)
-        for number in range(count):
-            self._spawn(self._join(link, number))
 
     def ended(self, link: Link) -> None:
         """Use the link no more."""

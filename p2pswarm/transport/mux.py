@@ -23,6 +23,7 @@ from p2pswarm.transport.events import (
     AskedForBulk,
     CreditGained,
     GoneAway,
+    LinkEvent,
     Ponged,
     StreamData,
     StreamEvent,
@@ -39,9 +40,6 @@ QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # who sends without asking `writable` is stop
 CONTROL_BYTES_MAX = 1024 * 1024  # answers that a peer provokes and does not read
 CREDIT_MAX = 1 << 30  # far above any window: a sum beyond it is an attack or an error
 STREAM_NUMBERS = 1 << 32
-
-LinkEvent = Ponged | GoneAway | AskedForBulk
-MuxEvent = StreamEvent | LinkEvent
 
 
 class _StreamState:
@@ -96,7 +94,10 @@ class Mux:
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
-        self._events: list[MuxEvent] = []
+        self.happened: list[StreamEvent] = []
+        """What `events` will give: look at it, and take it there."""
+        self.link_happened: list[LinkEvent] = []
+        """What `link_events` will give."""
 
     # what our user does
 
@@ -197,14 +198,14 @@ class Mux:
         if self._control_bytes > CONTROL_BYTES_MAX:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
 
-    @property
-    def has_events(self) -> bool:
-        """Whether `events` would give any."""
-        return bool(self._events)
+    def events(self) -> list[StreamEvent]:
+        """What happened on streams since the last call."""
+        events, self.happened = self.happened, []
+        return events
 
-    def events(self) -> list[MuxEvent]:
-        """What happened since the last call."""
-        events, self._events = self._events, []
+    def link_events(self) -> list[LinkEvent]:
+        """What concerns the link as a whole, since the last call."""
+        events, self.link_happened = self.link_happened, []
         return events
 
     def data_to_send(self) -> bytes:
@@ -278,7 +279,7 @@ class Mux:
             self._line_up(stream)
         if stream.wanted and stream.queued_bytes < QUEUE_BYTES:
             stream.wanted = False
-            self._events.append(CreditGained(stream.number))
+            self.happened.append(CreditGained(stream.number))
         return frames.encode(kind, stream.number, data, flags, stream.priority)
 
     def _on_open(self, number: int, flags: int, priority: int, data: bytes) -> None:
@@ -297,7 +298,7 @@ class Mux:
         stream.unconsumed = cost
         self._streams[number] = stream
         self._count[0] += 1
-        self._events.append(StreamOpened(number, data, bool(flags)))
+        self.happened.append(StreamOpened(number, data, bool(flags)))
 
     def _on_data(self, number: int, flags: int, data: bytes) -> None:
         cost = self._spend(data)
@@ -313,7 +314,7 @@ class Mux:
         if stream.allowance < 0:
             raise BadFrame(f"stream {number} is over its credit")
         stream.unconsumed += cost
-        self._events.append(StreamData(number, data, bool(flags)))
+        self.happened.append(StreamData(number, data, bool(flags)))
         if flags:
             stream.remote_ended = True
             if stream.local_ended:
@@ -326,15 +327,15 @@ class Mux:
             stream = self._streams.get(number)
             if stream is not None:
                 self._forget(stream)
-                self._events.append(StreamReset(number, frames.NUMBER.unpack(payload)[0]))
+                self.happened.append(StreamReset(number, frames.NUMBER.unpack(payload)[0]))
         elif kind == frames.PING:
             self._say(frames.encode(frames.PONG, 0, payload))
         elif kind == frames.PONG:
-            self._events.append(Ponged(payload))
+            self.link_happened.append(Ponged(payload))
         elif kind == frames.GOAWAY:
-            self._events.append(GoneAway())
+            self.link_happened.append(GoneAway())
         else:
-            self._events.append(AskedForBulk())
+            self.link_happened.append(AskedForBulk())
 
     def _on_credit(self, number: int, gained: int) -> None:
         if number == 0:

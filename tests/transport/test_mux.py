@@ -232,10 +232,10 @@ def test_pings_come_back_and_the_links_own_frames_become_events():
 
     pair.settle()
 
-    assert pair.dialler.events() == [Ponged(b"12345678")]
-    assert pair.acceptor.has_events
-    assert pair.acceptor.events() == [GoneAway(), AskedForBulk()]
-    assert not pair.acceptor.has_events
+    assert pair.dialler.link_events() == [Ponged(b"12345678")]
+    assert pair.acceptor.link_happened
+    assert pair.acceptor.link_events() == [GoneAway(), AskedForBulk()]
+    assert not pair.acceptor.link_happened
 
 
 def test_a_peer_that_provokes_answers_and_reads_none_is_cut_off():
@@ -255,7 +255,7 @@ def test_answers_that_fill_more_than_a_record_leave_in_several():
 
     assert pair.carry(pair.dialler, pair.acceptor) == 4
     assert pair.carry(pair.acceptor, pair.dialler) == 4
-    assert len(pair.dialler.events()) == 10_000
+    assert len(pair.dialler.link_events()) == 10_000
 
 
 OPENED = frames.encode(frames.OPEN, 1, b"x")
