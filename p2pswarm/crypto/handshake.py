@@ -29,7 +29,10 @@ from p2pswarm.errors import BadHandshake
 from p2pswarm.ids import PeerId
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
-MAGIC = b"PSW1"
+MAGIC = b"PSW1"  # the last byte is the version
+VERSION_AT = 3
+VERSION = MAGIC[VERSION_AT:].decode()
+REMEDY = "install the same release on both sides"
 NETWORK_BYTES = 16
 HELLO_BYTES = len(MAGIC) + 1 + NETWORK_BYTES
 STATIC_TAG = b"p2pswarm-noise-static:"
@@ -60,12 +63,22 @@ class Hello:
     @classmethod
     def parse(cls, raw: bytes, network: bytes) -> Self:
         """Read HELLO_BYTES of a peer's; BadHandshake unless it means our `network` too."""
+        if len(raw) != HELLO_BYTES or raw[:VERSION_AT] != MAGIC[:VERSION_AT]:
+            raise BadHandshake("the peer does not speak our protocol")
         suite = raw[len(MAGIC) : len(MAGIC) + 1]
-        if len(raw) != HELLO_BYTES or not raw.startswith(MAGIC) or suite not in SUITES:
-            raise BadHandshake("the peer speaks another protocol or another version")
+        if raw[: len(MAGIC)] != MAGIC:
+            raise BadHandshake(f"the peer speaks version {_version(raw)}, we {VERSION}; {REMEDY}")
+        if suite not in SUITES:
+            raise BadHandshake(f"the peer chose cipher {suite[0]}, which we do not know; {REMEDY}")
         if raw[-NETWORK_BYTES:] != network:
             raise BadHandshake("the peer belongs to another network")
         return cls(SUITES[suite], network)
+
+
+def _version(raw: bytes) -> str:
+    """The version that a hello names, as one word whatever the byte is."""
+    version = raw[VERSION_AT : VERSION_AT + 1]
+    return version.decode() if version.isalnum() else f"0x{version.hex()}"
 
 
 SUITES = {bytes([suite]): suite for suite in Suite}

@@ -326,19 +326,21 @@ def test_hello_survives_the_wire(suite: Suite):
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "why"),
     [
-        b"",
-        b"GET / HTTP/1.1\r\nHost",
-        MAGIC + b"\x01" + NETWORK[:-1],
-        MAGIC + b"\x01" + NETWORK + b"x",
-        MAGIC + b"\x00" + NETWORK,
-        MAGIC + b"\x03" + NETWORK,
-        b"PSW2\x01" + NETWORK,
+        (b"", "does not speak our protocol"),
+        (b"GET / HTTP/1.1\r\nHost", "does not speak our protocol"),
+        (MAGIC + b"\x01" + NETWORK[:-1], "does not speak our protocol"),
+        (MAGIC + b"\x01" + NETWORK + b"x", "does not speak our protocol"),
+        (MAGIC + b"\x00" + NETWORK, "cipher 0"),
+        (MAGIC + b"\x03" + NETWORK, "cipher 3, which we do not know; install the same release"),
+        (b"PSW2\x01" + NETWORK, "version 2, we 1; install the same release on both sides"),
+        (b"PSW\n\x01" + NETWORK, "version 0x0a, we 1"),
+        (b"PSW\xff\x01" + NETWORK, "version 0xff, we 1"),
     ],
 )
-def test_hello_of_another_protocol_is_refused(raw: bytes):
-    with pytest.raises(BadHandshake, match="another protocol"):
+def test_hello_of_another_protocol_or_version_says_which(raw: bytes, why: str):
+    with pytest.raises(BadHandshake, match=why):
         Hello.parse(raw, NETWORK)
 
 

@@ -191,7 +191,12 @@ async def stranger(greeting: bytes, *, hang_up: bool):
     ("greeting", "hang_up", "error", "why"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", True, BadHandshake, "."),
-        (b"PSW2" + bytes(17), False, BadHandshake, "another version"),
+        (
+            b"PSW2" + bytes(17),
+            False,
+            BadHandshake,
+            "speaks version 2, we 1; install the same release",
+        ),
         (b"", True, DialFailed, "closed"),
         (b"", False, BadHandshake, "stalled"),
         (b"\0\x60" + bytes(96), False, BadHandshake, "."),
