@@ -20,6 +20,7 @@ class StreamOpened:
     """The peer opened a stream."""
 
     stream: int
+    """What we call it: its number on the wire, or larger if that may have been used before."""
     data: bytes
     """The first message."""
     ended: bool

@@ -12,6 +12,7 @@ from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import LinkEnded, StreamEvent, StreamOpened
 from p2pswarm.transport.link import LinkMachine
+from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.session import Session
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -129,3 +130,23 @@ class LinkPair:
             target.receive(record, now_s)
             count += 1
         return count
+
+
+class MuxPair:
+    """Two muxes and the wires between them; bytes move when told."""
+
+    def __init__(self):
+        self.dialler, self.acceptor = Mux(dialled=True), Mux(dialled=False)
+
+    def carry(self, source: Mux, target: Mux) -> int:
+        """Move every record from `source`; returns how many."""
+        count = 0
+        while record := source.data_to_send():
+            target.receive(record)
+            count += 1
+        return count
+
+    def settle(self):
+        """Move records both ways until there are none."""
+        while self.carry(self.dialler, self.acceptor) + self.carry(self.acceptor, self.dialler):
+            pass
