@@ -25,11 +25,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from p2pswarm.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.crypto.noise_xx import REFUSED, NoiseXX, Role
 from p2pswarm.crypto.suite import KEY_BYTES, Suite
-from p2pswarm.errors import BadFrame, BadHandshake
+from p2pswarm.errors import BadHandshake
 from p2pswarm.ids import PeerId
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
-MAGIC = b"PSW1"
+MAGIC = b"PSW1"  # the last byte is the version
+VERSION_AT = 3
+VERSION = MAGIC[VERSION_AT:].decode()
+REMEDY = "install the same release on both sides"
 NETWORK_BYTES = 16
 HELLO_BYTES = len(MAGIC) + 1 + NETWORK_BYTES
 STATIC_TAG = b"p2pswarm-noise-static:"
@@ -60,12 +63,22 @@ class Hello:
     @classmethod
     def parse(cls, raw: bytes, network: bytes) -> Self:
         """Read HELLO_BYTES of a peer's; BadHandshake unless it means our `network` too."""
+        if len(raw) != HELLO_BYTES or raw[:VERSION_AT] != MAGIC[:VERSION_AT]:
+            raise BadHandshake("the peer does not speak our protocol")
         suite = raw[len(MAGIC) : len(MAGIC) + 1]
-        if len(raw) != HELLO_BYTES or not raw.startswith(MAGIC) or suite not in SUITES:
-            raise BadHandshake("the peer speaks another protocol or another version")
+        if raw[: len(MAGIC)] != MAGIC:
+            raise BadHandshake(f"the peer speaks version {_version(raw)}, we {VERSION}; {REMEDY}")
+        if suite not in SUITES:
+            raise BadHandshake(f"the peer chose cipher {suite[0]}, which we do not know; {REMEDY}")
         if raw[-NETWORK_BYTES:] != network:
             raise BadHandshake("the peer belongs to another network")
         return cls(SUITES[suite], network)
+
+
+def _version(raw: bytes) -> str:
+    """The version that a hello names, as one word whatever the byte is."""
+    version = raw[VERSION_AT : VERSION_AT + 1]
+    return version.decode() if version.isalnum() else f"0x{version.hex()}"
 
 
 SUITES = {bytes([suite]): suite for suite in Suite}
@@ -123,7 +136,7 @@ class Handshake:
         self._payload = payload
         self._expect = expect
         self._xx = NoiseXX(role, hello.suite, static.private, ephemeral, hello.raw)
-        self._received = FrameBuffer(2, MESSAGE_BYTES_MAX)
+        self._received = FrameBuffer(2, MESSAGE_BYTES_MAX, error=BadHandshake)
         self._to_send: list[bytes] = []
         self._failed = False
         self._peer: PeerId | None = None
@@ -149,12 +162,6 @@ class Handshake:
         return self._finished().exporter
 
     @property
-    def binding(self) -> bytes:
-        """The transcript's hash, 32 bytes, not secret: sign it to prove presence in the session."""
-        self._finished()
-        return self._xx.hash
-
-    @property
     def peer(self) -> PeerId:
         """Who is at the other end."""
         self._finished()
@@ -172,9 +179,10 @@ class Handshake:
         if self._failed:
             raise BadHandshake(REFUSED)
         self._failed = True  # unless all goes well
-        self._received.receive(data)
-        while not self.done and (message := self._next_message()) is not None:
-            self._read(message)
+        for _, message in self._received.receive(bytes(data)):
+            if self.done:
+                raise BadHandshake("the handshake goes on after its last message")
+            self._read(bytes(message))
             if self._xx.my_turn:
                 self._write(self._static.proof + self._payload)
         self._failed = False
@@ -183,18 +191,6 @@ class Handshake:
         """What to put on the wire, drained by reading."""
         ready, self._to_send = self._to_send, []
         return ready
-
-    def rest(self) -> bytes:
-        """Bytes that came after the last message: the start of the records."""
-        self._finished()
-        return self._received.rest()
-
-    def _next_message(self) -> bytes | None:
-        try:
-            frame = self._received.next_frame()
-        except BadFrame:
-            raise BadHandshake(REFUSED) from None
-        return None if frame is None else frame[1]
 
     def _read(self, message: bytes) -> None:
         payload = self._xx.read(message)

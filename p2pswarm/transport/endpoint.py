@@ -16,29 +16,36 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
-from p2pswarm.crypto.handshake import MAGIC as CONTROL_MAGIC
+from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.crypto.suite import KEY_BYTES
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, PathError, SwarmError
+from p2pswarm.errors import BadHandshake, LinkLost, PathError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
+from p2pswarm.transport.admission import (
+    check_join,
+    check_room,
+    dial_error,
+    join_error,
+    meet,
+    own_contact,
+)
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival
+from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.events import StreamEvent
+from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
-from p2pswarm.transport.session import INCARNATION_BYTES, Introduction, Session, read_introduction
+from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
+from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
 from p2pswarm.wire.message import encode
 
 __all__ = ["BulkArrival", "Endpoint", "Link"]
 
-LENGTH_BYTES = 2  # before each message of the handshake
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  bound to, and no place to dial
 _log = logging.getLogger(__name__)
 
 
@@ -61,6 +68,7 @@ class Endpoint:
         self._net = net
         self._config = config
         self._entropy = entropy
+        self._hello = Hello(config.suite, config.network_id)
         self._static = StaticKey(identity, entropy(KEY_BYTES))
         self._incarnation = entropy(INCARNATION_BYTES)
         self._table: LinkTable[Link] = LinkTable()
@@ -85,14 +93,8 @@ class Endpoint:
     @property
     def contact(self) -> Contact:
         """Ourselves, as others should dial us."""
-        if self.announced is not None:
-            return Contact(self.peer_id, self.announced)
-        if not self._listeners:
-            return Contact(self.peer_id, Address(self._observed_host or "127.0.0.1", 0))
-        at = self._listeners[0].address
-        if at.host in EVERYWHERE:
-            at = Address(self._observed_host or "127.0.0.1", at.port)
-        return Contact(self.peer_id, at)
+        listening = self._listeners[0].address if self._listeners else None
+        return own_contact(self.peer_id, self.announced, listening, self._observed_host)
 
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`; port 0 picks one. Returns the address bound."""
@@ -103,7 +105,7 @@ class Endpoint:
 
     async def link(self, to: Contact) -> Link:
         """The link to a peer: one that is up, or a new one; raises DialFailed, BadHandshake."""
-        found = self._find(to)
+        found = self._table.find(to)
         if found is not None:
             return found
         dialling = self._dials.get(to)
@@ -149,18 +151,24 @@ class Endpoint:
 
     # what links ask of us
 
-    def tell(self, link: Link, event: StreamEvent) -> None:
-        """Pass an event on."""
-        self.on_event(link, event)
+    def on_link(self, link: Link, event: EndpointEvent) -> None:
+        """The link can be used, or wants bulk connections."""
+        if isinstance(event, BulkWanted):
+            for number in range(event.connections):
+                self._spawn(self._join(link, number))
+        else:
+            self._came_up(link)
 
-    def came_up(self, link: Link) -> None:
+    def _came_up(self, link: Link) -> None:
         """A link can be used: whoever waits for its peer gets it."""
         session = link.session
         self._open_links[link] = None
         self._sessions[join.session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
-        verdict = self._table.add(LinkEntry(link, link.peer, dialler, session.incarnation, now_s))
+        verdict = self._table.add(
+            LinkEntry(link, session.contact, dialler, session.incarnation, now_s)
+        )
         for other in verdict.dead:
             other.fail(LinkLost(f"link to {link.peer.short}: its process was started again"))
         for other in verdict.drain:  # it may end well before the better one: then we dial again
@@ -170,15 +178,6 @@ class Endpoint:
         for to, dialling in list(self._dials.items()):
             if to.peer == link.peer and not dialling.done():
                 dialling.set_result(best)
-
-    def join_bulk(self, link: Link) -> None:
-        """Dial the bulk connections of a link that we dialled."""
-        config = self._config
-        count = config.bulk_connections
-        if link.rtt_s >= config.far_s:
-            count = max(count, config.bulk_connections_far)
-        for number in range(count):
-            self._spawn(self._join(link, number))
 
     def ended(self, link: Link) -> None:
         """Use the link no more."""
@@ -192,94 +191,46 @@ class Endpoint:
 
     # dialling
 
-    def _find(self, to: Contact) -> Link | None:
-        if to.peer is not None:
-            return self._table.best(to.peer)
-        for link in self._table.all():
-            if link.contact.address == to.address:
-                return self._table.best(link.peer)
-        return None
-
     async def _dial(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
+        stream = None
         try:
-            stream = await self._connect(to.address)
-            try:
+            async with asyncio.timeout(self._config.dial_s):
+                stream = await self._net.dial(to.address)
+            async with asyncio.timeout(self._config.handshake_s):
                 link = await self._shake_hands(stream, to)
-            finally:
-                stream.close()
             if not dialling.done():
                 dialling.set_result(self._table.best(link.peer) or link)
-        except SwarmError as error:
+        except (SwarmError, TimeoutError) as error:
+            known = dial_error(error, to.address, self._config, connected=stream is not None)
+            known.__cause__ = error if known is not error else None
             if not dialling.done():
-                dialling.set_exception(error)
+                dialling.set_exception(known)
+        finally:
+            if stream is not None:
+                stream.close()
 
     def _end_dial(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
         del self._dials[to]
         dialling.cancel()  # does nothing, unless we are being closed
 
-    async def _connect(self, to: Address) -> Connection:
-        try:
-            async with asyncio.timeout(self._config.dial_s):
-                return await self._net.dial(to)
-        except TimeoutError as error:
-            raise DialFailed(f"{to}: no answer within {self._config.dial_s:g} s") from error
-
     async def _shake_hands(self, stream: Connection, to: Contact) -> Link:
-        hello = Hello(self._config.suite, self._config.network_id)
         handshake = Handshake(
             Role.INITIATOR,
-            hello,
+            self._hello,
             self._static,
             self._entropy(KEY_BYTES),
             self._introduction(stream.remote),
             expect=to.peer,
         )
-        try:
-            async with asyncio.timeout(self._config.handshake_s):
-                await self._converse(stream, handshake)
-                if handshake.peer == self.peer_id:
-                    raise DialFailed(f"{to.address} is ourselves")
-                return await self._make_link(stream, handshake, to.address)
-        except TimeoutError as error:
-            raise BadHandshake(f"{to.address} stalled in the handshake") from error
-        except BadHandshake as error:
-            raise BadHandshake(f"{to.address}: {error}") from error
-        except LinkLost as error:
-            raise DialFailed(f"{to.address} closed the connection in the handshake") from error
-
-    async def _converse(self, stream: Connection, handshake: Handshake) -> None:
-        """Let the handshake run to its end over the raw stream."""
-        while True:
-            ready = b"".join(handshake.data_to_send())
-            if ready:
-                await stream.send(ready)
-            if handshake.done:
-                return
-            length = await stream.receive(LENGTH_BYTES)
-            if length == CONTROL_MAGIC[:LENGTH_BYTES]:  # no message is so long: it is a hello
-                hello = length + await stream.receive(HELLO_BYTES - LENGTH_BYTES)
-                Hello.parse(hello, self._config.network_id)
-                raise BadHandshake("the peer turned us away without a reason")
-            handshake.receive(length)
-            handshake.receive(await stream.receive(int.from_bytes(length)))
+        await _converse(stream, DialledHandshake(handshake, self._hello.network))
+        return await self._make_link(stream, handshake, to.address)
 
     async def _make_link(
-        self, stream: Connection, handshake: Handshake, at: Address | None
+        self, stream: Connection, handshake: Handshake, dialled: Address | None
     ) -> Link:
-        """`at`: where we dialled, None if we were."""
-        introduction = read_introduction(handshake.peer_payload)
+        session, introduction = meet(handshake, self.peer_id, stream.remote, dialled)
         self._observed_host = introduction.observed_host or self._observed_host
-        address = at or Address(stream.remote.host, introduction.listen_port)
-        session = Session(
-            contact=Contact(handshake.peer, address),
-            remote=stream.remote,
-            dialled=at is not None,
-            incarnation=introduction.incarnation,
-            keys=handshake.keys,
-            exporter=handshake.exporter,
-        )
-        if len(self._open_links) >= self._config.links_max:
-            raise DialFailed(f"{self._config.links_max} links are up already")
+        check_room(len(self._open_links), self._config)
         link = Link(session, self._config, self, self._net.lock)
         await stream.become_control(link)
         return link
@@ -303,10 +254,8 @@ class Endpoint:
                     link.add_bulk(stream, BulkKeys(*keys, link.session.keys.suite))
                 finally:
                     stream.close()
-        except TimeoutError:
-            link.fail(LinkLost(f"link to {link.peer.short}: bulk connection {number} stalled"))
-        except SwarmError as error:
-            link.fail(LinkLost(f"link to {link.peer.short}: bulk connection {number}: {error}"))
+        except (SwarmError, TimeoutError) as error:
+            link.fail(join_error(error, link.peer, number))
 
     # accepting
 
@@ -322,11 +271,19 @@ class Endpoint:
     async def _greet(self, stream: Connection) -> None:
         try:
             async with asyncio.timeout(self._config.handshake_s):
-                magic = await stream.receive(len(CONTROL_MAGIC))
-                if magic == join.MAGIC:
-                    await self._admit_bulk(stream, magic)
+                accepted = AcceptedHandshake(
+                    self._hello,
+                    self._static,
+                    self._entropy(KEY_BYTES),
+                    self._introduction(stream.remote),
+                )
+                await _converse(stream, accepted)
+                if accepted.refusal is not None:
+                    raise accepted.refusal
+                if accepted.join is not None:
+                    await self._admit_bulk(stream, accepted.join)
                 else:
-                    await self._admit(stream, magic)
+                    await self._make_link(stream, accepted.handshake, None)
         except TimeoutError:
             _log.info("%s turned away: it stalled in the handshake", stream.remote)
         except PathError:
@@ -339,33 +296,10 @@ class Endpoint:
         self._limiter.leave(ticket)
         del self._greeting[ticket]
 
-    async def _admit(self, stream: Connection, magic: bytes) -> None:
-        if magic[:-1] != CONTROL_MAGIC[:-1]:
-            raise BadHandshake("its first bytes are not those of a peer")
-        raw = magic + await stream.receive(HELLO_BYTES - len(magic))
-        try:
-            hello = Hello.parse(raw, self._config.network_id)
-        except BadHandshake:  # tell why, in as many bytes as it sent
-            await stream.send(Hello(self._config.suite, self._config.network_id).raw)
-            raise
-        handshake = Handshake(
-            Role.RESPONDER,
-            hello,
-            self._static,
-            self._entropy(KEY_BYTES),
-            self._introduction(stream.remote),
-        )
-        await self._converse(stream, handshake)
-        if handshake.peer == self.peer_id:
-            raise BadHandshake("it has our own identity: is a key file in use twice?")
-        await self._make_link(stream, handshake, None)
-
-    async def _admit_bulk(self, stream: Connection, magic: bytes) -> None:
-        asked = join.BulkJoin.parse(magic + await stream.receive(join.JOIN_BYTES - len(magic)))
+    async def _admit_bulk(self, stream: Connection, asked: BulkJoin) -> None:
         link = self._sessions.get(asked.session)
-        if link is None or link.session.dialled:
-            raise BadHandshake("it joins a session that we do not know")
-        exporter = link.session.exporter
+        exporter = check_join(asked, None if link is None else link.session).exporter
+        assert link is not None
         nonce = self._entropy(join.NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
         if not link.claim_number(asked.number):
@@ -384,6 +318,16 @@ class Endpoint:
         if end is not None:
             task.add_done_callback(lambda _: end())
         return task
+
+
+async def _converse(stream: Connection, side: DialledHandshake | AcceptedHandshake) -> None:
+    """Pump bytes both ways until all has been said."""
+    while True:
+        if ready := side.data_to_send():
+            await stream.send(ready)
+        if not side.wanted_bytes:
+            return
+        side.receive(await stream.receive(side.wanted_bytes))
 
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:

@@ -20,6 +20,7 @@ class StreamOpened:
     """The peer opened a stream."""
 
     stream: int
+    """What we call it: its number on the wire, or larger if that may have been used before."""
     data: bytes
     """The first message."""
     ended: bool
@@ -58,6 +59,18 @@ class LinkEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkUp:
+    """The link can be used. The endpoint keeps this and the next to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkWanted:
+    """Bulk connections are to be dialled and joined to the link."""
+
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ponged:
     """Our ping came back. The link keeps this and the next two to itself."""
 
@@ -75,4 +88,6 @@ class AskedForBulk:
     """The peer wants us to join bulk connections."""
 
 
+LinkEvent = Ponged | GoneAway | AskedForBulk
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
+EndpointEvent = LinkUp | BulkWanted

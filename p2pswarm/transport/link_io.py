@@ -1,9 +1,10 @@
-"""Link: one proven peer; small messages on the event loop, tensors beside it.
+"""Link: what the transport's users hold of a link, and the pump of its machine.
 
-Bytes of the control connection come in by `received`, run through records and mux,
-and reach the owner as events, all in one call of the event loop; what is sent in
-answer meanwhile leaves in one write when they are all told. Bulk pipes run by
-themselves and report only whole transfers.
+`link.LinkMachine` decides; here are the pipe of the control connection, the timer,
+and the bulk channels. Bytes come in by `received`, and the owner is told every
+event in the same call of the event loop; what is sent in answer meanwhile leaves
+in one write when all are told. Bulk channels run by themselves and report only
+whole transfers.
 
 Units:   bytes, seconds.
 Errors:  LinkLost for whoever waits when the link ends; what ended it comes as LinkEnded.
@@ -11,30 +12,41 @@ Errors:  LinkLost for whoever waits when the link ends; what ended it comes as L
 
 import asyncio
 import logging
-import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Protocol
 
-from p2pswarm.errors import BadFrame, LinkLost, PeerError, SwarmError
+from p2pswarm.errors import PeerError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, ControlPipe
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels, ChannelCallbacks
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.control_channel import ControlChannel
-from p2pswarm.transport.events import GoneAway, LinkEnded, Ponged
-from p2pswarm.transport.link_owner import LinkOwner, LinkStats
-from p2pswarm.transport.mux import LinkEvent
+from p2pswarm.transport.events import EndpointEvent, LinkEnded, StreamEvent
+from p2pswarm.transport.link import LinkMachine, LinkState, LinkStats
 from p2pswarm.transport.session import Session
 
-LAST_WORDS_S = (
-    1.0  # the threads of a channel may see the end before the loop has read all before it
-)
-CLOSE_S = 1.0  # for the last bytes to leave when we close a link
-RTT_GAIN = 0.125  # RFC 6298
-GATHERED_MAX = 8  # messages woken by one read that leave together: one waits for seven others
-_PING = struct.Struct(">d")
+DRAINING, ENDED = LinkState.DRAINING, LinkState.ENDED
 _log = logging.getLogger(__name__)
+
+
+class LinkOwner(Protocol):
+    """Whom a link tells what happens: the endpoint."""
+
+    on_event: Callable[["Link", StreamEvent], None]
+    """Told what happens on streams, and the end; from inside the event loop."""
+
+    def on_link(self, link: "Link", event: EndpointEvent) -> None:
+        """The link can be used, or wants bulk connections."""
+        ...
+
+    def ended(self, link: "Link") -> None:
+        """Use the link no more; `on_event` is told next."""
+        ...
+
+    def released(self, link: "Link") -> None:
+        """Its last socket is closed."""
+        ...
 
 
 class Link:
@@ -44,38 +56,22 @@ class Link:
         self,
         session: Session,
         config: TransportConfig,
-        owner: "LinkOwner[Link]",
+        owner: LinkOwner,
         new_lock: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._config = config
-        self._owner = owner
         self.session = session
         """How the link came to be."""
-        self._connection = ControlChannel(
-            session.keys, dialled=session.dialled, now_s=self._loop.time()
-        )
-        self._mux = self._connection.mux
-        self._wire: ControlPipe | None = None
-        self._error: SwarmError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._machine = LinkMachine(session, config, self._loop.time())
+        self._mux = self._machine.mux
+        self._owner = owner
+        self._pipe: ControlPipe | None = None
         self._receiving = False
-        self._told = self._gathering = 0
-        self._crowded = False
-        self._heard = True
-        self._silent_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._left = False
-        self._peer_left = False
         self._channels = BulkChannels(
-            config, new_lock, ChannelCallbacks(self._channel_lost, self._release)
+            config, new_lock, ChannelCallbacks(self._bulk_lost, self._release)
         )
-        self._bulk_wanted = False
-        self._bulk_timer: asyncio.TimerHandle | None = None
         self._open_sockets = 0
-        self._control_sent_bytes = 0
-        self._control_received_bytes = 0
-        self.rtt_s = 0.0
-        """Smoothed round trip of pings; 0 until the first is back."""
 
     @property
     def peer(self) -> PeerId:
@@ -95,12 +91,13 @@ class Link:
     @property
     def stats(self) -> LinkStats:
         """What the link has carried so far."""
+        machine, channels = self._machine, self._channels
         return LinkStats(
-            self._control_sent_bytes,
-            self._control_received_bytes,
-            self._channels.sent_bytes,
-            self._channels.received_bytes,
-            self._channels.count,
+            machine.sent_bytes,
+            machine.received_bytes,
+            channels.sent_bytes,
+            channels.received_bytes,
+            channels.count,
         )
 
     # streams
@@ -110,7 +107,7 @@ class Link:
 
         Raises Busy if too many streams are open, LinkLost if the link has ended.
         """
-        self._check_up()
+        self._machine.check_up()
         stream = self._mux.open(data, ended=ended, priority=priority)
         self._flush()
         return stream
@@ -145,32 +142,31 @@ class Link:
 
     def expect(self, room: memoryview) -> BulkArrival:
         """Set `room` aside for one transfer from this peer."""
-        self._check_up()
+        self._machine.check_up()
         arrival = self._channels.expect(room)
         self._want_bulk()
         return arrival
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data` into the room that the peer numbered `transfer`.
+        """Send all of `data` into the memory that the peer granted to transfer number `transfer`.
 
         Returns once the kernel has every byte; `data` may be reused then.
         """
-        self._check_up()
+        self._machine.check_up()
         self._want_bulk()
         await self._channels.send(transfer, data, priority)
 
     def claim_number(self, number: int) -> bool:
         """Whether a bulk connection of this number may join: each may once."""
-        return self._channels.claim_number(number)
+        return self._machine.claim_number(number)
 
     def add_bulk(self, stream: Connection, keys: BulkKeys) -> None:
         """A bulk connection has joined."""
-        if self._error is not None:
+        if self._machine.error is not None:
             stream.close()
             return
-        if self._bulk_timer is not None:
-            self._bulk_timer.cancel()
-        self._bulk_wanted = True
+        self._machine.bulk_joined()
+        self._set_timer()
         self._channels.add(stream, keys)
         self._open_sockets += 1
 
@@ -178,173 +174,146 @@ class Link:
 
     def leave(self) -> None:
         """Open no more streams; close when those of both sides are finished."""
-        if not self._left and self._error is None:
-            self._left = True
-            self._mux.go_away()
-            self._flush()
+        self._machine.leave()
+        self._flush()
 
     def close(self) -> None:
-        """End the link; LinkEnded follows at once."""
-        self.fail(LinkLost(f"link to {self.peer.short}: closed by us"), politely=True)
+        """End the link once what is queued has left; LinkEnded follows at once."""
+        self._machine.close(self._loop.time())
+        self._deliver()
 
-    # what the wire tells us
+    def fail(self, error: SwarmError) -> None:
+        """End the link for this reason; LinkEnded follows at once."""
+        self._machine.fail(error)
+        self._deliver()
+
+    # what the control connection tells us
 
     def opened(self, wire: ControlPipe) -> None:
-        """The wire is up."""
-        self._wire = wire
+        """The control connection is up."""
+        self._pipe = wire
         self._open_sockets += 1
-        self._timer = self._loop.call_later(self._config.idle_ping_s, self._tick)
-        self._owner.came_up(self)
-        self._ping()
+        self._machine.start(self._loop.time())
+        self._set_timer()
+        self._deliver()
+        self._flush()
 
     def received(self, data: bytes) -> None:
         """Bytes came: tell every event, then send what came of it."""
-        if self._error is not None:
-            return
-        self._heard = True
-        self._control_received_bytes += len(data)
+        machine = self._machine
+        now_s = self._loop.time()
         self._receiving = True
         try:
-            self._connection.receive(data)
-            self._deliver()
-        except PeerError as error:
-            self.fail(error)
+            machine.receive(data, now_s)
+            told = self._deliver()
         finally:
             self._receiving = False
-        if self._told > 1 and not self._gathering:
+        if told > 1 and machine.gather():
             # Whoever was woken by these runs before this: their answers leave together.
-            self._gathering = 1
             self._loop.call_soon(self._end_gathering)
         else:
             self._flush()
 
     def pause_writing(self) -> None:
-        """The kernel takes no more: what is queued stays in order of priority."""
-        self._crowded = True
+        """The kernel takes no more."""
+        self._machine.pause_writing()
 
     def resume_writing(self) -> None:
         """It takes more again."""
-        self._crowded = False
+        self._machine.resume_writing()
         self._flush()
 
     def lost(self, error: SwarmError) -> None:
-        """The wire is gone."""
-        if self._timer is not None:
-            self._timer.cancel()  # of `fail`, when we were closing
-        self.fail(error)
+        """The control connection is gone."""
+        self._machine.lost(error)
+        self._set_timer()
+        self._deliver()
         self._release()
 
-    def _check_up(self) -> None:
-        if self._error is not None:
-            raise LinkLost(f"link to {self.peer.short} has ended: {self._error}")
-
-    def _end_gathering(self) -> None:
-        self._gathering = 0
-        self._flush()
+    # the pump
 
     def _flush(self) -> None:
-        if self._receiving or self._crowded or self._error is not None:
+        """Send what is ready; not while events are told, nor while answers are gathered."""
+        machine = self._machine
+        if (
+            self._receiving
+            or machine.error is not None
+            or (machine.gathering and machine.holds_back())
+        ):
             return
-        if self._gathering:
-            self._gathering += 1
-            if self._gathering % GATHERED_MAX:
-                return
-        assert self._wire is not None
+        assert self._pipe is not None
         now_s = self._loop.time()
-        while not self._crowded and (record := self._connection.data_to_send(now_s)):
-            self._control_sent_bytes += len(record)
-            self._wire.send(record)
-        if self._mux.has_events:  # not from inside the call that sent: its caller is not ready
+        while record := machine.data_to_send(now_s):
+            self._pipe.send(record)
+        if self._mux.happened:  # not from inside the call that sent: its caller is not ready
             self._loop.call_soon(self._deliver)
-        if self._left and self._peer_left:
-            self._close_if_quiet()
+        if machine.state is DRAINING and machine.close_if_quiet(
+            now_s, bulk_busy=self._channels.busy
+        ):
+            self._deliver()
 
-    def _deliver(self) -> None:
-        events = self._mux.events()
-        self._told = len(events)
+    def _deliver(self) -> int:
+        """Tell the owner what happened; returns how many events the streams had."""
+        machine = self._machine
+        if machine.news:
+            for news in machine.link_events():
+                self._owner.on_link(self, news)
+        events = machine.events()
         for event in events:
-            if self._error is not None:
-                return
-            if isinstance(event, LinkEvent):
-                self._on_link_event(event)
-            else:
-                self._owner.tell(self, event)
+            if isinstance(event, LinkEnded):
+                self._end(event)
+            elif machine.error is None:  # else whoever was told before has ended the link
+                self._owner.on_event(self, event)
+        return len(events)
 
-    def _on_link_event(self, event: LinkEvent) -> None:
-        if isinstance(event, Ponged):
-            sample_s = self._loop.time() - _PING.unpack(event.payload)[0]
-            if 0.0 <= sample_s <= self._config.dead_after_s:  # else it answers no ping of ours
-                self.rtt_s += (sample_s - self.rtt_s) * (RTT_GAIN if self.rtt_s else 1.0)
-        elif isinstance(event, GoneAway):
-            self._peer_left = True
-        elif not self.session.dialled:
-            raise BadFrame("the peer asked us to join bulk connections to a link that it dialled")
-        elif not self._bulk_wanted:
-            self._want_bulk()
+    def _end(self, event: LinkEnded) -> None:
+        assert self._pipe is not None
+        if isinstance(event.error, PeerError):
+            _log.warning("link to %s closed: %s", self.peer.short, event.error)
+        if self._machine.state is ENDED:
+            self._pipe.abort()
+        else:
+            while record := self._machine.data_to_send(self._loop.time()):
+                self._pipe.send(record)
+            self._pipe.close()
+        self._set_timer()
+        self._channels.fail(f"link to {self.peer.short} ended: {event.error}")
+        self._owner.ended(self)
+        self._owner.on_event(self, event)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._machine.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        assert self._pipe is not None
+        machine = self._machine
+        closing = machine.error is not None
+        machine.on_deadline(self._loop.time())
+        if closing:
+            self._pipe.abort()
+        self._set_timer()
+        self._deliver()
+        self._flush()
+
+    def _end_gathering(self) -> None:
+        self._machine.gathered()
+        self._flush()
 
     def _want_bulk(self) -> None:
-        if self._bulk_wanted:
-            return
-        self._bulk_wanted = True
-        if self.session.dialled:
-            self._owner.join_bulk(self)
-            return
-        patience_s = self._config.dial_s + self._config.handshake_s
-        late = LinkLost(f"link to {self.peer.short}: no bulk connection within {patience_s} s")
-        self._bulk_timer = self._loop.call_later(patience_s, self.fail, late)
-        self._mux.ask_for_bulk()
-        self._flush()
+        if self._machine.want_bulk(self._loop.time()):
+            self._set_timer()
+            self._loop.call_soon(self._deliver)
+            self._flush()
 
-    def _tick(self) -> None:
-        """Count silent periods, not seconds: a stall of our own loop is not the peer's."""
-        self._silent_s = 0.0 if self._heard else self._silent_s + self._config.idle_ping_s
-        self._heard = False
-        if self._silent_s >= self._config.dead_after_s:
-            self.fail(LinkLost(f"link to {self.peer.short}: silent for {self._silent_s:.0f} s"))
-            return
-        self._timer = self._loop.call_later(self._config.idle_ping_s, self._tick)
-        self._ping()
-
-    def _ping(self) -> None:
-        self._mux.ping(_PING.pack(self._loop.time()))
-        self._flush()
-
-    def _close_if_quiet(self) -> None:
-        if not (self._mux.live or self._channels.busy):
-            self._peer_left = False  # what `fail` flushes does not bring us here again
-            self.fail(LinkLost(f"link to {self.peer.short}: replaced by another"), politely=True)
-
-    def _channel_lost(self, error: SwarmError) -> None:
-        """A channel ended: if the peer closed the link, its last words are still on the wire."""
-        if isinstance(error, PeerError):
-            self.fail(error)
-        else:
-            self._loop.call_later(LAST_WORDS_S, self.fail, error)
+    def _bulk_lost(self, error: SwarmError) -> None:
+        self._machine.bulk_lost(error, self._loop.time())
+        self._set_timer()
+        self._deliver()
 
     def _release(self) -> None:
         self._open_sockets -= 1
         if self._open_sockets == 0:
             self._owner.released(self)
-
-    def fail(self, error: SwarmError, *, politely: bool = False) -> None:
-        """End the link for this reason; `politely`: what is queued goes out first."""
-        if self._error is not None:
-            return
-        assert self._wire is not None
-        assert self._timer is not None
-        if politely:
-            self._end_gathering()
-        self._error = error
-        if isinstance(error, PeerError):
-            _log.warning("link to %s closed: %s", self.peer.short, error)
-        self._timer.cancel()
-        if self._bulk_timer is not None:
-            self._bulk_timer.cancel()
-        if politely:
-            self._wire.close()
-            self._timer = self._loop.call_later(CLOSE_S, self._wire.abort)
-        else:
-            self._wire.abort()
-        self._channels.fail(f"link to {self.peer.short} ended: {error}")
-        self._owner.ended(self)
-        self._owner.tell(self, LinkEnded(error))

@@ -13,7 +13,7 @@ Source:  docs/wire.md, "One link".
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from p2pswarm.ids import PeerId
+from p2pswarm.ids import Contact, PeerId
 
 SAME_TIME_S = 10.0  # two handshakes: links further apart were not dialled at once
 
@@ -25,12 +25,19 @@ class LinkEntry(Generic[L]):
     """A link, and what decides about it."""
 
     link: L
-    peer: PeerId
+    contact: Contact
+    """Whose it is, and where that peer is dialled."""
     dialler: PeerId
     """Who dialled it: the peer or we."""
     incarnation: bytes
     """Random bytes of the peer's process."""
     since_s: float
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end."""
+        assert self.contact.peer is not None
+        return self.contact.peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,15 @@ class LinkTable(Generic[L]):
         """The link to use."""
         entries = self._entries.get(peer)
         return entries[0].link if entries else None
+
+    def find(self, to: Contact) -> L | None:
+        """The link to use for a contact; one without a peer id is known by its address."""
+        if to.peer is not None:
+            return self.best(to.peer)
+        for peer, entries in self._entries.items():
+            if any(entry.contact.address == to.address for entry in entries):
+                return self.best(peer)
+        return None
 
     def all(self) -> tuple[L, ...]:
         """Every link, those that drain too."""

@@ -23,14 +23,15 @@ from p2pswarm.transport.events import (
     AskedForBulk,
     CreditGained,
     GoneAway,
+    LinkEvent,
     Ponged,
     StreamData,
     StreamEvent,
     StreamOpened,
     StreamReset,
 )
+from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
 
-STREAM_WINDOW_BYTES = 256 * 1024  # four messages under way: 20 Mbit/s at 100 ms for one stream
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors go round the streams
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
 STREAMS_MAX = 1024  # opened by one side and not yet ended
@@ -38,45 +39,6 @@ QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
 QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # who sends without asking `writable` is stopped here
 CONTROL_BYTES_MAX = 1024 * 1024  # answers that a peer provokes and does not read
 CREDIT_MAX = 1 << 30  # far above any window: a sum beyond it is an attack or an error
-STREAM_NUMBERS = 1 << 32
-
-LinkEvent = Ponged | GoneAway | AskedForBulk
-MuxEvent = StreamEvent | LinkEvent
-
-
-class _StreamState:
-    """One side's account of a stream."""
-
-    __slots__ = (
-        "allowance",
-        "announced",
-        "credit",
-        "local_ended",
-        "number",
-        "owed",
-        "priority",
-        "queue",
-        "queued_bytes",
-        "ready",
-        "remote_ended",
-        "unconsumed",
-        "wanted",
-    )
-
-    def __init__(self, number: int, priority: int, *, announced: bool) -> None:
-        self.number = number
-        self.priority = priority
-        self.announced = announced  # its OPEN has been sent or received
-        self.queue: deque[tuple[bytes, int]] = deque()  # message, flags
-        self.queued_bytes = 0
-        self.credit = STREAM_WINDOW_BYTES  # what we may send
-        self.allowance = STREAM_WINDOW_BYTES  # what the peer may send
-        self.unconsumed = 0  # received and not yet taken by our user
-        self.owed = 0  # taken, and not yet told the peer
-        self.ready = False  # stands in line to send
-        self.wanted = False  # our user waits for CreditGained
-        self.local_ended = False  # our END is sent
-        self.remote_ended = False
 
 
 class Mux:
@@ -85,18 +47,24 @@ class Mux:
     def __init__(self, *, dialled: bool) -> None:
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
-        self._streams: dict[int, _StreamState] = {}
+        self._streams: dict[int, StreamState] = {}  # by handle: the number, nearly always
+        self._handles: dict[int, int] = {}  # of live streams whose numbers were used before
+        self._newest = 0  # the largest number that the peer has opened
+        self._reopened = 0
         self._count = [0, 0]  # live streams: the peer's, ours
         self._control: list[bytes] = []
         self._control_bytes = 0
         self._in_line = 0
-        self._lines: tuple[deque[_StreamState], ...] = tuple(
+        self._lines: tuple[deque[StreamState], ...] = tuple(
             deque() for _ in range(frames.PRIORITIES)
         )
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
-        self._events: list[MuxEvent] = []
+        self.happened: list[StreamEvent] = []
+        """What `events` will give: look at it, and take it there."""
+        self.link_happened: list[LinkEvent] = []
+        """What `link_events` will give."""
 
     # what our user does
 
@@ -116,7 +84,7 @@ class Mux:
         while number in self._streams:  # after 2^31 streams, an old one may still be up
             number = (number + 2) % STREAM_NUMBERS or 2
         self._next = (number + 2) % STREAM_NUMBERS or 2
-        stream = _StreamState(number, priority, announced=False)
+        stream = StreamState(number, priority, announced=False)
         self._streams[number] = stream
         self._count[1] += 1
         self._enqueue(stream, data, frames.END if ended else 0)
@@ -152,7 +120,7 @@ class Mux:
         if stream is None:
             return
         if stream.announced:
-            self._say(frames.encode(frames.RESET, number, frames.NUMBER.pack(code)))
+            self._say(frames.encode(frames.RESET, stream.number, frames.NUMBER.pack(code)))
         self._forget(stream)
 
     def consumed(self, number: int, n: int) -> None:
@@ -167,7 +135,7 @@ class Mux:
         self._repay(cost)
         stream.owed += cost
         if stream.owed >= STREAM_WINDOW_BYTES // 2 and not stream.remote_ended:
-            self._say(frames.encode(frames.CREDIT, number, frames.NUMBER.pack(stream.owed)))
+            self._say(frames.encode(frames.CREDIT, stream.number, frames.NUMBER.pack(stream.owed)))
             stream.allowance += stream.owed
             stream.owed = 0
 
@@ -197,14 +165,14 @@ class Mux:
         if self._control_bytes > CONTROL_BYTES_MAX:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
 
-    @property
-    def has_events(self) -> bool:
-        """Whether `events` would give any."""
-        return bool(self._events)
+    def events(self) -> list[StreamEvent]:
+        """What happened on streams since the last call."""
+        events, self.happened = self.happened, []
+        return events
 
-    def events(self) -> list[MuxEvent]:
-        """What happened since the last call."""
-        events, self._events = self._events, []
+    def link_events(self) -> list[LinkEvent]:
+        """What concerns the link as a whole, since the last call."""
+        events, self.link_happened = self.link_happened, []
         return events
 
     def data_to_send(self) -> bytes:
@@ -243,12 +211,12 @@ class Mux:
         self._control.append(frame)
         self._control_bytes += len(frame)
 
-    def _enqueue(self, stream: _StreamState, data: bytes, flags: int) -> None:
+    def _enqueue(self, stream: StreamState, data: bytes, flags: int) -> None:
         stream.queue.append((data, flags))
         stream.queued_bytes += len(data)
         self._line_up(stream)
 
-    def _line_up(self, stream: _StreamState) -> None:
+    def _line_up(self, stream: StreamState) -> None:
         """Put the stream in line if it has something to send and credit for it."""
         if (
             not stream.ready
@@ -259,7 +227,7 @@ class Mux:
             self._in_line += 1
             self._lines[stream.priority].append(stream)
 
-    def _take(self, stream: _StreamState, line: deque[_StreamState], cost: int) -> bytes:
+    def _take(self, stream: StreamState, line: deque[StreamState], cost: int) -> bytes:
         """The frame of the first message of the first stream in `line`, who goes to its end."""
         line.popleft()
         self._in_line -= 1
@@ -278,30 +246,50 @@ class Mux:
             self._line_up(stream)
         if stream.wanted and stream.queued_bytes < QUEUE_BYTES:
             stream.wanted = False
-            self._events.append(CreditGained(stream.number))
+            self.happened.append(CreditGained(stream.handle))
         return frames.encode(kind, stream.number, data, flags, stream.priority)
 
     def _on_open(self, number: int, flags: int, priority: int, data: bytes) -> None:
         if number % 2 == self._ours:
             raise BadFrame(f"the peer opened stream {number}, a number of ours")
-        if number in self._streams:
+        if self._live(number) is not None:
             raise BadFrame(f"stream {number} was opened twice")
         cost = self._spend(data)
         if self._count[0] >= STREAMS_MAX:
             self._repay(cost)
             self._say(frames.encode(frames.RESET, number, frames.NUMBER.pack(RESET_REFUSED)))
             return
-        stream = _StreamState(number, priority, announced=True)
+        handle = self._handle(number)
+        stream = StreamState(handle, priority, announced=True)
         stream.remote_ended = bool(flags)
         stream.allowance -= cost
         stream.unconsumed = cost
-        self._streams[number] = stream
+        self._streams[handle] = stream
         self._count[0] += 1
-        self._events.append(StreamOpened(number, data, bool(flags)))
+        self.happened.append(StreamOpened(handle, data, bool(flags)))
+
+    def _handle(self, number: int) -> int:
+        """What our user shall call a stream that the peer opens: a name never given before.
+
+        Our user may still hold what is left of a stream that had the same number.
+        """
+        if number > self._newest:
+            self._newest = number
+            return number
+        self._reopened += 1
+        handle = self._handles[number] = number + self._reopened * STREAM_NUMBERS
+        return handle
+
+    def _live(self, number: int) -> StreamState | None:
+        """The stream that the peer means by this number, if it can know of one."""
+        if self._handles:
+            number = self._handles.get(number, number)
+        stream = self._streams.get(number)
+        return stream if stream is not None and stream.announced else None
 
     def _on_data(self, number: int, flags: int, data: bytes) -> None:
         cost = self._spend(data)
-        stream = self._streams.get(number)
+        stream = self._live(number)
         if stream is None:  # we reset it, and the peer did not know yet
             self._repay(cost)
             return
@@ -313,7 +301,7 @@ class Mux:
         if stream.allowance < 0:
             raise BadFrame(f"stream {number} is over its credit")
         stream.unconsumed += cost
-        self._events.append(StreamData(number, data, bool(flags)))
+        self.happened.append(StreamData(stream.handle, data, bool(flags)))
         if flags:
             stream.remote_ended = True
             if stream.local_ended:
@@ -323,25 +311,25 @@ class Mux:
         if kind == frames.CREDIT:
             self._on_credit(number, frames.NUMBER.unpack(payload)[0])
         elif kind == frames.RESET:
-            stream = self._streams.get(number)
+            stream = self._live(number)
             if stream is not None:
                 self._forget(stream)
-                self._events.append(StreamReset(number, frames.NUMBER.unpack(payload)[0]))
+                self.happened.append(StreamReset(stream.handle, frames.NUMBER.unpack(payload)[0]))
         elif kind == frames.PING:
             self._say(frames.encode(frames.PONG, 0, payload))
         elif kind == frames.PONG:
-            self._events.append(Ponged(payload))
+            self.link_happened.append(Ponged(payload))
         elif kind == frames.GOAWAY:
-            self._events.append(GoneAway())
+            self.link_happened.append(GoneAway())
         else:
-            self._events.append(AskedForBulk())
+            self.link_happened.append(AskedForBulk())
 
     def _on_credit(self, number: int, gained: int) -> None:
         if number == 0:
             self._credit += gained
             credit = self._credit
         else:
-            stream = self._streams.get(number)
+            stream = self._live(number)
             if stream is None:
                 return
             stream.credit += gained
@@ -366,9 +354,11 @@ class Mux:
             self._allowance += self._owed
             self._owed = 0
 
-    def _forget(self, stream: _StreamState) -> None:
+    def _forget(self, stream: StreamState) -> None:
         """The stream is finished, or given up: settle its account."""
-        del self._streams[stream.number]
+        del self._streams[stream.handle]
+        if stream.handle != stream.number:
+            del self._handles[stream.number]
         self._count[1 if stream.number % 2 == self._ours else 0] -= 1
         if stream.ready:
             self._in_line -= 1

@@ -1,14 +1,19 @@
-"""Endpoints on loopback, whose events a test can await."""
+"""Endpoints on loopback, whose events a test can await; link machines without any network."""
 
 import asyncio
 import os
 
+from p2pswarm.crypto.handshake import Keys
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.suite import Suite
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import LinkEnded, StreamEvent, StreamOpened
+from p2pswarm.transport.link import LinkMachine
+from p2pswarm.transport.mux import Mux
+from p2pswarm.transport.session import Session
 
 LOOPBACK = Address("127.0.0.1", 0)
 PATIENCE_S = 20.0  # a hang fails the test; nothing here takes a second
@@ -73,3 +78,75 @@ async def transfer(source: Link, target: Link, data: bytes, priority: int = 1) -
         group.create_task(source.send_bulk(arrival.transfer, memoryview(data), priority))
         group.create_task(arrival.wait())
     return bytes(room)
+
+
+TO_ACCEPTOR, TO_DIALLER = b"a" * 32, b"d" * 32  # keys
+
+
+KEYS = {
+    True: Keys(TO_ACCEPTOR, TO_DIALLER, Suite.AES_GCM),
+    False: Keys(TO_DIALLER, TO_ACCEPTOR, Suite.AES_GCM),
+}
+
+
+def machine(
+    *, dialled: bool, now_s: float = 0.0, keys: Keys | None = None, **settings
+) -> LinkMachine:
+    """One side of a link that has not begun yet."""
+    address = Address("192.0.2.1", 4001)
+    session = Session(
+        contact=Contact(PeerId(b"p" * 32), address),
+        remote=address,
+        dialled=dialled,
+        incarnation=b"i" * 16,
+        keys=keys or KEYS[dialled],
+        exporter=b"e" * 32,
+    )
+    return LinkMachine(session, TransportConfig(**settings), now_s)
+
+
+class LinkPair:
+    """Both sides of a link that is up, and the wire between them; bytes move when told."""
+
+    def __init__(self, now_s: float = 0.0, **settings):
+        self.dialler = machine(dialled=True, now_s=now_s, **settings)
+        self.acceptor = machine(dialled=False, now_s=now_s, **settings)
+        for side in (self.dialler, self.acceptor):
+            side.start(now_s)
+            side.link_events()
+        self.settle(now_s)
+
+    def settle(self, now_s: float = 0.0) -> None:
+        """Move records both ways until there are none."""
+        while self.carry(self.dialler, self.acceptor, now_s) + self.carry(
+            self.acceptor, self.dialler, now_s
+        ):
+            pass
+
+    def carry(self, source: LinkMachine, target: LinkMachine, now_s: float) -> int:
+        """Move every record from one side to the other; returns how many."""
+        count = 0
+        while record := source.data_to_send(now_s):
+            target.receive(record, now_s)
+            count += 1
+        return count
+
+
+class MuxPair:
+    """Two muxes and the wires between them; bytes move when told."""
+
+    def __init__(self):
+        self.dialler, self.acceptor = Mux(dialled=True), Mux(dialled=False)
+
+    def carry(self, source: Mux, target: Mux) -> int:
+        """Move every record from `source`; returns how many."""
+        count = 0
+        while record := source.data_to_send():
+            target.receive(record)
+            count += 1
+        return count
+
+    def settle(self):
+        """Move records both ways until there are none."""
+        while self.carry(self.dialler, self.acceptor) + self.carry(self.acceptor, self.dialler):
+            pass

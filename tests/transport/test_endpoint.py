@@ -191,7 +191,12 @@ async def stranger(greeting: bytes, *, hang_up: bool):
     ("greeting", "hang_up", "error", "why"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", True, BadHandshake, "."),
-        (b"PSW2" + bytes(17), False, BadHandshake, "another version"),
+        (
+            b"PSW2" + bytes(17),
+            False,
+            BadHandshake,
+            "speaks version 2, we 1; install the same release",
+        ),
         (b"", True, DialFailed, "closed"),
         (b"", False, BadHandshake, "stalled"),
         (b"\0\x60" + bytes(96), False, BadHandshake, "."),
@@ -262,7 +267,7 @@ async def test_a_crowd_of_stallers_keeps_no_honest_peer_out():
 
 async def test_a_peer_that_breaks_the_rules_loses_its_link(caplog):
     async with linked() as (dialler, acceptor, link, _):
-        link._wire.send(b"\0\0\0\x20" + bytes(32))
+        link._pipe.send(b"\0\0\0\x20" + bytes(32))
 
         assert "authentic" in str(await acceptor.loss())
         assert isinstance(await dialler.loss(), LinkLost)
@@ -495,7 +500,7 @@ async def test_a_closed_listener_accepts_no_more():
 async def test_last_words_are_heard_although_a_bulk_connection_ended_before_them():
     """When a peer leaves, a channel may see the end before the loop has read the rest."""
     async with linked() as (dialler, _, link, back):
-        link._channel_lost(LinkLost("the peer closed it"))
+        link._bulk_lost(LinkLost("the peer closed it"))
         back.open(b"last words", ended=True)
         back.close()
 

@@ -4,13 +4,14 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
+from transport.harness import machine
+
 from p2pswarm.crypto.handshake import Keys
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
-from p2pswarm.transport.control_channel import ControlChannel
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
@@ -35,7 +36,7 @@ def test_a_join_its_answer_and_its_keys():
 
 def test_a_control_record_with_a_ping_and_an_opening():
     keys = Keys(SEND_KEY, RECEIVE_KEY, Suite.AES_GCM)
-    connection = ControlChannel(keys, dialled=True, now_s=0.0)
+    connection = machine(dialled=True, keys=keys)
     connection.mux.open(b"hello", ended=True, priority=1)
     connection.mux.ping(b"12345678")
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from p2pswarm.ids import PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.link_table import SAME_TIME_S, LinkEntry, LinkTable
 
 SMALL, LARGE = PeerId(bytes(31) + b"\1"), PeerId(bytes(31) + b"\2")
@@ -13,7 +13,7 @@ ORDERS = list(itertools.permutations(["by small", "by large"]))
 
 
 def entry(link: str, peer: PeerId, dialler: PeerId, since_s: float = 0.0, who: bytes = INCARNATION):
-    return LinkEntry(link, peer, dialler, who, since_s)
+    return LinkEntry(link, Contact(peer, Address(link.replace(" ", "-"), 1)), dialler, who, since_s)
 
 
 @pytest.mark.parametrize("order_here", ORDERS)
@@ -33,46 +33,58 @@ def test_two_peers_that_dial_each_other_at_once_keep_the_same_link(order_here, o
 
 
 def test_of_two_links_by_the_same_dialler_the_newer_counts():
-    roster = LinkTable()
-    roster.add(entry("old", LARGE, LARGE))
+    table = LinkTable()
+    table.add(entry("old", LARGE, LARGE))
 
-    verdict = roster.add(entry("new", LARGE, LARGE, since_s=1.0))
+    verdict = table.add(entry("new", LARGE, LARGE, since_s=1.0))
 
-    assert roster.best(LARGE) == "new"
+    assert table.best(LARGE) == "new"
     assert verdict.drain == ("old",)
 
 
 def test_a_peer_that_dials_past_an_old_link_has_lost_it():
     """The rule of the smaller id is for links that come up together."""
-    roster = LinkTable()
-    roster.add(entry("old", LARGE, SMALL))
+    table = LinkTable()
+    table.add(entry("old", LARGE, SMALL))
 
-    roster.add(entry("new", LARGE, LARGE, since_s=SAME_TIME_S + 1))
+    table.add(entry("new", LARGE, LARGE, since_s=SAME_TIME_S + 1))
 
-    assert roster.best(LARGE) == "new"
+    assert table.best(LARGE) == "new"
 
 
 def test_links_to_a_peers_former_process_are_dead():
-    roster = LinkTable()
-    roster.add(entry("old", LARGE, SMALL))
+    table = LinkTable()
+    table.add(entry("old", LARGE, SMALL))
 
-    verdict = roster.add(entry("new", LARGE, LARGE, who=b"j" * 16))
+    verdict = table.add(entry("new", LARGE, LARGE, who=b"j" * 16))
 
     assert verdict.dead == ("old",)
     assert verdict.drain == ()
-    assert roster.best(LARGE) == "new"
+    assert table.best(LARGE) == "new"
 
 
 def test_a_link_that_ends_leaves_the_other_in_use():
-    roster = LinkTable()
-    roster.add(entry("a", LARGE, SMALL))
-    roster.add(entry("b", LARGE, LARGE))
-    assert roster.all() == ("a", "b")
+    table = LinkTable()
+    table.add(entry("a", LARGE, SMALL))
+    table.add(entry("b", LARGE, LARGE))
+    assert table.all() == ("a", "b")
 
-    roster.remove(LARGE, "a")
-    assert roster.best(LARGE) == "b"
-    roster.remove(LARGE, "b")
-    roster.remove(LARGE, "b")
+    table.remove(LARGE, "a")
+    assert table.best(LARGE) == "b"
+    table.remove(LARGE, "b")
+    table.remove(LARGE, "b")
 
-    assert roster.best(LARGE) is None
-    assert roster.all() == ()
+    assert table.best(LARGE) is None
+    assert table.all() == ()
+
+
+def test_a_contact_is_found_by_its_peer_or_else_by_any_address_of_it():
+    table = LinkTable()
+    table.add(entry("old", LARGE, LARGE))
+    table.add(entry("new", LARGE, LARGE, since_s=1.0))
+    old, elsewhere = Address("old", 1), Address("old", 2)
+
+    assert table.find(Contact(LARGE, elsewhere)) == "new"
+    assert table.find(Contact(None, old)) == "new"
+    assert table.find(Contact(SMALL, old)) is None
+    assert table.find(Contact(None, elsewhere)) is None

@@ -1,0 +1,96 @@
+"""Who may be at the other end, where it is, and what a failed dial is called.
+
+Units:   seconds.
+Errors:  DialFailed where the peer may be well; BadHandshake where it is not the one we want.
+"""
+
+from p2pswarm.crypto.handshake import Handshake
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.session import Introduction, Session, read_introduction
+
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  bound to, and no place to dial
+NOWHERE = "127.0.0.1"  # until a peer has told us from where we are seen
+
+
+def meet(
+    handshake: Handshake, us: PeerId, remote: Address, dialled: Address | None
+) -> tuple[Session, Introduction]:
+    """What a finished handshake makes known; `dialled`: where we dialled, None if we were.
+
+    Raises DialFailed or BadHandshake if the other end has our own identity, and
+    BadHandshake if its introduction cannot be read.
+    """
+    if handshake.peer == us:
+        if dialled is not None:
+            raise DialFailed(f"{dialled} is ourselves")
+        raise BadHandshake("it has our own identity: is a key file in use twice?")
+    introduction = read_introduction(handshake.peer_payload)
+    address = dialled or Address(remote.host, introduction.listen_port)
+    session = Session(
+        contact=Contact(handshake.peer, address),
+        remote=remote,
+        dialled=dialled is not None,
+        incarnation=introduction.incarnation,
+        keys=handshake.keys,
+        exporter=handshake.exporter,
+    )
+    return session, introduction
+
+
+def check_room(links: int, config: TransportConfig) -> None:
+    """Raise DialFailed if one link more would be too many."""
+    if links >= config.links_max:
+        raise DialFailed(f"{config.links_max} links are up already")
+
+
+def check_join(asked: BulkJoin, session: Session | None) -> Session:
+    """The session of the link that a bulk connection joins; raises BadHandshake if there is none.
+
+    Only the side that dialled a link joins bulk connections to it.
+    """
+    if session is None or session.dialled:
+        raise BadHandshake(f"it joins session {asked.session.hex()}, which we do not know")
+    return session
+
+
+def dial_error(
+    error: SwarmError | TimeoutError, at: Address, config: TransportConfig, *, connected: bool
+) -> SwarmError:
+    """What the caller is told of a dial that failed; `connected`: in the handshake already."""
+    match error:
+        case BadHandshake():
+            return BadHandshake(f"{at}: {error}")
+        case LinkLost() if connected:
+            return DialFailed(f"{at} closed the connection in the handshake")
+        case SwarmError():
+            return error
+        case _ if connected:
+            return BadHandshake(f"{at} stalled in the handshake")
+        case _:
+            return DialFailed(f"{at}: no answer within {config.dial_s:g} s")
+
+
+def join_error(error: SwarmError | TimeoutError, peer: PeerId, number: int) -> LinkLost:
+    """What ends a link whose bulk connection could not be made."""
+    why = f": {error}" if isinstance(error, SwarmError) else " stalled"
+    return LinkLost(f"link to {peer.short}: bulk connection {number}{why}")
+
+
+def own_contact(
+    us: PeerId, announced: Address | None, listening: Address | None, observed_host: str
+) -> Contact:
+    """Ourselves, as others should dial us.
+
+    `announced`: what the user says; `listening`: what is bound, if anything; `observed_host`:
+    from where a peer sees us, or empty.
+    """
+    if announced is not None:
+        return Contact(us, announced)
+    if listening is None:
+        return Contact(us, Address(observed_host or NOWHERE, 0))
+    if listening.host in EVERYWHERE:
+        return Contact(us, Address(observed_host or NOWHERE, listening.port))
+    return Contact(us, listening)

@@ -1,0 +1,141 @@
+"""What is said on a connection before it is a link: the dialler's side and the acceptor's.
+
+Each side says how many bytes it waits for, because the bytes after the last message
+belong to whatever the connection becomes. The first four bytes tell an acceptor
+whether the connection opens a link or joins bulk to one; a dialler that is turned
+away learns why from the acceptor's own hello.
+
+Units:   bytes.
+Errors:  BadHandshake for whatever the peer sends.
+Source:  docs/wire.md, section 1.
+"""
+
+from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
+from p2pswarm.crypto.handshake import MAGIC as LINK_MAGIC
+from p2pswarm.crypto.noise_xx import Role
+from p2pswarm.errors import BadHandshake
+from p2pswarm.transport.bulk import join
+from p2pswarm.transport.bulk.join import BulkJoin
+
+LENGTH_BYTES = 2  # before each message of the handshake
+MAGIC_BYTES = len(LINK_MAGIC)
+
+
+class MessageExchange:
+    """The messages of a handshake, each after its length."""
+
+    def __init__(self, handshake: Handshake) -> None:
+        self.handshake = handshake
+        """It is done when nothing is wanted any more."""
+        self.wanted_bytes = LENGTH_BYTES
+        """How many bytes `receive` takes next; 0 when all has been said."""
+        self._at_length = True
+
+    def receive(self, data: bytes) -> None:
+        """Take `wanted_bytes` of the connection."""
+        self.handshake.receive(data)
+        if self._at_length:
+            self.wanted_bytes = int.from_bytes(data)
+        else:
+            self.wanted_bytes = 0 if self.handshake.done else LENGTH_BYTES
+        self._at_length = not self._at_length
+
+    def data_to_send(self) -> bytes:
+        """What to put on the wire; send it before more is received."""
+        return b"".join(self.handshake.data_to_send())
+
+
+class DialledHandshake:
+    """The side that dialled."""
+
+    def __init__(self, handshake: Handshake, network: bytes) -> None:
+        """`handshake`: an initiator's, fresh. `network`: ours, 16 bytes."""
+        self.handshake = handshake
+        self._network = network
+        self._messages = MessageExchange(handshake)
+        self._refusal = b""
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How many bytes `receive` takes next; 0 when all has been said."""
+        return HELLO_BYTES - LENGTH_BYTES if self._refusal else self._messages.wanted_bytes
+
+    def receive(self, data: bytes) -> None:
+        """Take `wanted_bytes` of the connection."""
+        if self._refusal:
+            Hello.parse(self._refusal + data, self._network)
+            raise BadHandshake("the peer turned us away without a reason")
+        if data == LINK_MAGIC[:LENGTH_BYTES]:  # no message is so long: it is a hello
+            self._refusal = data
+        else:
+            self._messages.receive(data)
+
+    def data_to_send(self) -> bytes:
+        """What to put on the wire; send it before more is received."""
+        return self._messages.data_to_send()
+
+
+class AcceptedHandshake:
+    """The side that accepted: it does not know yet what the connection is for."""
+
+    def __init__(self, us: Hello, static: StaticKey, ephemeral: bytes, payload: bytes) -> None:
+        """`us`: what we speak. The rest is for the handshake, see `Handshake`."""
+        self.wanted_bytes = MAGIC_BYTES
+        """How many bytes `receive` takes next; 0 when all has been said."""
+        self.refusal: BadHandshake | None = None
+        """Why the peer is turned away, once `data_to_send` has told it."""
+        self.join: BulkJoin | None = None
+        """What the peer wants to join, if it is no new link."""
+        self._us = us
+        self._static = static
+        self._ephemeral = ephemeral
+        self._payload = payload
+        self._magic = b""
+        self._messages: MessageExchange | None = None
+        self._to_send = b""
+
+    @property
+    def handshake(self) -> Handshake:
+        """The finished handshake of a new link."""
+        assert self._messages is not None
+        return self._messages.handshake
+
+    def receive(self, data: bytes) -> None:
+        """Take `wanted_bytes` of the connection."""
+        if self._messages is not None:
+            self._messages.receive(data)
+            self._to_send = self._messages.data_to_send()
+            self.wanted_bytes = self._messages.wanted_bytes
+        elif not self._magic:
+            self._begin(data)
+        elif self._magic == join.MAGIC:
+            self.join = BulkJoin.parse(self._magic + data)
+            self.wanted_bytes = 0
+        else:
+            self._greet(self._magic + data)
+
+    def data_to_send(self) -> bytes:
+        """What to put on the wire; send it before more is received."""
+        ready, self._to_send = self._to_send, b""
+        return ready
+
+    def _begin(self, magic: bytes) -> None:
+        if magic == join.MAGIC:
+            self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
+        elif magic[:-1] == LINK_MAGIC[:-1]:  # of any version: it is told which we speak
+            self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
+        else:
+            raise BadHandshake("its first bytes are not those of a peer")
+        self._magic = magic
+
+    def _greet(self, raw: bytes) -> None:
+        try:
+            hello = Hello.parse(raw, self._us.network)
+        except BadHandshake as error:  # tell why, in as many bytes as it sent
+            self.refusal = error
+            self._to_send = self._us.raw
+            self.wanted_bytes = 0
+            return
+        handshake = Handshake(Role.RESPONDER, hello, self._static, self._ephemeral, self._payload)
+        self._messages = MessageExchange(handshake)
+        self.wanted_bytes = self._messages.wanted_bytes
