@@ -40,7 +40,6 @@ SHELL = frozenset(
         "demo/processes.py",
         "dht/node.py",
         "dht/query_runner.py",
-        "dht/upkeep.py",
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",

@@ -62,6 +62,10 @@ class DhtConfig:
     """Of these, so many must have it before `put` returns."""
     negative_s: float = 5.0
     """How long a value that was not found is not looked for again."""
+    misses: int = 4096
+    """Keys remembered as not found; the oldest goes first."""
+    batches: int = 1024
+    """Peers for which records wait to be stored at once: 48 MiB if all batches are full."""
     ttl_most_s: float = 3600.0
     skew_s: float = 5.0
     """Clocks may differ by this much."""

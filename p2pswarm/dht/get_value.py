@@ -105,7 +105,7 @@ class GetValue:
         if reply.more:
             self._cut[contact] = None
         assert contact.peer is not None
-        self.lookup.answered(contact.peer.raw, contacts_in(reply.peer_list))
+        self.lookup.on_response(contact.peer.raw, contacts_in(reply.peer_list))
         if sum(1 for held in self._heard.values() if held) >= self._options.quorum:
             self.lookup.stop()
 
@@ -119,12 +119,12 @@ class GetValue:
             raise BadMessage("a record of another key, or one that would last too long")
         return record.expires_ms > now_ms and self._signatures.holds(record)
 
-    def failed(self, contact: Contact) -> None:
+    def on_failure(self, contact: Contact) -> None:
         """See `Query`."""
         assert contact.peer is not None
-        self.lookup.failed(contact.peer.raw)
+        self.lookup.on_failure(contact.peer.raw)
 
-    def next_deadline_s(self) -> float:
+    def next_deadline_s(self) -> float | None:
         """See `Query`."""
         return self.lookup.next_deadline_s()
 

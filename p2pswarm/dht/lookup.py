@@ -118,7 +118,7 @@ class Lookup:
         self._distances = [each.distance for each in kept]
 
     def poll(self, now_s: float) -> list[Contact]:
-        """Whom to ask now; tell of each `answered` or `failed` later."""
+        """Whom to ask now; tell the outcome of each by `on_response` or `on_failure` later."""
         asks: list[Contact] = []
         alpha = self._timeouts.alpha
         if not self.resolved:
@@ -170,13 +170,13 @@ class Lookup:
     def _expected_s(self, candidate: _Candidate) -> tuple[float, int]:
         return self._timeouts.expected_s(candidate.raw), candidate.distance
 
-    def answered(self, raw: bytes, closer: Iterable[Contact]) -> None:
+    def on_response(self, raw: bytes, closer: Iterable[Contact]) -> None:
         """A peer that was asked has answered with contacts it thinks closer."""
         self._close(raw, CandidateState.ANSWERED)
         self.learned(closer)
         self._look_up()
 
-    def failed(self, raw: bytes) -> None:
+    def on_failure(self, raw: bytes) -> None:
         """A peer that was asked did not answer, or not as it should."""
         self._close(raw, CandidateState.FAILED)
         self._look_up()
@@ -191,8 +191,10 @@ class Lookup:
         """Enough is known: the caller has what it was looking for."""
         self.finished = True
 
-    def next_deadline_s(self) -> float:
-        """When `on_deadline` wants to be called."""
+    def next_deadline_s(self) -> float | None:
+        """When `on_deadline` wants to be called; None once the lookup has finished."""
+        if self.finished:
+            return None
         slow_s = [each.slow_at_s for each in self._prompt.values()]
         return min(slow_s, default=self._end_s)
 

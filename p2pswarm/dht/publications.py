@@ -1,4 +1,4 @@
-"""What we ourselves keep in the DHT: it expires unless it is published again in time.
+"""Our own values in the DHT: they expire unless they are published again in time.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  ValueError when we publish more than any peer's quota would let us.
@@ -56,9 +56,13 @@ class Publications:
             self._postpone(publication, now_s)
         return due
 
-    def next_due_s(self) -> float:
-        """When the first is due; inf if there is none."""
-        return min((each.due_s for each in self._ours.values()), default=float("inf"))
+    def keeps(self, publication: Publication) -> bool:
+        """Whether this is still published: neither withdrawn nor replaced."""
+        return self._ours.get((publication.key, publication.subkey)) is publication
+
+    def next_deadline_s(self) -> float | None:
+        """When the first is due; None if there is none."""
+        return min((each.due_s for each in self._ours.values()), default=None)
 
     def _postpone(self, publication: Publication, now_s: float) -> None:
         jitter = self._config.jitter

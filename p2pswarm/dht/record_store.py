@@ -203,6 +203,10 @@ class RecordStore:
                     self._forget(key, subkey)
         self._unproven.clear()
 
+    def next_expiry_ms(self) -> int | None:
+        """When the first record may have expired; None if the store is empty."""
+        return self._ends[0][0] if self._ends else None
+
     def expire(self, now_ms: int) -> int:
         """Forget what has expired; returns how many records that were."""
         before = len(self)

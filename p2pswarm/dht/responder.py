@@ -23,7 +23,7 @@ from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.ids import PeerId
 
-NOBODY = PeerList(b"", ())
+NO_PEERS = PeerList(b"", ())
 
 
 class Responder:
@@ -34,7 +34,7 @@ class Responder:
         self._table = table
         self._store = store
 
-    def hello(self, peer: PeerId, request: Identify) -> Identified:
+    def identify(self, peer: PeerId, request: Identify) -> Identified:
         """Who we are, and whom the newcomer should meet."""
         return Identified(self._own.raw, self._near(request.target, peer))
 
@@ -52,7 +52,7 @@ class Responder:
                 more = True
                 break
             records.append(record)
-        near = NOBODY if records and not request.closer else self._near(request.key, peer)
+        near = NO_PEERS if records and not request.closer else self._near(request.key, peer)
         return Got(tuple(records), more, near)
 
     def store(self, peer: PeerId, request: Store, now_ms: int) -> Stored:
@@ -60,10 +60,10 @@ class Responder:
         offer = self._store.offer
         return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
 
-    def _near(self, target: bytes, runner: PeerId) -> PeerList:
+    def _near(self, target: bytes, asker: PeerId) -> PeerList:
         """The k closest to `target`, without the one who asks."""
         k = self._table.config.k
         near = self._table.nearest(target, k + 1)
         return peer_list(
-            [(each.raw, each.listen_address) for each in near if each.raw != runner.raw][:k]
+            [(each.raw, each.listen_address) for each in near if each.raw != asker.raw][:k]
         )

@@ -38,6 +38,8 @@ class Table:
         self._own = own.raw
         self._own_number = int.from_bytes(own.raw)
         self.config = config
+        self.depth = 0
+        """The number of the deepest bucket, plus one: when it grows there is more to refresh."""
         self._buckets: dict[int, Bucket] = {}
         self._refreshed_s: dict[int, float] = {}
         self._complete_s: dict[int, float] = {}
@@ -98,6 +100,7 @@ class Table:
             config = self.config
             bucket = Bucket(config.k, config.waiting, config.per_near_net)
             self._buckets[index] = bucket
+            self.depth = max(self.depth, index + 1)
         check = bucket.heard_from(newcomer)
         if bucket.get(newcomer.raw) is not None:
             self._wide[newcomer.wide_net] += 1
@@ -150,12 +153,12 @@ class Table:
 
     def _outwards(self, target: int) -> Iterator[list[Neighbour]]:
         """Our contacts in rings: everyone in one is closer than all in the next."""
-        listen_address = ID_BITS - (target ^ self._own_number).bit_length()
+        here = ID_BITS - (target ^ self._own_number).bit_length()
         buckets = self._buckets
-        if listen_address in buckets:
-            yield list(buckets[listen_address].live)
-        yield [each for i, bucket in buckets.items() if i > listen_address for each in bucket.live]
-        for i in sorted((i for i in buckets if i < listen_address), reverse=True):
+        if here in buckets:
+            yield list(buckets[here].live)
+        yield [each for i, bucket in buckets.items() if i > here for each in bucket.live]
+        for i in sorted((i for i in buckets if i < here), reverse=True):
             yield list(buckets[i].live)
 
     def sure(self, key: bytes, found: Sequence[Neighbour], count: int, now_s: float) -> bool:
@@ -163,14 +166,13 @@ class Table:
 
         `found` is what `nearest(key, count)` just returned.
         """
-        listen_address = self.index(key)
+        here = self.index(key)
         last = self.index(found[-1].raw) if len(found) == count else 0
-        if not self._complete(listen_address, now_s):
+        if not self._complete(here, now_s):
             return False
-        if last == listen_address:
+        if last == here:
             return True
-        deepest = max(self._buckets, default=0)
-        ring = (*range(listen_address + 1, deepest + 1), *range(last, listen_address))
+        ring = (*range(here + 1, self.depth), *range(last, here))
         return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
 
     def _complete(self, index: int, now_s: float) -> bool:
@@ -199,14 +201,12 @@ class Table:
     def stale(self, now_s: float, rng: random.Random) -> list[bytes]:
         """An id to look up in each bucket that has not been refreshed for long."""
         latest_s = now_s - self.config.refresh_s
-        indexes = range(max(self._buckets, default=-1) + 1)
-        return [self._id_in(i, rng) for i in indexes if self._looked_s(i) <= latest_s]
+        return [self._id_in(i, rng) for i in range(self.depth) if self._looked_s(i) <= latest_s]
 
-    def next_refresh_s(self) -> float:
-        """When the first bucket is stale; -inf if one is now."""
-        indexes = range(max(self._buckets, default=-1) + 1)
-        first_s = min((self._looked_s(i) for i in indexes), default=float("inf"))
-        return first_s + self.config.refresh_s
+    def next_refresh_s(self) -> float | None:
+        """When the first bucket is stale, -inf if one is now; None if the table is empty."""
+        looked_s = [self._looked_s(index) for index in range(self.depth)]
+        return min(looked_s) + self.config.refresh_s if looked_s else None
 
     def _looked_s(self, index: int) -> float:
         """When the range of a bucket was last looked through."""

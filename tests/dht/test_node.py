@@ -201,18 +201,6 @@ def test_what_we_put_ourselves_is_looked_for_at_once():
     run(main(), SEED)
 
 
-def test_only_so_many_misses_are_remembered(monkeypatch):
-    monkeypatch.setattr("p2pswarm.dht.node.MISSES_MAX", 2)
-
-    async def main():
-        async with swarm(3) as world:
-            for i in range(3):
-                await world.nodes[1].get(bytes([i]) * 32)
-            assert len(world.nodes[1]._misses) == 2
-
-    run(main(), SEED)
-
-
 def test_who_asks_for_the_same_key_shares_the_lookup():
     async def main():
         async with swarm(16) as world:
@@ -338,11 +326,9 @@ def test_the_late_replicas_reach_whoever_should_have_them():
     run(main(), SEED)
 
 
-def test_a_full_outbox_costs_the_late_replicas_only(monkeypatch):
-    monkeypatch.setattr("p2pswarm.dht.store_batches.PEERS_MAX", 0)
-
+def test_when_no_record_may_wait_only_the_late_replicas_are_lost():
     async def main():
-        async with swarm(16) as world:
+        async with swarm(16, DhtConfig(batches=0)) as world:
             assert await world.nodes[3].put(KEY, b"", b"value", TTL_S) >= 5
             await asyncio.sleep(1)
             assert len(holders(world)) == 5
@@ -604,7 +590,7 @@ def test_what_its_publisher_did_not_sign_is_returned_to_nobody():
 
 
 async def signed(node: Dht, world: DhtWorld) -> Record:
-    return sign(node._identity, KEY, b"", b"v", 1, int(1000 * (world.wall_s() + TTL_S)))
+    return sign(node._publisher._identity, KEY, b"", b"v", 1, int(1000 * (world.wall_s() + TTL_S)))
 
 
 def test_who_is_busy_stays_in_the_table():
@@ -772,7 +758,7 @@ def test_a_node_that_is_its_own_only_seed_starts_a_swarm():
         async with swarm(1) as world:
             node = world.nodes[0]
             await node.bootstrap(address(node))
-            node._upkeep._seeds._own = Contact(STRANGER, Address("10.9.9.9", 1))
+            node._upkeep.seeds._own = Contact(STRANGER, Address("10.9.9.9", 1))
 
             await node.bootstrap(address(node))
 
