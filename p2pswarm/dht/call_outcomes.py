@@ -75,7 +75,7 @@ class CallRecorder:
             case CallOutcome.LATE | CallOutcome.LOST:
                 self._timeouts.failed()
                 self._table.failed(raw)
-            case CallOutcome.BREACH | CallOutcome.NOT_SERVING:
+            case _:  # it broke the protocol, or does not serve
                 self._table.drop(raw)
         return None
 

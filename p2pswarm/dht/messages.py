@@ -186,8 +186,16 @@ def contacts_in(packed: PeerList) -> list[Contact]:
 
 @lru_cache(maxsize=SEEN_CONTACTS)
 def contact_of(raw: bytes, listen_address: str) -> Contact:
-    """The contact of an id and an address; the same ones come again and again."""
+    """The contact of an id and an address, which come again and again.
+
+    Raises BadMessage if the address is none, or names a host that nobody could resolve.
+    """
     try:
-        return Contact(PeerId(raw), Address.parse(listen_address))
-    except ValueError as error:
+        address = Address.parse(listen_address)
+        address.host.encode("idna")  # as a resolver does, which would raise UnicodeError
+        contact = Contact(PeerId(raw), address)
+    except ValueError as error:  # UnicodeError is one
         raise BadMessage(f"not a contact: {error}") from error
+    if not address.host.isprintable():
+        raise BadMessage(f"not a contact: {address.host!r} is not a host")
+    return contact

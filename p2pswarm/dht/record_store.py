@@ -162,6 +162,7 @@ class RecordStore:
 
     def _forget(self, key: bytes, subkey: bytes) -> None:
         record = self._keys[key].pop(subkey).record
+        self._unproven.pop((key, subkey), None)
         if not self._keys[key]:
             del self._keys[key]
         share = self._shares[record.public_key]
@@ -195,12 +196,11 @@ class RecordStore:
 
     def prove(self) -> None:
         """Check what was read, and forget what its publisher did not sign."""
-        for key, subkey in self._unproven:
-            held = self._keys.get(key, {}).get(subkey)
-            if held is not None and not held.proven:
-                held.proven = self._signatures.holds(held.record)
-                if not held.proven:
-                    self._forget(key, subkey)
+        for key, subkey in tuple(self._unproven):
+            held = self._keys[key][subkey]
+            held.proven = self._signatures.holds(held.record)
+            if not held.proven:
+                self._forget(key, subkey)
         self._unproven.clear()
 
     def next_expiry_ms(self) -> int | None:

@@ -56,6 +56,7 @@ def test_a_lookup_without_a_start_is_over():
 
     assert lookup.poll(0.0) == []
     assert lookup.finished
+    assert lookup.next_deadline_s() is None
 
 
 def test_what_is_learned_is_asked_if_it_is_closer():

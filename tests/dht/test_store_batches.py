@@ -1,11 +1,18 @@
 """Records that may wait travel together."""
 
-from dht.harness import KEY, contact
+from dataclasses import replace
+
+import pytest
+from dht.harness import HOME, KEY, contact
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX
+from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Pong, Store, Stored
+from p2pswarm.dht.record_store import Verdict
 from p2pswarm.dht.records import sign
-from p2pswarm.dht.store_batches import WAIT_S, BatchedRecord, StoreBatcher
+from p2pswarm.dht.store_batches import WAIT_S, BatchedRecord, StoreBatcher, store_of, stored_in
+from p2pswarm.errors import BadMessage
 
 BATCHES_MAX = 10
 ALICE = Identity.generate(b"alice")
@@ -58,3 +65,54 @@ def test_batches_are_bounded():
     taken = [batcher.add(contact(number), SMALL, 0.0) for number in range(1, BATCHES_MAX + 2)]
 
     assert taken == [True] * BATCHES_MAX + [False]
+
+
+def test_one_request_carries_the_records_in_their_order():
+    assert store_of(HOME, [SMALL, LARGE]) == Store(HOME, (SMALL.record, LARGE.record))
+
+
+def test_the_reply_tells_of_each_record():
+    reply = Stored(bytes([Verdict.KEPT, Verdict.QUOTA]))
+
+    assert stored_in(reply, 2) == [
+        Stored(bytes([Verdict.KEPT])),
+        Stored(bytes([Verdict.QUOTA])),
+    ]
+
+
+def test_without_a_reply_each_record_is_without_one():
+    assert stored_in(None, 2) == [None, None]
+
+
+@pytest.mark.parametrize("reply", [Pong(), Stored(b"\0"), Stored(b"\0\0\0")])
+def test_an_answer_to_another_question_is_a_breach(reply):
+    with pytest.raises(BadMessage, match="no answer to a Store of 2 records"):
+        stored_in(reply, 2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 20), st.integers(0, 4096), st.floats(0.0, 0.2), st.booleans())
+    )
+)
+def test_no_batch_is_larger_than_a_message_nor_later_than_its_time(history):
+    """However records come: none is lost, and their number is bounded."""
+    batcher, now_s, taken, sent = StoreBatcher(BATCHES_MAX), 0.0, 0, 0
+    for number, size_bytes, pause_s, polled in history:
+        now_s += pause_s
+        value = replace(SMALL.record, value=b"v" * size_bytes)
+        if batcher.add(contact(number), BatchedRecord(value, None), now_s):
+            taken += 1
+        if polled:
+            batches = batcher.due(now_s)
+            sent += sum(len(batched) for _, batched in batches)
+            assert len(batches) <= BATCHES_MAX
+            for _, batched in batches:
+                assert len(batched) <= RECORDS_MAX
+                assert sum(each.record.size_bytes for each in batched) <= PAGE_BYTES
+            deadline_s = batcher.next_deadline_s()
+            assert deadline_s is None or now_s < deadline_s <= now_s + WAIT_S
+
+    sent += sum(len(batched) for _, batched in batcher.due(now_s + WAIT_S))
+    assert sent == taken
+    assert batcher.next_deadline_s() is None
