@@ -16,7 +16,7 @@ class FindNode:
     """A `Query` for the closest peers."""
 
     def __init__(self, lookup: Lookup, listen_address: str, first_round: int | None = None) -> None:
-        """`first_round`: be ready when so many have answered or failed, not at the end."""
+        """`first_round`: be ready when this many have answered or failed; None: at the end."""
         self.lookup = lookup
         self._request = Find(listen_address, lookup.target)
         self._first_round = first_round
@@ -43,14 +43,14 @@ class FindNode:
         if not isinstance(reply, Found):
             raise BadMessage(f"{type(reply).__name__} is no answer to Find")
         assert contact.peer is not None
-        self.lookup.answered(contact.peer.raw, contacts_in(reply.peer_list))
+        self.lookup.on_response(contact.peer.raw, contacts_in(reply.peer_list))
 
-    def failed(self, contact: Contact) -> None:
+    def on_failure(self, contact: Contact) -> None:
         """See `Query`."""
         assert contact.peer is not None
-        self.lookup.failed(contact.peer.raw)
+        self.lookup.on_failure(contact.peer.raw)
 
-    def next_deadline_s(self) -> float:
+    def next_deadline_s(self) -> float | None:
         """See `Query`."""
         return self.lookup.next_deadline_s()
 

@@ -1,22 +1,23 @@
 """The DHT of one node: publish a value, get what others published, find peers.
 
-What is asked of whom is for the machines to say (`lookup.py`, `get_value.py`,
-`put_value.py`); here they are joined with the table, the store and the network.
-
 Units:   seconds on the loop's clock; `_ms` milliseconds since 1970 on the wall clock.
 Errors:  NoRoute, Refused and Unusable as told at each method; ValueError when we are misused.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.alarm import Alarm
+from p2pswarm.dht.carrier import Carrier, to_be_carried
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.get_value import GetOptions, GetValue
+from p2pswarm.dht.find_node import FindNode
+from p2pswarm.dht.get_value import GetValue
+from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
 from p2pswarm.dht.lookup import Lookup, LookupOptions
 from p2pswarm.dht.messages import (
     Find,
@@ -31,26 +32,27 @@ from p2pswarm.dht.messages import (
     Store,
     Stored,
     contact_of,
-    contacts_in,
 )
-from p2pswarm.dht.publications import Publication, Publications
-from p2pswarm.dht.put_value import PutOptions, PutValue
+from p2pswarm.dht.publications import Publications
+from p2pswarm.dht.publisher import Publisher, holders_of
+from p2pswarm.dht.put_value import PutValue
 from p2pswarm.dht.query_runner import QueryRunner, RunningQuery
-from p2pswarm.dht.record_store import RecordStore, Verdict
-from p2pswarm.dht.records import SignatureCache, sign
-from p2pswarm.dht.responder import NOBODY, Responder
+from p2pswarm.dht.record_store import RecordStore
+from p2pswarm.dht.records import SignatureCache
+from p2pswarm.dht.responder import Responder
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.store_batches import BatchedRecord
 from p2pswarm.dht.timeouts import TimeoutEstimator
-from p2pswarm.dht.upkeep import NAP_S, Upkeep
-from p2pswarm.errors import NoRoute, Refused, Unusable
+from p2pswarm.dht.upkeep import Duty, GreetSeed, LookRound, PublishAgain, Upkeep
+from p2pswarm.dht.value_reader import ValueReader
+from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
 
-EXPIRE_EVERY_S = 10.0  # reads check the time themselves; this only frees memory
-PROVE_AFTER_S = 0.5  # after it was read, when nobody waits any more
-REPUBLISH_TOGETHER = 16  # records of ours that are placed again at once
-MISSES_MAX = 4096  # keys remembered as not found
+log = logging.getLogger(__name__)
+
+HELLO_S = 3.0  # an address that may be dead or far away, and has to be dialled
+PROVE_AFTER_S = 0.5  # after a record was read, when nobody waits any more
 
 
 class Dht:
@@ -69,20 +71,25 @@ class Dht:
         self.config = config
         self.table = Table(peer, config)
         self.timeouts = TimeoutEstimator(config)
-        self._identity = identity
-        self._wall_s = wall_s
-        self._signatures = SignatureCache()
-        self.store = RecordStore(peer, config, self._signatures)
         self.contact = Contact(peer, rpc.contact.address)
-        self._runner = QueryRunner(self.contact, rpc, self.table, self.timeouts, self._keep)
+        self._own = peer
+        self._wall_s = wall_s
+        signatures = SignatureCache()
+        self.store = RecordStore(peer, config, signatures)
+        self._changed = asyncio.Event()
+        """Something may be due sooner than `maintain` knows."""
+        self._runner = QueryRunner(
+            peer, rpc, self.table, self.timeouts, self._keep, self._changed.set
+        )
         self._answers = Responder(peer, self.table, self.store)
-        self._upkeep = Upkeep(self.contact, self._runner, self.table, self.timeouts, rng)
+        self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures)
+        self._carrier = Carrier(peer, config, self.timeouts, signatures)
         self._publications = Publications(config, rng)
+        self._publisher = Publisher(identity, config, self._publications)
+        self._upkeep = Upkeep(self.contact, self.table, self.store, self._publications, rng)
         self._gets: dict[tuple[bytes, int], tuple[RunningQuery, GetValue]] = {}
-        self._misses: dict[bytes, float] = {}
-        self._seq = 0
-        self._carrying = 0
-        self._proving: asyncio.TimerHandle | None = None
+        self._joining: tuple[RunningQuery, Lookup] | None = None
+        self._proving: Alarm | None = None
         if config.server:
             self._serve(rpc)
 
@@ -98,29 +105,136 @@ class Dht:
             self._proving.cancel()
         await self._runner.close()
 
-    async def bootstrap(self, seeds: Sequence[Contact]) -> None:
-        """Join through any of the seeds, all greeted at once; see `Upkeep.bootstrap`."""
-        await self._upkeep.bootstrap(seeds)
-
-    async def maintain(self) -> None:
-        """Upkeep, until cancelled: seeds, our own values, stale buckets, expired records."""
-        async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._upkeep.greet_seeds())
-            loops.create_task(self._upkeep.refresh())
-            loops.create_task(self._republish())
-            loops.create_task(self._expire())
-
-    async def closest(self, key: bytes) -> list[Contact]:
-        """The k servers closest to a key, closest first; the last of them perhaps dead."""
-        return await self._upkeep.search(key)
-
     @property
     def calls(self) -> int:
         """Requests sent so far."""
         return self._runner.calls
 
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def _now_ms(self) -> int:
         return int(1000 * self._wall_s())
+
+    # Joining
+
+    async def bootstrap(self, seeds: Sequence[Contact]) -> None:
+        """Join through any of the seeds; without any, or as the only one, there is nothing to do.
+
+        Returns when one has answered and the first round of a lookup of ourselves is done.
+        Raises NoRoute if none answers; `maintain` goes on greeting them all the same.
+        """
+        greeted = self._upkeep.seeds.start(seeds, self._now_s())
+        self._changed.set()
+        if not greeted:
+            return
+        joining = Joining(greeted)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for seed in greeted:
+            self._runner.start(self._enter(seed, joining, over))
+        await over
+        if joining.failure is not None:
+            raise joining.failure
+
+    async def _enter(self, seed: Contact, joining: Joining, over: asyncio.Future[None]) -> None:
+        try:
+            joining.greeted(seed, await self._greet(seed))
+        except asyncio.CancelledError:
+            over.cancel()
+            raise
+        if joining.over and not over.done():
+            over.set_result(None)
+
+    async def _greet(self, seed: Contact) -> Greeting:
+        """Learn who a seed is and whom it knows; returns when we have looked round from there."""
+        runner, known_seeds = self._runner, self._upkeep.seeds
+        hello = Identify(runner.listen_address, self._own.raw)
+        try:
+            met = met_through(seed, await runner.rpc.call(seed, hello, HELLO_S))
+        except SwarmError as error:
+            log.info("seed %s: %s", seed.address, error)
+            known_seeds.learned(seed.address, None)
+            return Greeting.SILENT
+        if met[0].peer == self._own:
+            known_seeds.is_us(seed.address)
+            return Greeting.OURSELVES
+        known_seeds.learned(seed.address, met[0].peer)
+        if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
+            await self._join(met)
+        return Greeting.ANSWERED
+
+    async def _join(self, met: list[Contact]) -> None:
+        """Look for those closest to ourselves, and so make ourselves known to them."""
+        if self._joining is None or self._joining[1].finished:
+            lookup = self._lookup(self._own.raw, self.config.k)
+            lookup.learned(met)
+            query = FindNode(lookup, self._runner.listen_address, min(len(met), self.config.alpha))
+            self._upkeep.joining = True
+            running = self._runner.start_query(query, lambda: self._joined(lookup))
+            self._joining = running, lookup
+        else:
+            running, lookup = self._joining
+            lookup.learned(met)
+            running.step()
+        await running.wait()
+
+    def _joined(self, lookup: Lookup) -> None:
+        self._upkeep.joining = False
+        self._looked_round(lookup)
+
+    # Finding peers
+
+    async def closest(self, key: bytes) -> list[Contact]:
+        """The k servers closest to a key, closest first; the last of them perhaps dead."""
+        lookup = self._lookup(key, self.config.beta)
+        await self._runner.start_query(FindNode(lookup, self._runner.listen_address)).wait()
+        return lookup.closest(self.config.k)
+
+    def _lookup(self, target: bytes, settle: int) -> Lookup:
+        """A lookup of peers that begins with those we know."""
+        config = self.config
+        options = LookupOptions(width=config.k, settle=settle, patience_s=config.lookup_s)
+        lookup = Lookup(target, self._own.raw, options, self.timeouts, self._now_s())
+        lookup.learned([each.contact for each in self.table.nearest(target, config.k)])
+        return lookup
+
+    def _looked_round(self, lookup: Lookup) -> None:
+        """All of the k closest have been asked."""
+        answered = lookup.heard_from()[: self.config.k]
+        self.table.refreshed(lookup.target, answered, self._now_s())
+        self._changed.set()
+
+    # Upkeep
+
+    async def maintain(self) -> None:
+        """Stay in the DHT, until cancelled: greet seeds, publish again, refresh, expire."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._changed.clear()
+                for duty in self._upkeep.poll(self._now_s(), self._now_ms()):
+                    tasks.create_task(self._do(duty))
+                try:
+                    async with asyncio.timeout_at(self._upkeep.next_deadline_s()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def _do(self, duty: Duty) -> None:
+        try:
+            match duty:
+                case GreetSeed():
+                    await self._greet(duty.seed)
+                case LookRound():
+                    lookup = self._lookup(duty.target, self.config.k)
+                    query = FindNode(lookup, self._runner.listen_address)
+                    await self._runner.start_query(query).wait()
+                    self._looked_round(lookup)
+                case PublishAgain():
+                    record = self._publisher.sign(duty.publication, self._now_ms())
+                    await self._place(record, waited_for=False)
+        finally:
+            self._upkeep.done(duty, self._now_s())
+            self._changed.set()
 
     # Publishing
 
@@ -132,76 +246,33 @@ class Dht:
         Returns how many peers have it so far. Raises NoRoute if nobody could be asked,
         Refused if nobody would keep it, Unusable if our clock is to blame.
         """
-        if not 0 < ttl_s <= self.config.ttl_most_s:
-            raise ValueError(f"a value lives up to {self.config.ttl_most_s:g} s, not {ttl_s}")
-        now_s = asyncio.get_running_loop().time()
-        self._seq = max(self._seq + 1, self._now_ms())
-        publication = Publication(key, subkey, value, self._seq, ttl_s, now_s)
-        record = self._signed(publication)
+        now_ms = self._now_ms()
+        publication = self._publisher.publication(key, subkey, value, ttl_s, now_ms)
+        record = self._publisher.sign(publication, now_ms)
         if republish:
-            self._publications.keep(publication, now_s)
-        put_value = await self._place(record, waited_for=True)
-        if put_value.holders:
-            return put_value.holders
-        refusals = sorted({Verdict(v).name for v in put_value.refusals if v in list(Verdict)})
-        if {"EXPIRED", "FUTURE"} & set(refusals):
-            raise Unusable("the clocks of other peers differ by minutes: set this machine's right")
-        if refusals:
-            raise Refused(f"nobody would keep the value: {', '.join(refusals)}")
-        raise NoRoute("nobody could be reached to keep the value")
+            self._publisher.keep(publication, self._now_s())
+            self._changed.set()
+        return holders_of(await self._place(record, waited_for=True))
 
     def withdraw(self, key: bytes, subkey: bytes) -> None:
         """Publish a value no more; it is gone when its time to live is over."""
         self._publications.withdraw(key, subkey)
 
-    def _signed(self, p: Publication) -> Record:
-        expires_ms = self._now_ms() + int(1000 * p.ttl_s)
-        return sign(self._identity, p.key, p.subkey, p.value, p.seq, expires_ms)
-
     async def _place(self, record: Record, *, waited_for: bool) -> PutValue:
         """Store a record with those closest to its key, ourselves perhaps among them."""
-        config = self.config
-        self._misses.pop(record.key, None)
-        candidates = await self._holders(record.key)
-        success = config.replicas_success if waited_for else 0
-        calm = self.timeouts.failure_share <= config.calm_share
-        options = PutOptions(
-            replicas=config.replicas,
-            success=success,
-            first=success if calm or not waited_for else config.replicas,
-            patience_s=config.lookup_s,
-        )
-        put_value = PutValue(
-            record, self._runner.listen_address, candidates, options, self.timeouts
-        )
-        await self._runner.start_query(put_value).wait()
-        return put_value
-
-    async def _holders(self, key: bytes) -> list[Contact]:
-        """The k closest to a key, ourselves included if we are one of them."""
-        k, replicas = self.config.k, self.config.replicas
-        near = self.table.nearest(key, k)
-        now_s = asyncio.get_running_loop().time()
-        if self.table.sure(key, near[:replicas], replicas, now_s):
+        key, replicas = record.key, self.config.replicas
+        self._reader.misses.forget(key)
+        near = self.table.nearest(key, self.config.k)
+        if self.table.sure(key, near[:replicas], replicas, self._now_s()):
             found = [each.contact for each in near]
         else:
-            found = await self._upkeep.search(key)
-        if self.config.server:
-            ours = self._identity.peer_id.distance(key)
-            distances = [each.peer.distance(key) for each in found if each.peer]
-            at = next((i for i, other in enumerate(distances) if other > ours), len(distances))
-            found.insert(at, self.contact)
-        return found[:k]
-
-    async def _republish(self) -> None:
-        while True:
-            await asyncio.sleep(NAP_S)
-            due = self._publications.due(asyncio.get_running_loop().time())
-            for start in range(0, len(due), REPUBLISH_TOGETHER):
-                async with asyncio.TaskGroup() as group:
-                    for publication in due[start : start + REPUBLISH_TOGETHER]:
-                        record = self._signed(publication)
-                        group.create_task(self._place(record, waited_for=False))
+            found = await self.closest(key)
+        candidates = self._publisher.candidates(key, found, self.contact)
+        options = self._publisher.options(self.timeouts.failure_share, waited_for=waited_for)
+        listen_address = self._runner.listen_address
+        put_value = PutValue(record, listen_address, candidates, options, self.timeouts)
+        await self._runner.start_query(put_value).wait()
+        return put_value
 
     # Getting
 
@@ -211,88 +282,49 @@ class Dht:
         With a quorum of 1 the first holder's answer is taken, ours if we are one. More are
         heard, and their answers merged, where it matters that nothing is missing.
         """
-        if quorum == 1 and (records := self._held(key)):
+        if quorum == 1 and (records := self._reader.held(key, self._now_ms())):
             return records
         under_way = self._gets.get((key, quorum))
         if under_way is None:
-            now_s = asyncio.get_running_loop().time()
-            if self._misses.get(key, now_s) > now_s:
+            if self._reader.misses.holds(key, self._now_s()):
                 return {}
-            under_way = self._gather(key, quorum, now_s)
+            under_way = self._start_get(key, quorum)
         running, get_value = under_way
         await running.wait()
         return dict(get_value.records)
 
-    def _held(self, key: bytes) -> dict[bytes, Record]:
-        """What we hold ourselves, if we are among those who should."""
-        if key not in self.store:
-            return {}
-        near = self.table.nearest(key, self.config.replicas)
-        if len(near) == self.config.replicas:
-            farthest = near[-1].number ^ int.from_bytes(key)
-            if self._identity.peer_id.distance(key) > farthest:
-                return {}
-        records = list(self.store.read(key, self._now_ms()))
-        return {record.subkey: record for record in records if self._signatures.holds(record)}
-
-    def _gather(self, key: bytes, quorum: int, now_s: float) -> tuple[RunningQuery, GetValue]:
-        config = self.config
-        near = self.table.nearest(key, config.k)
-        sure = self.table.sure(key, near[: config.replicas], config.replicas, now_s)
-        options = LookupOptions(
-            width=config.k,
-            settle=config.replicas,
-            patience_s=config.lookup_s,
-            first=quorum if sure else config.alpha,
-            choice=config.replicas_success if sure else 1,
+    def _start_get(self, key: bytes, quorum: int) -> tuple[RunningQuery, GetValue]:
+        runner = self._runner
+        get_value = self._reader.query(
+            key, quorum, runner.listen_address, self._now_s(), self._wall_s()
         )
-        lookup = Lookup(key, self._identity.peer_id.raw, options, self.timeouts, now_s)
-        lookup.learned([each.contact for each in (near[: config.replicas] if sure else near)])
-        request = Get(self._runner.listen_address, key, b"", quorum > 1, 0)
-        get_options = GetOptions(
-            request=request,
-            quorum=quorum,
-            wall_less_loop_s=self._wall_s() - now_s,
-            carried=0 if sure or quorum > 1 else config.carried,
-        )
-        get_value = GetValue(lookup, get_options, config, self._signatures)
-        running = self._runner.start_query(
-            get_value, lambda: self._gathered(key, quorum, get_value)
-        )
+        running = runner.start_query(get_value, lambda: self._got(key, quorum, get_value))
         if not get_value.finished:
             self._gets[key, quorum] = running, get_value
         return running, get_value
 
-    def _gathered(self, key: bytes, quorum: int, get_value: GetValue) -> None:
-        """Remember what is not there, and put right who should have had it."""
+    def _got(self, key: bytes, quorum: int, get_value: GetValue) -> None:
         self._gets.pop((key, quorum), None)
-        self._misses.pop(key, None)
-        if not get_value.records:
-            now_s = asyncio.get_running_loop().time()
-            self._misses[key] = now_s + self.config.negative_s
-            if len(self._misses) > MISSES_MAX:
-                del self._misses[next(iter(self._misses))]
-        for contact, records in get_value.repairs():
-            for record in records:
-                self._runner.post(contact, BatchedRecord(record, None))
+        for contact, record in self._reader.ended(key, get_value, self._now_s()):
+            self._runner.post(contact, BatchedRecord(record, None))
 
     # Answering
 
     def _serve(self, rpc: Rpc) -> None:
-        rpc.serve_unary(Identify, self._on_hello)
+        rpc.serve_unary(Identify, self._on_identify)
         rpc.serve_unary(Find, self._on_find)
         rpc.serve_unary(Get, self._on_get)
         rpc.serve_unary(Store, self._on_store)
         rpc.serve_unary(Ping, self._on_ping)
 
     def _met(self, peer: PeerId, listen_address: str) -> None:
-        """Who asks us, and says where it can be dialled, is a server we have met."""
+        """A peer that asks us, and says where it can be dialled, is a server we have met."""
         if listen_address:
             self._runner.met(contact_of(peer.raw, listen_address))
 
-    def _on_hello(self, peer: PeerId, request: Identify) -> Identified:
+    def _on_identify(self, peer: PeerId, request: Identify) -> Identified:
         self._met(peer, request.listen_address)
-        return self._answers.hello(peer, request)
+        return self._answers.identify(peer, request)
 
     def _on_find(self, peer: PeerId, request: Find) -> Found:
         self._met(peer, request.listen_address)
@@ -301,63 +333,34 @@ class Dht:
     def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Got] | Got:
         self._met(peer, request.listen_address)
         got = self._answers.get(peer, request, self._now_ms())
-        if self.store.unproven and self._proving is None:
-            loop = asyncio.get_running_loop()
-            self._proving = loop.call_later(PROVE_AFTER_S, self._prove)
-        if got.records or not request.hops:
-            return got
-        return self._carry(request, got)
-
-    def _prove(self) -> None:
-        self._proving = None
-        self.store.prove()
+        if self.store.unproven:
+            self._proving = self._proving or Alarm(asyncio.get_running_loop(), self.store.prove)
+            self._proving.set(self._now_s() + PROVE_AFTER_S)
+        return self._carry(request, got) if to_be_carried(request, got) else got
 
     async def _carry(self, request: Get, got: Got) -> Got:
-        """Ask those we know for the asker: we have links to them, it would have to dial."""
-        config = self.config
-        if self._carrying >= config.carrying:
+        if not self._carrier.begin():
             return got
-        now_s = asyncio.get_running_loop().time()
-        options = LookupOptions(
-            width=config.k,
-            settle=config.k,
-            patience_s=config.carry_s,
-            first=config.carry_width,
-            asks=config.carry_width,
-        )
-        lookup = Lookup(request.key, self._identity.peer_id.raw, options, self.timeouts, now_s)
-        lookup.learned(contacts_in(got.peer_list))
-        ours = replace(
-            request, listen_address=self._runner.listen_address, closer=False, hops=request.hops - 1
-        )
-        get_options = GetOptions(
-            request=ours, quorum=1, wall_less_loop_s=self._wall_s() - now_s, pages=1
-        )
-        get_value = GetValue(lookup, get_options, config, self._signatures)
-        self._carrying += 1
         try:
+            get_value = self._carrier.query(
+                request, got, self._runner.listen_address, self._now_s(), self._wall_s()
+            )
             await self._runner.start_query(get_value).wait()
         finally:
-            self._carrying -= 1
-        if not get_value.records or get_value.more:
-            return got
-        records = sorted(get_value.records.values(), key=lambda record: record.subkey)
-        return Got(tuple(records), False, NOBODY)
+            self._carrier.ended()
+        return self._carrier.answer(get_value, got)
 
     def _on_store(self, peer: PeerId, request: Store) -> Stored:
         self._met(peer, request.listen_address)
-        for record in request.records:
-            self._misses.pop(record.key, None)
         return self._keep(peer, request)
 
     def _keep(self, peer: PeerId, request: Store) -> Stored:
-        return self._answers.store(peer, request, self._now_ms())
+        for record in request.records:
+            self._reader.misses.forget(record.key)
+        stored = self._answers.store(peer, request, self._now_ms())
+        self._changed.set()
+        return stored
 
     def _on_ping(self, peer: PeerId, request: Ping) -> Pong:
         self._met(peer, request.listen_address)
         return Pong()
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(EXPIRE_EVERY_S)
-            self.store.expire(self._now_ms())

@@ -1,4 +1,4 @@
-"""What we ourselves keep in the DHT: it expires unless it is published again in time.
+"""Our own values in the DHT: they expire unless they are published again in time.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  ValueError when we publish more than any peer's quota would let us.
@@ -33,11 +33,8 @@ class Publications:
         self._rng = rng
         self._ours: dict[tuple[bytes, bytes], Publication] = {}
 
-    def __len__(self) -> int:
-        return len(self._ours)
-
     def keep(self, publication: Publication, now_s: float) -> None:
-        """Publish this again and again, in place of what was there before."""
+        """Publish this from now on, in place of what was there before."""
         place = publication.key, publication.subkey
         most = self._config.records_per_publisher
         if place not in self._ours and len(self._ours) >= most:
@@ -50,15 +47,19 @@ class Publications:
         self._ours.pop((key, subkey), None)
 
     def due(self, now_s: float) -> list[Publication]:
-        """Those to publish now; each is due again after about a third of its time to live."""
+        """The values to publish now; each is due again after about a third of its time to live."""
         due = [each for each in self._ours.values() if each.due_s <= now_s]
         for publication in due:
             self._postpone(publication, now_s)
         return due
 
-    def next_due_s(self) -> float:
-        """When the first is due; inf if there is none."""
-        return min((each.due_s for each in self._ours.values()), default=float("inf"))
+    def keeps(self, publication: Publication) -> bool:
+        """Whether this is still published: neither withdrawn nor replaced."""
+        return self._ours.get((publication.key, publication.subkey)) is publication
+
+    def next_deadline_s(self) -> float | None:
+        """When the first is due; None if there is none."""
+        return min((each.due_s for each in self._ours.values()), default=None)
 
     def _postpone(self, publication: Publication, now_s: float) -> None:
         jitter = self._config.jitter

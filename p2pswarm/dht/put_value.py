@@ -1,10 +1,10 @@
-"""Storing a record with the closest peers: who is asked, and when it is safe enough.
+"""Storing a record with the closest peers: which are asked, and when it is safe enough.
 
 The `replicas` closest are to have it, in the order of their distance, so that all
 publishers of a key meet on the same peers and one holder knows every subkey. The
 first wave asks as many as success needs (or all of them, where contacts are often
 dead); when success is reached the caller goes on, and the rest follow at leisure,
-many records in one message. Who fails or is slow is replaced by the next.
+many records in one message. A peer that fails or is slow is replaced by the next.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage for a reply that is none to `Store`.
@@ -25,14 +25,16 @@ from p2pswarm.wire.message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutOptions:
-    """On how many peers a record is to be."""
+    """How many peers are to have a record, and how soon."""
 
     replicas: int
+    """Peers that are to have the record."""
     success: int
-    """Before `ready`; 0 if nobody waits."""
+    """Peers that must have it before `ready`; 0 if nobody waits."""
     first: int
-    """Asked at once; the rest at leisure."""
+    """Peers that are asked at once; the rest are asked at leisure."""
     patience_s: float
+    """The query ends after this long in any case."""
 
 
 class PutValue:
@@ -59,9 +61,10 @@ class PutValue:
         self._timeouts = timeouts
         self._patience_s = options.patience_s
         self._waits: dict[Contact, float] = {}
-        """Who was asked, and when he is slow."""
+        """The peers that were asked, and when each of them is slow."""
         self._slow: dict[Contact, None] = {}
-        self._end_s = float("inf")
+        self._end_s: float | None = None
+        """When patience ends; known from the first `poll` on."""
 
     @property
     def ready(self) -> bool:
@@ -77,7 +80,8 @@ class PutValue:
 
     def poll(self, now_s: float) -> list[QueryRequest]:
         """The first wave and the replacements in it; then the rest, at leisure."""
-        self._end_s = min(self._end_s, now_s + self._patience_s)
+        if self._end_s is None:
+            self._end_s = now_s + self._patience_s
         asks: list[QueryRequest] = []
         if self.holders < self._success:
             while self._left and self.holders + len(self._waits) < self._first:
@@ -97,17 +101,14 @@ class PutValue:
         del now_s
         if not isinstance(reply, Stored) or len(reply.verdicts) != 1:
             raise BadMessage(f"{type(reply).__name__} is no answer to Store")
-        self.judged(contact, reply.verdicts[0])
-
-    def judged(self, contact: Contact, verdict: int) -> None:
-        """What one who was asked made of the record."""
+        verdict = reply.verdicts[0]
         self._forget(contact)
         if verdict <= Verdict.OLDER:  # it has this one, or a newer one
             self.holders += 1
         else:
             self.refusals.append(verdict)
 
-    def failed(self, contact: Contact) -> None:
+    def on_failure(self, contact: Contact) -> None:
         """See `Query`."""
         self._forget(contact)
 
@@ -115,17 +116,17 @@ class PutValue:
         self._waits.pop(contact, None)
         self._slow.pop(contact, None)
 
-    def next_deadline_s(self) -> float:
+    def next_deadline_s(self) -> float | None:
         """See `Query`."""
         return min(self._waits.values(), default=self._end_s)
 
     def on_deadline(self, now_s: float) -> None:
-        """Who is slow is not counted on, though he may answer yet."""
+        """A slow peer is not counted on any more, though it may answer yet."""
         for contact, slow_at_s in tuple(self._waits.items()):
             if slow_at_s <= now_s:
                 del self._waits[contact]
                 self._slow[contact] = None
-        if now_s >= self._end_s:
+        if self._end_s is not None and now_s >= self._end_s:
             self._left.clear()
             self._waits.clear()
             self._slow.clear()

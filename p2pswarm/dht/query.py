@@ -1,4 +1,4 @@
-"""What the pump in `service.py` asks of every machine that asks other peers.
+"""What every machine that asks other peers has in common: the pump asks whom it names.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  BadMessage for a reply that is not of its kind.
@@ -22,16 +22,16 @@ class QueryRequest:
 
 
 class Query(Protocol):
-    """One input, then drain `asks`, then the next input."""
+    """A question to many peers. Give one input, drain `poll`, then give the next input."""
 
     @property
     def ready(self) -> bool:
-        """Whoever waits for the outcome may have it."""
+        """Whether those who wait for the outcome may have it."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Nothing more is to be asked; late answers may still be told."""
+        """Whether nothing more is to be asked; late answers may still be told."""
         ...
 
     def poll(self, now_s: float) -> list[QueryRequest]:
@@ -39,15 +39,15 @@ class Query(Protocol):
         ...
 
     def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
-        """One who was asked has answered; if this raises BadMessage, tell `failed` next."""
+        """A peer that was asked has answered; if this raises BadMessage, tell `on_failure` next."""
         ...
 
-    def failed(self, contact: Contact) -> None:
-        """One who was asked has not."""
+    def on_failure(self, contact: Contact) -> None:
+        """A peer that was asked has not answered, or not as it should."""
         ...
 
-    def next_deadline_s(self) -> float:
-        """When `on_deadline` wants to be called."""
+    def next_deadline_s(self) -> float | None:
+        """When `on_deadline` wants to be called; None if nothing is due."""
         ...
 
     def on_deadline(self, now_s: float) -> None:

@@ -1,16 +1,17 @@
 """The routing table: one bucket for each length of the prefix that others share with us.
 
-Near us it knows everybody, far away a few of each kind. It returns whom to check
-and which buckets to refresh; it does neither.
+Near us it knows every peer, far away a few of each kind. It returns which contact to
+check and which buckets to refresh; it does neither.
 
-Where a bucket has been refreshed and still has room, there is nobody in its range that
-we do not know. So in a small swarm, or close to ourselves, the table alone tells who
-is closest to a key, and no lookup is needed: `sure` says when that is so.
+Where a bucket has been refreshed and still has room, there is no peer in its range that
+we do not know. So in a small swarm, or close to ourselves, the table alone tells which
+peers are closest to a key, and no lookup is needed: `sure` says when that is so.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  bucket i holds ids that share exactly i leading bits with ours, i in 0..255.
 Errors:  ValueError for a contact without an id. A remote peer can cause none.
-Source:  Maymounkov and Mazieres (2002), 2.4; NETWORK caps as go-libp2p-kbucket's diversity filter.
+Source:  Maymounkov and Mazieres (2002), 2.4; go-libp2p-kbucket's diversity filter for the caps
+         on networks.
 """
 
 import ipaddress
@@ -38,12 +39,14 @@ class Table:
         self._own = own.raw
         self._own_number = int.from_bytes(own.raw)
         self.config = config
+        self.depth = 0
+        """The number of the deepest bucket, plus one: when it grows there is more to refresh."""
         self._buckets: dict[int, Bucket] = {}
         self._refreshed_s: dict[int, float] = {}
         self._complete_s: dict[int, float] = {}
         self._refused_s: dict[int, float] = {}
         self._deep_from, self._deep_s = ID_BITS, NEVER
-        """Of all buckets from this one on, everybody was known then."""
+        """Every peer in the buckets from this one on was known at that time."""
         self._strikes: Counter[bytes] = Counter()
         self._wide: Counter[str] = Counter()
 
@@ -65,7 +68,7 @@ class Table:
         return ID_BITS - (int.from_bytes(raw) ^ self._own_number).bit_length()
 
     def heard(self, contact: Contact, now_s: float) -> Contact | None:
-        """A server reached us, its id proven; returns whom to check because of it."""
+        """Note that a server, its id proven, has reached us; returns a contact to check, if any."""
         if contact.peer is None:
             raise ValueError(f"{contact.address} has no id yet: greet it first")
         raw = contact.peer.raw
@@ -98,6 +101,7 @@ class Table:
             config = self.config
             bucket = Bucket(config.k, config.waiting, config.per_near_net)
             self._buckets[index] = bucket
+            self.depth = max(self.depth, index + 1)
         check = bucket.heard_from(newcomer)
         if bucket.get(newcomer.raw) is not None:
             self._wide[newcomer.wide_net] += 1
@@ -111,7 +115,7 @@ class Table:
             self._seat(index, each)
 
     def failed(self, raw: bytes) -> None:
-        """A contact did not answer; it is dropped when that happens `strikes` times in a row."""
+        """Note that a contact did not answer; after `strikes` times in a row it is dropped."""
         bucket = self._buckets.get(self.index(raw))
         if bucket is None or bucket.get(raw) is None:
             return
@@ -120,7 +124,7 @@ class Table:
             self.drop(raw)
 
     def drop(self, raw: bytes) -> None:
-        """A contact is not what it seemed: it leaves at once."""
+        """Drop a contact at once: it is not what it seemed."""
         bucket = self._buckets.get(self.index(raw))
         known = bucket.get(raw) if bucket else None
         if bucket is not None and known is not None:
@@ -150,12 +154,12 @@ class Table:
 
     def _outwards(self, target: int) -> Iterator[list[Neighbour]]:
         """Our contacts in rings: everyone in one is closer than all in the next."""
-        listen_address = ID_BITS - (target ^ self._own_number).bit_length()
+        here = ID_BITS - (target ^ self._own_number).bit_length()
         buckets = self._buckets
-        if listen_address in buckets:
-            yield list(buckets[listen_address].live)
-        yield [each for i, bucket in buckets.items() if i > listen_address for each in bucket.live]
-        for i in sorted((i for i in buckets if i < listen_address), reverse=True):
+        if here in buckets:
+            yield list(buckets[here].live)
+        yield [each for i, bucket in buckets.items() if i > here for each in bucket.live]
+        for i in sorted((i for i in buckets if i < here), reverse=True):
             yield list(buckets[i].live)
 
     def sure(self, key: bytes, found: Sequence[Neighbour], count: int, now_s: float) -> bool:
@@ -163,14 +167,13 @@ class Table:
 
         `found` is what `nearest(key, count)` just returned.
         """
-        listen_address = self.index(key)
+        here = self.index(key)
         last = self.index(found[-1].raw) if len(found) == count else 0
-        if not self._complete(listen_address, now_s):
+        if not self._complete(here, now_s):
             return False
-        if last == listen_address:
+        if last == here:
             return True
-        deepest = max(self._buckets, default=0)
-        ring = (*range(listen_address + 1, deepest + 1), *range(last, listen_address))
+        ring = (*range(here + 1, self.depth), *range(last, here))
         return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
 
     def _complete(self, index: int, now_s: float) -> bool:
@@ -185,7 +188,7 @@ class Table:
         return fresh and self._refused_s.get(index, NEVER) < looked_s
 
     def refreshed(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
-        """A lookup of `key` is over; `answered` are the closest ones, up to k, all asked."""
+        """Note the end of a lookup in which the k closest to `key` were asked and `answered` did."""
         indexes = [self.index(raw) for raw in answered]
         here = self.index(key)
         self._refreshed_s[here] = now_s
@@ -199,14 +202,12 @@ class Table:
     def stale(self, now_s: float, rng: random.Random) -> list[bytes]:
         """An id to look up in each bucket that has not been refreshed for long."""
         latest_s = now_s - self.config.refresh_s
-        indexes = range(max(self._buckets, default=-1) + 1)
-        return [self._id_in(i, rng) for i in indexes if self._looked_s(i) <= latest_s]
+        return [self._id_in(i, rng) for i in range(self.depth) if self._looked_s(i) <= latest_s]
 
-    def next_refresh_s(self) -> float:
-        """When the first bucket is stale; -inf if one is now."""
-        indexes = range(max(self._buckets, default=-1) + 1)
-        first_s = min((self._looked_s(i) for i in indexes), default=float("inf"))
-        return first_s + self.config.refresh_s
+    def next_refresh_s(self) -> float | None:
+        """When the first bucket is stale, -inf if one is now; None if the table is empty."""
+        looked_s = [self._looked_s(index) for index in range(self.depth)]
+        return min(looked_s) + self.config.refresh_s if looked_s else None
 
     def _looked_s(self, index: int) -> float:
         """When the range of a bucket was last looked through."""

@@ -1,8 +1,8 @@
 """The addresses we were started with, and when to greet them again.
 
 A swarm that started in two halves, because its seeds could not see each other then,
-stays in two halves unless somebody asks the other seeds again (hivemind #624). So all
-are greeted for a while after the start, and then one at random for ever.
+stays in two halves unless a node asks the other seeds again (hivemind #624). So all
+are greeted for a while after the start, and one at random from then on.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
@@ -28,11 +28,8 @@ class Seeds:
         self._start_s = 0.0
         self._due_s = float("inf")
 
-    def __len__(self) -> int:
-        return len(self._peers)
-
     def start(self, contacts: Iterable[Contact], now_s: float) -> list[Contact]:
-        """Take the seeds and say whom to greet first: all at once."""
+        """Take the seeds; returns those to greet first: all at once."""
         for contact in contacts:
             ours = contact.address == self._own.address or contact.peer == self._own.peer
             if not ours and len(self._peers) < SEEDS_MAX:
@@ -42,16 +39,16 @@ class Seeds:
         return self._all()
 
     def learned(self, address: Address, peer: PeerId | None) -> None:
-        """Who answered there; None if nobody did."""
+        """Note which peer answered at a seed's address; None if none did."""
         if address in self._peers:
             self._peers[address] = peer
 
     def is_us(self, address: Address) -> None:
-        """That seed turned out to be ourselves, under another name."""
+        """Forget a seed that turned out to be ourselves, under another name."""
         self._peers.pop(address, None)
 
     def due(self, now_s: float) -> list[Contact]:
-        """Whom to greet now."""
+        """The seeds to greet now."""
         if now_s < self._due_s or not self._peers:
             return []
         everybody = self._all()
@@ -59,9 +56,9 @@ class Seeds:
         self._postpone(now_s)
         return everybody if young else [self._rng.choice(everybody)]
 
-    def next_due_s(self) -> float:
-        """When to greet next; inf without seeds."""
-        return self._due_s if self._peers else float("inf")
+    def next_deadline_s(self) -> float | None:
+        """When to greet next; None without seeds."""
+        return self._due_s if self._peers else None
 
     def _all(self) -> list[Contact]:
         return [Contact(peer, address) for address, peer in self._peers.items()]

@@ -1,168 +1,154 @@
-"""Into the DHT, and staying there: bootstrap, seeds, lookups of contacts, refreshing.
+"""What a node does from time to time to stay in the DHT, as a machine.
 
-All seeds are greeted at once and the first that answers is enough, so a dead seed
-costs nothing. They go on being greeted, because two halves of a swarm that started
-apart find each other only through a seed of the other half.
+Four things become due: seeds to be greeted again, our own values to be published again,
+buckets that nobody has looked into for long, and records that have expired. `poll` returns
+the duties that the pump is to do, and forgets expired records by itself.
 
-Units:   seconds on the loop's clock.
-Errors:  NoRoute if no seed answers.
-Source:  Maymounkov and Mazieres (2002), 2.3 and 2.4; hivemind issue #624.
+Refreshing is one lookup at a time, because it is never urgent; it rests while the node
+joins, and for a moment after each round, so that buckets that appear together are looked
+into together.
+
+Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
+Errors:  none.
+Source:  Maymounkov and Mazieres (2002), 2.3; hivemind issue #624, for greeting seeds again.
 """
 
-import asyncio
-import logging
 import random
-from collections.abc import Sequence
+from collections import deque
+from dataclasses import dataclass
 
-from p2pswarm.dht.find_node import FindNode
-from p2pswarm.dht.lookup import Lookup, LookupOptions
-from p2pswarm.dht.messages import Identified, Identify, contact_of, contacts_in
-from p2pswarm.dht.query_runner import QueryRunner, RunningQuery
+from p2pswarm.dht.publications import Publication, Publications
+from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.seeds import Seeds
-from p2pswarm.dht.timeouts import TimeoutEstimator
-from p2pswarm.errors import BadMessage, NoRoute, SwarmError
 from p2pswarm.ids import Contact
 
-log = logging.getLogger(__name__)
+EXPIRE_EVERY_S = 10.0  # reads check the time themselves; expiring only frees memory
+REFRESH_PAUSE_S = 1.0  # a join brings several buckets within less
+REPUBLISH_TOGETHER = 16  # values of ours that are placed again at once
 
-HELLO_S = 3.0  # an address that may be dead or far away, and has to be dialled
-NAP_S = 1.0  # between looks at what is due
+
+@dataclass(frozen=True, slots=True)
+class GreetSeed:
+    """Greet a seed again."""
+
+    seed: Contact
+
+
+@dataclass(frozen=True, slots=True)
+class LookRound:
+    """Look up an id, to refresh the bucket in which it lies."""
+
+    target: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublishAgain:
+    """Publish a value of ours again."""
+
+    publication: Publication
+
+
+Duty = GreetSeed | LookRound | PublishAgain
 
 
 class Upkeep:
-    """Knows the way to others, and keeps knowing it."""
+    """Tells what is due, and when the next thing is."""
 
     def __init__(
         self,
         own: Contact,
-        runner: QueryRunner,
         table: Table,
-        timeouts: TimeoutEstimator,
+        store: RecordStore,
+        publications: Publications,
         rng: random.Random,
     ) -> None:
         assert own.peer is not None
         self._own = own.peer.raw
-        self._runner = runner
         self._table = table
-        self._timeouts = timeouts
+        self._store = store
+        self._publications = publications
         self._rng = rng
-        self._config = table.config
-        self._seeds = Seeds(own, table.config, rng)
-        self._joining: tuple[RunningQuery, Lookup] | None = None
+        self.seeds = Seeds(own, table.config, rng)
+        self.joining = False
+        """Whether a lookup of ourselves is under way because we join: refreshing waits for it."""
+        self._to_publish: deque[Publication] = deque()
+        self._publishing = 0
+        self._targets: deque[bytes] = deque()
+        self._refreshing = False
+        self._rest_s: float | None = None
+        """No round of refreshing begins before; None until the first `poll`."""
+        self._expire_s = 0.0
+        """Nothing is expired before."""
+        self._wall_less_loop_s = 0.0
 
-    async def bootstrap(self, seeds: Sequence[Contact]) -> None:
-        """Join through any of the seeds; without any, or as the only one, there is nothing to do.
+    def poll(self, now_s: float, now_ms: int) -> list[Duty]:
+        """What to do now; tell the end of each duty by `done`."""
+        self._wall_less_loop_s = now_ms / 1000 - now_s
+        if self._rest_s is None:
+            self._rest_s = now_s + REFRESH_PAUSE_S
+            self._expire_s = now_s + EXPIRE_EVERY_S
+        self._expire(now_s, now_ms)
+        duties: list[Duty] = [GreetSeed(seed) for seed in self.seeds.due(now_s)]
+        duties += self._publish(now_s)
+        duties += self._refresh(now_s)
+        return duties
 
-        Returns when one has answered and the first round of a lookup of ourselves is done.
-        Raises NoRoute if none answers; they go on being greeted all the same.
-        """
-        loop = asyncio.get_running_loop()
-        greet = self._seeds.start(seeds, loop.time())
-        if not greet:
-            return
-        joined: asyncio.Future[bool] = loop.create_future()
-        silent = 0
+    def done(self, duty: Duty, now_s: float) -> None:
+        """A duty has been done, or was given up."""
+        if isinstance(duty, PublishAgain):
+            self._publishing -= 1
+        elif isinstance(duty, LookRound):
+            self._refreshing = False
+            self._rest_s = now_s + REFRESH_PAUSE_S
 
-        async def enter(seed: Contact) -> None:
-            nonlocal silent
-            met = await self._greet(seed)
-            silent += not met
-            if not joined.done() and (met or silent == len(greet)):
-                joined.set_result(met)
-
-        for seed in greet:
-            self._runner.start(enter(seed))
-        if not await joined and len(self._seeds):
-            addresses = ", ".join(str(seed.address) for seed in greet)
-            raise NoRoute(f"no answer from {addresses}: is a node running and reachable there?")
-
-    async def _greet(self, seed: Contact) -> bool:
-        """Learn who a seed is and whom it knows; returns when we have looked round from there."""
-        try:
-            reply = await self._runner.rpc.call(
-                seed, Identify(self._runner.listen_address, self._own), HELLO_S
-            )
-            if not isinstance(reply, Identified):
-                raise BadMessage(f"{type(reply).__name__} is no answer to Hello")
-            met = [contact_of(reply.peer, str(seed.address)), *contacts_in(reply.peer_list)]
-        except SwarmError as error:
-            log.info("seed %s: %s", seed.address, error)
-            self._seeds.learned(seed.address, None)
-            return False
-        if reply.peer == self._own:
-            self._seeds.is_us(seed.address)
-            return False
-        self._seeds.learned(seed.address, met[0].peer)
-        strangers = [each for each in met if each.peer and not self._table.get(each.peer.raw)]
-        if strangers or self._joining is None:
-            await self._join(met)
-        return True
-
-    async def _join(self, met: list[Contact]) -> None:
-        """Look for those closest to ourselves, and so make ourselves known to them."""
-        if self._joining is None or self._joining[1].finished:
-            known = self._table.nearest(self._own, self._config.k)
-            lookup = self.lookup(self._own, self._config.k)
-            lookup.learned([*met, *[each.contact for each in known]])
-            search = FindNode(
-                lookup, self._runner.listen_address, min(len(met), self._config.alpha)
-            )
-            running = self._runner.start_query(search, lambda: self._looked(lookup))
-            self._joining = running, lookup
-        else:
-            running, lookup = self._joining
-            lookup.learned(met)
-            running.step()
-        await running.wait()
-
-    def lookup(self, target: bytes, settle: int) -> Lookup:
-        """A lookup of contacts."""
-        options = LookupOptions(
-            width=self._config.k, settle=settle, patience_s=self._config.lookup_s
+    def next_deadline_s(self) -> float | None:
+        """When to poll again, unless a duty ends before; None if nothing will be due."""
+        deadlines_s = (
+            self.seeds.next_deadline_s(),
+            self._publications.next_deadline_s(),
+            self._next_refresh_s(),
+            self._next_expiry_s(),
         )
-        now_s = asyncio.get_running_loop().time()
-        return Lookup(target, self._own, options, self._timeouts, now_s)
+        return min((each for each in deadlines_s if each is not None), default=None)
 
-    async def search(self, target: bytes) -> list[Contact]:
-        """The k servers closest to an id, closest first; the last of them perhaps dead."""
-        lookup = self.lookup(target, self._config.beta)
-        await self._search(lookup)
-        return lookup.closest(self._config.k)
+    def _expire(self, now_s: float, now_ms: int) -> None:
+        due_s = self._next_expiry_s()
+        if due_s is not None and due_s <= now_s:
+            self._store.expire(now_ms)
+            self._expire_s = now_s + EXPIRE_EVERY_S
 
-    async def _search(self, lookup: Lookup) -> None:
-        near = self._table.nearest(lookup.target, self._config.k)
-        lookup.learned([each.contact for each in near])
-        await self._runner.start_query(FindNode(lookup, self._runner.listen_address)).wait()
+    def _next_expiry_s(self) -> float | None:
+        first_ms = self._store.next_expiry_ms()
+        if first_ms is None:
+            return None
+        return max(self._expire_s, first_ms / 1000 - self._wall_less_loop_s)
 
-    def _looked(self, lookup: Lookup) -> None:
-        """All of the k closest have been asked."""
-        answered = lookup.heard_from()[: self._config.k]
-        self._table.refreshed(lookup.target, answered, asyncio.get_running_loop().time())
+    def _publish(self, now_s: float) -> list[Duty]:
+        self._to_publish += self._publications.due(now_s)
+        duties: list[Duty] = []
+        while self._to_publish and self._publishing < REPUBLISH_TOGETHER:
+            publication = self._to_publish.popleft()
+            if self._publications.keeps(publication):
+                self._publishing += 1
+                duties.append(PublishAgain(publication))
+        return duties
 
-    async def greet_seeds(self) -> None:
-        """For ever: greet the seeds that are due."""
-        while True:
-            await asyncio.sleep(NAP_S)
-            for seed in self._seeds.due(asyncio.get_running_loop().time()):
-                self._runner.start(self._greet_again(seed))
+    def _refresh(self, now_s: float) -> list[Duty]:
+        due_s = self._next_refresh_s()
+        if due_s is not None and due_s <= now_s:
+            soon_s = now_s + REFRESH_PAUSE_S  # those refreshed together are stale together
+            self._targets += [*self._table.stale(soon_s, self._rng), self._own]
+        if not self._targets or self._refreshing:
+            return []
+        self._refreshing = True
+        return [LookRound(self._targets.popleft())]
 
-    async def _greet_again(self, seed: Contact) -> None:
-        await self._greet(seed)
-
-    async def refresh(self) -> None:
-        """For ever: look into buckets that nobody has looked into for long."""
-        while True:
-            await asyncio.sleep(NAP_S)
-            now_s = asyncio.get_running_loop().time()
-            joining = self._joining is not None and not self._joining[1].finished
-            if joining or now_s < self._table.next_refresh_s():
-                continue
-            for target in self._table.stale(now_s, self._rng):
-                await self._refresh(target)
-            await self._refresh(self._own)
-
-    async def _refresh(self, target: bytes) -> None:
-        lookup = self.lookup(target, self._config.k)
-        await self._search(lookup)
-        self._looked(lookup)
+    def _next_refresh_s(self) -> float | None:
+        """When the next round begins; None while one is under way, or the node joins."""
+        stale_s = self._table.next_refresh_s()
+        if stale_s is None or self._rest_s is None:
+            return None
+        if self.joining or self._refreshing or self._targets:
+            return None
+        return max(stale_s, self._rest_s)

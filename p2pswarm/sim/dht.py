@@ -1,23 +1,16 @@
 """A DHT of thousands of nodes in one process, joined already.
 
-Letting 10,000 nodes join one after another would take longer than what is to be
-measured. So their tables are filled from what is true: each bucket gets `k` of the
-nodes that belong into it, chosen at random, or all if they are fewer. A share of the
-entries is stale: their peers are dead, were never pruned, and never answer. That is
-pessimistic, as real tables drop whom they find dead. From there on every line that
-runs is the service's own.
+Their tables are full from the start (`sim/full_tables.py`). A share of the entries is
+stale: their peers are dead, were never pruned, and never answer. That is pessimistic, as
+real tables drop peers that they find dead. From there on every line that runs is the
+DHT's own.
 
 Units:   virtual seconds.
-Shapes:  `own` (nodes,), `ascending` and `order` (ids,), living and dead; `shares` (nodes, draws).
-Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, for what a table holds.
 """
 
 import asyncio
 import random
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.bucket import Neighbour
@@ -25,12 +18,11 @@ from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.dht.routing_table import neighbour
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
 
 EPOCH_S = 1_700_000_000.0  # the wall clock when a simulation starts
-PREFIX_BITS = 64  # of an id, compared in one machine word; 10,000 ids part after 27
-DRAWS_SPARE = 12  # draws of a bucket's k members that may be doubles
 DEAD_NET = "172.16.0.1"  # where nobody lives
 
 
@@ -58,7 +50,8 @@ class DhtWorld:
         for _ in range(config.nodes):
             self.enter()
         if self.nodes:
-            self._fill()
+            everybody = [neighbour(rpc.contact, 0.0) for rpc in self.rpcs] + self._dead()
+            fill_tables([node.table for node in self.nodes], everybody, config.seed)
 
     def wall_s(self) -> float:
         """Everybody's wall clock."""
@@ -87,43 +80,6 @@ class DhtWorld:
         for node in self.nodes:
             await node.close()
 
-    def _fill(self) -> None:
-        """Give every node the table that it would have."""
-        everybody = [neighbour(rpc.contact, 0.0) for rpc in self.rpcs] + self._dead()
-        prefixes = np.array(
-            [each.number >> 8 * len(each.raw) - PREFIX_BITS for each in everybody], np.uint64
-        )
-        order = np.argsort(prefixes)
-        ascending = prefixes[order]
-        own = prefixes[: len(self.nodes)]
-        level = 0
-        alone = False
-        while not alone and level < PREFIX_BITS:
-            first, end = _range_of_bucket(own, ascending, level)
-            alone = not np.any(_count_in_prefix(own, ascending, level) > 1)
-            self._fill_level(level, everybody, order, np.stack((first, end), axis=1))
-            level += 1
-
-    def _fill_level(
-        self,
-        level: int,
-        everybody: list[Neighbour],
-        order: NDArray[np.int64],
-        ranges: NDArray[np.int64],
-    ) -> None:
-        k = self.config.dht.k
-        chance = np.random.Generator(np.random.PCG64([self.config.seed, level]))
-        shares = chance.random((len(self.nodes), k + DRAWS_SPARE))
-        for node, (first, end), share in zip(self.nodes, ranges.tolist(), shares, strict=True):
-            count = end - first
-            if count > k:
-                drawn = dict.fromkeys((first + (share * count).astype(int)).tolist())
-                places = list(drawn)[:k]
-            else:
-                places = list(range(first, end))
-            if places:
-                node.table.fill(level, [everybody[order[place]] for place in places])
-
     def _dead(self) -> list[Neighbour]:
         """As many as make `stale` of all entries."""
         stale = self.config.stale
@@ -131,29 +87,3 @@ class DhtWorld:
         address = Address(DEAD_NET, 1)
         ids = [PeerId(self.rng.randbytes(32)) for _ in range(count)]
         return [neighbour(Contact(peer, address), 0.0) for peer in ids]
-
-
-def _range_of_bucket(
-    own: NDArray[np.uint64], ascending: NDArray[np.uint64], level: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where in the sorted ids those stand that share exactly `level` leading bits with each."""
-    free = np.uint64(PREFIX_BITS - 1 - level)
-    sibling = ((own >> free) ^ np.uint64(1)) << free
-    last = sibling | ((np.uint64(1) << free) - np.uint64(1))
-    return (
-        np.searchsorted(ascending, sibling, side="left"),
-        np.searchsorted(ascending, last, side="right"),
-    )
-
-
-def _count_in_prefix(
-    own: NDArray[np.uint64], ascending: NDArray[np.uint64], level: int
-) -> NDArray[np.int64]:
-    """How many ids share `level` leading bits or more with each, itself included."""
-    free = np.uint64(PREFIX_BITS - level) if level else np.uint64(0)
-    if not level:
-        return np.full(len(own), len(ascending))
-    first = (own >> free) << free
-    last = first | ((np.uint64(1) << free) - np.uint64(1))
-    left = np.searchsorted(ascending, first, side="left")
-    return np.searchsorted(ascending, last, side="right") - left

@@ -1,7 +1,7 @@
 """SEAM 1 simulated: streams between hosts, under the real handshake, records and mux.
 
-What `sim/tcp.py` carries is seen here through the seam: first raw, then as a wire
-or a bulk pipe. Bulk pipes run on the loop where real ones have threads.
+What `sim/tcp.py` carries is seen here through the seam: first raw, then as one of the
+pipes of `sim/pipes.py`.
 
 Units:   virtual seconds, bytes.
 Errors:  as `net/base.py`.
@@ -9,23 +9,22 @@ Errors:  as `net/base.py`.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from p2pswarm.errors import DialFailed, LinkLost, SwarmError, Unusable
+from p2pswarm.errors import DialFailed, SwarmError, Unusable
 from p2pswarm.ids import Address, PeerId
-from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.sim.pipes import SimBulkPipe, SimControlPipe
 from p2pswarm.sim.tcp import Socket
 from p2pswarm.sim.world import Host, World, WorldConfig
 
-KERNEL_BYTES = 256 * 1024  # what a kernel takes before it sends, as NOTSENT_LOWAT in net/sockets.py
 SYN_S = 127.0  # Linux dials so long: six retries
 BACKLOG = 256  # connections that nobody has accepted yet
 EPHEMERAL_PORT = 32768
 
 
 class SimInternet:
-    """Hosts, who listens where, and every stream between them."""
+    """The hosts, the addresses they listen at, and every connection between them."""
 
     def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
         self.world = World(seed, config or WorldConfig())
@@ -34,7 +33,7 @@ class SimInternet:
         self._next_port = EPHEMERAL_PORT
 
     def net(self, peer: PeerId, at: tuple[float, float] | None = None) -> "SimNet":
-        """The network as the host of `peer` sees it; the host is placed at the first time."""
+        """The network as the host of `peer` sees it; the host is placed the first time."""
         host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
         host.alive = True
         return SimNet(self, host)
@@ -51,8 +50,12 @@ class SimInternet:
             socket.die()
         host.alive = not silent
 
+    def socket(self, host: Host, remote: Address) -> Socket:
+        """One end of a new connection."""
+        return Socket(self.world, asyncio.get_running_loop(), self.sockets, host, remote)
+
     def free_port(self) -> int:
-        """A port that no other stream has."""
+        """A port that no other connection has."""
         self._next_port += 1
         return EPHEMERAL_PORT + self._next_port % EPHEMERAL_PORT
 
@@ -85,9 +88,9 @@ class SimNet:
         listener = internet.listeners.get(to)
         if listener is None or listener.full:
             raise DialFailed(f"{to}: Connection refused")
-        here = Socket(internet.world, internet.sockets, self._host, to)
+        here = internet.socket(self._host, to)
         caller = Address(self._host.address.host, internet.free_port())
-        there = Socket(internet.world, internet.sockets, target, caller)
+        there = internet.socket(target, caller)
         here.far, there.far = there, here
         asyncio.get_running_loop().call_later(way_s, listener.came, SimConnection(there))
         return SimConnection(here)
@@ -98,7 +101,7 @@ class SimNet:
 
 
 class SimListener:
-    """A place where streams arrive: implements `Listener`."""
+    """An address where connections arrive: implements `Listener`."""
 
     def __init__(self, internet: SimInternet, address: Address) -> None:
         self.address = address
@@ -119,7 +122,7 @@ class SimListener:
             self._waiting.put_nowait(stream)
 
     async def accept(self) -> "SimConnection":
-        """The next stream. Cancel this before `close`."""
+        """The next connection. Cancel this before `close`."""
         return await self._waiting.get()
 
     def close(self) -> None:
@@ -129,7 +132,7 @@ class SimListener:
 
 
 class SimConnection:
-    """A connection whose purpose is not yet known: implements `Stream`."""
+    """A connection whose purpose is not yet known: implements `Connection`."""
 
     def __init__(self, socket: Socket) -> None:
         self._socket: Socket | None = socket
@@ -165,8 +168,8 @@ class SimConnection:
         """From now on push to `user`."""
         if self._error is not None:
             raise self._error
-        wire = SimControlPipe(self._release(), user)
-        user.opened(wire)
+        pipe = SimControlPipe(self._release(), user)
+        user.opened(pipe)
         if self._came:
             user.received(bytes(self._came))
 
@@ -201,103 +204,3 @@ class SimConnection:
     def _release(self) -> Socket:
         socket, self._socket = self._own(), None
         return socket
-
-
-class SimControlPipe:
-    """A connection that pushes: implements `Wire`."""
-
-    def __init__(self, socket: Socket, user: ControlMachine) -> None:
-        self._socket = socket
-        self._user = user
-        self._crowded = False
-        socket.reader = self
-
-    def send(self, data: bytes) -> None:
-        """Write now; what the uplink has not taken waits in memory."""
-        self._socket.write(data)
-        wait_s = self._socket.backlog_s(CROWDED_BYTES)
-        if wait_s > 0 and not self._crowded:
-            self._crowded = True
-            self._socket.loop.call_later(wait_s, self._drained)
-            self._user.pause_writing()
-
-    def close(self) -> None:
-        """Send what waits, then end."""
-        self._socket.close(LinkLost("closed"))
-
-    abort = close
-
-    def data(self, data: bytes) -> None:
-        """From the socket: bytes came."""
-        self._user.received(data)
-
-    def over(self, error: SwarmError) -> None:
-        """From the socket: it ended."""
-        self._user.lost(error)
-
-    def _drained(self) -> None:
-        wait_s = self._socket.backlog_s(0)
-        if wait_s > 0 and not self._socket.ended:
-            self._socket.loop.call_later(wait_s, self._drained)
-        else:
-            self._crowded = False
-            self._user.resume_writing()
-
-
-class SimBulkPipe:
-    """A connection that drives a bulk machine from the loop: implements `BulkPipe`."""
-
-    def __init__(self, socket: Socket, machine: BulkMachine) -> None:
-        self._socket = socket
-        self._machine = machine
-        self._room = machine.room()
-        self._awake = False
-        socket.reader = self
-
-    def wake(self) -> None:
-        """There is something to send."""
-        if not self._awake:
-            self._awake = True
-            self._socket.loop.call_soon(self._send)
-
-    def close(self) -> None:
-        """End it."""
-        self._socket.close(LinkLost("closed"))
-
-    def data(self, data: bytes) -> None:
-        """From the socket: fill the machine's rooms."""
-        rest = memoryview(data)
-        try:
-            while rest and not self._socket.ended:
-                n = min(len(rest), len(self._room))
-                self._room[:n] = rest[:n]
-                self._room, rest = self._room[n:], rest[n:]
-                if not self._room:
-                    self._tell(self._machine.filled())
-                    self._room = self._machine.room()
-        except SwarmError as error:
-            self._socket.close(error)
-
-    def over(self, error: SwarmError) -> None:
-        """From the socket: it ended."""
-        self._machine.lost(error)
-        self._socket.loop.call_soon(self._machine.released)
-
-    def _send(self) -> None:
-        """Send until nothing is left or the kernel would take no more."""
-        socket = self._socket
-        while not socket.ended:
-            wait_s = socket.backlog_s(KERNEL_BYTES)
-            if wait_s > 0:
-                socket.loop.call_later(wait_s, self._send)
-                return
-            out = self._machine.next_out(socket.loop.time())
-            if out is None:
-                break
-            socket.write(bytes(out))
-            self._tell(self._machine.sent())
-        self._awake = False
-
-    def _tell(self, event: Callable[[], None] | None) -> None:
-        if event is not None:
-            self._socket.loop.call_soon(event)

@@ -5,19 +5,17 @@ their deadline, and whoever shares a link gives it up after `DEAD_AFTER_S`. When
 only the process dies, its host's kernel says so to all, at once.
 
 Units:   virtual seconds, bytes.
-Errors:  DialFailed, BadHandshake from `connect`.
+Errors:  none here: whoever calls or connects is told by `sim/call.py` and `sim/rpc.py`.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-from p2pswarm.errors import BadHandshake, DialFailed
 from p2pswarm.ids import Contact, PeerId
+from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.world import Host, World, WorldConfig
 
 DEAD_AFTER_S = 15.0  # silence that ends a link, as transport/config.py
-DIAL_S = 5.0  # until a dial without an answer fails, as transport/config.py
 
 
 class SimProcess:
@@ -28,12 +26,17 @@ class SimProcess:
         self.world: World = population.world
         self.host = host
         self.contact = Contact(host.peer, host.address)
-        """Where this process stands in the simulated world."""
+        """Its peer id and address in the simulated world."""
         self.running = True
         self.lost: dict[object, Callable[[float], None]] = {}
-        """Whom to tell when this process dies, and after how many seconds."""
+        """What to call when this process dies, with the seconds after which others notice."""
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
-        """To whom, by the index of its host, and since when."""
+        """The process at the other end, by the index of its host, and since when the link is up."""
+
+    @property
+    def clock(self) -> SimClock:
+        """The event loop that runs the world."""
+        return self.population.clock()
 
     def deliver(
         self, target: Host, size_bytes: int, event: Callable[..., None], *args: Any
@@ -41,18 +44,18 @@ class SimProcess:
         """Call `event` when bytes of ours have come to `target`; False if they never will."""
         if not self.running:
             return False
-        loop = asyncio.get_running_loop()
-        came_s = self.world.arrival_s(self.host, target, size_bytes, loop.time())
+        clock = self.clock
+        came_s = self.world.arrival_s(self.host, target, size_bytes, clock.time())
         if came_s is None:
             return False
-        loop.call_at(came_s, event, *args)
+        clock.call_at(came_s, event, *args)
         return True
 
     def dial_s(self, target: Host) -> float:
         """Seconds until a link to `target` is up; it is kept from now on."""
         if not self.world.config.dial_rtts:
             return 0.0
-        now_s = asyncio.get_running_loop().time()
+        now_s = self.clock.time()
         process = self.population.at(target)
         known, up_s = self._links.get(target.index, (None, 0.0))
         if known is None or known is not process:
@@ -71,22 +74,8 @@ class SimProcess:
         """Latency to another host."""
         return self.world.one_way_s(self.host, other)
 
-    async def connect(self, to: Contact) -> Self:
-        """The process at a contact, once a link to it is up."""
-        host, meant = self.population.find(to)
-        if host is None or not self.world.connected(self.host, host):
-            await asyncio.sleep(DIAL_S)
-            raise DialFailed(f"{to.address} does not answer")
-        process = self.population.at(host)
-        await asyncio.sleep(2 * self.way_s(host) if not (meant and process) else self.dial_s(host))
-        if process is None or not process.running:
-            raise DialFailed(f"nobody listens at {to.address}")
-        if not meant:
-            raise BadHandshake(f"{to.address} is not {to.peer}")
-        return process  # type: ignore[no-any-return]  # all of a population are of one kind
-
     def stop(self, *, silent: bool) -> None:
-        """End; those who stream with us are told or find out."""
+        """End; the other ends of our streams are told, or find out."""
         self.running = False
         for tell in tuple(self.lost.values()):
             tell(DEAD_AFTER_S if silent else 0.0)
@@ -99,8 +88,12 @@ P = TypeVar("P", bound=SimProcess)
 class Population(Generic[P]):
     """All processes of a world."""
 
-    def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
+    def __init__(
+        self, seed: int, config: WorldConfig | None, clock: Callable[[], SimClock]
+    ) -> None:
+        """`clock` gives the event loop that runs the world, once it runs."""
         self.world = World(seed, config or WorldConfig())
+        self.clock = clock
         self._running: dict[int, P] = {}
 
     def enter(self, peer: PeerId, at: tuple[float, float] | None) -> Host:
@@ -135,14 +128,6 @@ class Population(Generic[P]):
     def at(self, host: Host) -> P | None:
         """What runs there."""
         return self._running.get(host.index)
-
-    def partition(self, *islands: Iterable[PeerId]) -> None:
-        """Cut the world into these islands; see `World.partition`."""
-        self.world.partition(*islands)
-
-    def heal(self) -> None:
-        """One world again."""
-        self.world.heal()
 
     @property
     def digest(self) -> str:

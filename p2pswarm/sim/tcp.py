@@ -1,23 +1,23 @@
 """A simulated connection, as two kernels see it.
 
 Bytes come in order, late by the latency and by the bytes before them, or never:
-a road that is cut is tried again until `USER_TIMEOUT_S`.
+a path that is cut is tried again until `USER_TIMEOUT_S`.
 
 Units:   virtual seconds, bytes.
 Errors:  LinkLost is told to the reader at the end of either side.
 """
 
-import asyncio
 from collections import deque
 from typing import Protocol
 
 from p2pswarm.errors import LinkLost, SwarmError
 from p2pswarm.ids import Address
+from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.loop import CLOCK_STEP_S
 from p2pswarm.sim.world import Host, World
 
-USER_TIMEOUT_S = 20.0  # unacknowledged data for so long: the road is gone, as net/sockets.py
-RETRY_S = 1.0  # between two tries on a road that is cut
+USER_TIMEOUT_S = 20.0  # unacknowledged data for so long: the path is gone, as net/sockets.py
+RETRY_S = 1.0  # between two tries on a path that is cut
 
 
 class Reader(Protocol):
@@ -36,12 +36,17 @@ class Socket:
     """One end of a connection, as the kernel sees it."""
 
     def __init__(
-        self, world: World, alive: "dict[Socket, None]", host: Host, remote: Address
+        self,
+        world: World,
+        clock: SimClock,
+        alive: "dict[Socket, None]",
+        host: Host,
+        remote: Address,
     ) -> None:
         """`alive`: all sockets of the world that have not ended."""
         self.host = host
         self.remote = remote
-        self.loop = asyncio.get_running_loop()
+        self.clock = clock
         self.far: Socket
         self.reader: Reader
         self.ended = False
@@ -52,7 +57,7 @@ class Socket:
         self._on_way: deque[bytes | None] = deque()
         """What left and has not arrived, in order; None is the end."""
         self._held: deque[bytes | None] = deque()
-        """What a road that is cut does not let through."""
+        """What a path that is cut does not let through."""
         self._held_since_s = 0.0
         self._last_s = 0.0
         alive[self] = None
@@ -69,7 +74,7 @@ class Socket:
             self.die()
         if reason is not None and not self._told:
             self._told = True
-            self.loop.call_soon(self.reader.over, reason)
+            self.clock.call_soon(self.reader.over, reason)
 
     def die(self) -> None:
         """End, and tell nobody: neither will the other side hear of it."""
@@ -79,27 +84,27 @@ class Socket:
     def backlog_s(self, allowed_bytes: int) -> float:
         """Seconds until no more than `allowed_bytes` wait for the uplink."""
         rate = self.host.up_bytes_per_s
-        wait_s = self.host.up_free_s - self.loop.time() - allowed_bytes / rate
+        wait_s = self.host.up_free_s - self.clock.time() - allowed_bytes / rate
         return wait_s if wait_s > CLOCK_STEP_S else 0.0  # less would not move the clock at all
 
     def _post(self, item: bytes | None) -> None:
         if self._held:
             self._held.append(item)
             return
-        now_s = self.loop.time()
+        now_s = self.clock.time()
         came_s = self._world.arrival_s(self.host, self.far.host, len(item or b""), now_s)
         if came_s is None:
             self._held.append(item)
             self._held_since_s = now_s
-            self.loop.call_later(RETRY_S, self._retry)
+            self.clock.call_later(RETRY_S, self._retry)
             return
         self._last_s = max(self._last_s, came_s)
         self._on_way.append(item)
-        self.loop.call_at(self._last_s, self.far.arrived, self._on_way)
+        self.clock.call_at(self._last_s, self.far.arrived, self._on_way)
 
     def _retry(self) -> None:
         held, self._held = self._held, deque()
-        if self.loop.time() - self._held_since_s >= USER_TIMEOUT_S:
+        if self.clock.time() - self._held_since_s >= USER_TIMEOUT_S:
             self._end(LinkLost(f"{self.remote}: Connection timed out"))
             return
         since_s = self._held_since_s

@@ -1,15 +1,31 @@
-"""Peers, contacts and round trips for the DHT's tests."""
+"""Peers, contacts, round trips and whole small swarms for the DHT's tests."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.lookup import Lookup, LookupOptions
+from p2pswarm.dht.node import Dht
+from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
+from p2pswarm.sim.rpc import SimRpc
+from p2pswarm.sim.world import WorldConfig
 
 KEY = bytes(32)  # so that a peer's distance to it is its number
 OWN = (1 << 200).to_bytes(32)
 CONFIG = DhtConfig()
 EPOCH_S = 1_700_000_000.0
 HOME = "10.0.0.1:1"
+
+SEED = 1
+TTL_S = 300.0
+LAN = WorldConfig(rtt_median_s=0.001, rtt_least_s=0.0005)
+SWARM_KEY = hashlib.sha256(b"the key of these tests").digest()
+STRANGER = PeerId(b"s" * 32)
 
 
 def raw(number: int) -> bytes:
@@ -29,3 +45,65 @@ def a_lookup(*start: int, settle: int = 3, patience_s: float = 5.0) -> Lookup:
     lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0)
     lookup.learned(contacts(*start))
     return lookup
+
+
+def a_table(*known: int, config: DhtConfig = CONFIG) -> Table:
+    """The table of peer `OWN`, which has heard of some others at time 0."""
+    table = Table(PeerId(OWN), config)
+    for number in known:
+        table.heard(contact(number), 0.0)
+    return table
+
+
+def a_sure_table(*known: int, config: DhtConfig = CONFIG) -> Table:
+    """A table that knows that there is nobody else."""
+    table = a_table(*known, config=config)
+    table.refreshed(OWN, [raw(number) for number in known], 0.0)
+    return table
+
+
+# Small swarms of real nodes in virtual time
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def address(*nodes: Dht) -> list[Contact]:
+    """What a bootstrap flag tells of them."""
+    return [Contact(None, node.contact.address) for node in nodes]
+
+
+@asynccontextmanager
+async def swarm(
+    count: int, config: DhtConfig | None = None, world: WorldConfig = LAN
+) -> AsyncIterator[DhtWorld]:
+    """`count` nodes, joined through the first; everybody knows everybody if they are few."""
+    config = config or DhtConfig()
+    made = DhtWorld(DhtWorldConfig(nodes=0, stale=0.0, world=world, dht=config))
+    for number in range(count):
+        node = made.enter()
+        await node.bootstrap(address(*made.nodes[: min(number, 1)]))
+    await asyncio.sleep(2)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def by_distance(nodes: Sequence[Dht], key: bytes = SWARM_KEY) -> list[Dht]:
+    """The closest to a key first."""
+
+    def distance(node: Dht) -> int:
+        assert node.contact.peer is not None
+        return node.contact.peer.distance(key)
+
+    return sorted(nodes, key=distance)
+
+
+def holders(world: DhtWorld, key: bytes = SWARM_KEY) -> list[Dht]:
+    return [node for node in world.nodes if key in node.store]
+
+
+def rpc_of(world: DhtWorld, node: Dht) -> SimRpc:
+    return world.rpcs[world.nodes.index(node)]

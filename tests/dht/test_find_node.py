@@ -30,7 +30,7 @@ def test_who_fails_is_passed_over():
     search = FindNode(a_lookup(10, 20), HOME)
     search.poll(0.0)
 
-    search.failed(contact(10))
+    search.on_failure(contact(10))
     search.on_response(contact(20), found(), 0.1)
     search.poll(0.1)
 

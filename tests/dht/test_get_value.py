@@ -55,7 +55,7 @@ def test_without_a_record_it_goes_on_to_whoever_is_closer():
 def test_what_nobody_has_is_not_there():
     get_value = gathering(10, 20)
     get_value.on_response(contact(10), got(), 0.1)
-    get_value.failed(contact(20))
+    get_value.on_failure(contact(20))
     get_value.poll(0.2)
 
     assert get_value.ready

@@ -56,13 +56,14 @@ def test_a_lookup_without_a_start_is_over():
 
     assert lookup.poll(0.0) == []
     assert lookup.finished
+    assert lookup.next_deadline_s() is None
 
 
 def test_what_is_learned_is_asked_if_it_is_closer():
     lookup = lookup_of(10, 20, 30, 40)
     lookup.poll(0.0)
 
-    lookup.answered(raw(10), contacts(5, 60))
+    lookup.on_response(raw(10), contacts(5, 60))
 
     assert numbers(lookup.poll(0.1)) == [5]
 
@@ -71,9 +72,9 @@ def test_it_is_over_when_the_closest_have_answered():
     lookup = lookup_of(10, 20, 30)
     lookup.poll(0.0)
 
-    lookup.answered(raw(20), [])
+    lookup.on_response(raw(20), [])
     assert not lookup.finished
-    lookup.answered(raw(10), [])
+    lookup.on_response(raw(10), [])
 
     assert lookup.finished
     assert lookup.poll(0.1) == []
@@ -85,11 +86,11 @@ def test_a_failure_is_replaced_and_not_among_the_closest():
     lookup = lookup_of(10, 20, 30, 40)
     lookup.poll(0.0)
 
-    lookup.failed(raw(10))
+    lookup.on_failure(raw(10))
 
     assert numbers(lookup.poll(0.1)) == [40]
-    lookup.answered(raw(20), [])
-    lookup.answered(raw(30), [])
+    lookup.on_response(raw(20), [])
+    lookup.on_response(raw(30), [])
     assert lookup.finished
     assert numbers(lookup.closest(2)) == [20, 30]
 
@@ -98,12 +99,12 @@ def test_a_failure_is_replaced_and_not_among_the_closest():
 def test_it_is_over_as_soon_as_nobody_closer_is_waited_for(silent):
     lookup = lookup_of(10, 20, 30)
     lookup.poll(0.0)
-    lookup.answered(raw(20), [])
-    lookup.answered(raw(30), [])
+    lookup.on_response(raw(20), [])
+    lookup.on_response(raw(30), [])
     assert not lookup.finished
 
     if silent == "failed":
-        lookup.failed(raw(10))
+        lookup.on_failure(raw(10))
     else:
         lookup.on_deadline(lookup.next_deadline_s())
 
@@ -114,7 +115,7 @@ def test_whoever_is_slow_is_passed_over():
     """At the hedge somebody else is asked, and the slow one does not hold up the end."""
     lookup = lookup_of(10, 20, 30, 40)
     lookup.poll(0.0)
-    lookup.answered(raw(20), [])
+    lookup.on_response(raw(20), [])
     lookup.poll(0.0)
     slow_s = lookup.next_deadline_s()
 
@@ -122,7 +123,7 @@ def test_whoever_is_slow_is_passed_over():
 
     assert not lookup.finished
     assert lookup.resolved == 4
-    lookup.answered(raw(30), [])
+    lookup.on_response(raw(30), [])
     assert lookup.finished
     assert numbers(lookup.closest(4)) == [20, 30, 10, 40]
 
@@ -130,7 +131,7 @@ def test_whoever_is_slow_is_passed_over():
 def test_whoever_was_asked_later_is_late_later():
     lookup = lookup_of(10, 20, 30, 40)
     lookup.poll(0.0)
-    lookup.failed(raw(10))
+    lookup.on_failure(raw(10))
     lookup.poll(0.2)
 
     lookup.on_deadline(lookup.next_deadline_s())
@@ -144,10 +145,10 @@ def test_what_a_slow_one_says_still_counts():
     lookup.poll(0.0)
     lookup.on_deadline(lookup.next_deadline_s())
 
-    lookup.answered(raw(20), contacts(1))
+    lookup.on_response(raw(20), contacts(1))
 
     assert numbers(lookup.poll(1.0)) == [1]
-    lookup.answered(raw(1), [])
+    lookup.on_response(raw(1), [])
     assert lookup.finished
 
 
@@ -158,7 +159,7 @@ def test_it_waits_for_the_slow_if_there_is_nobody_else():
     assert lookup.poll(0.5) == []
     assert not lookup.finished
 
-    lookup.failed(raw(10))
+    lookup.on_failure(raw(10))
     lookup.poll(0.6)
 
     assert lookup.finished
@@ -191,7 +192,7 @@ def test_one_is_asked_first_where_one_is_enough():
 
     assert numbers(lookup.poll(0.0)) == [10]
     assert lookup.poll(0.0) == []
-    lookup.answered(raw(10), [])
+    lookup.on_response(raw(10), [])
     assert numbers(lookup.poll(0.1)) == [20, 30]
 
 
@@ -211,7 +212,7 @@ def test_only_the_closest_that_may_be_alive_are_worth_asking():
     lookup = lookup_of(10, 20, 30, 40, width=2)
 
     assert numbers(lookup.poll(0.0)) == [10, 20]
-    lookup.failed(raw(10))
+    lookup.on_failure(raw(10))
     assert numbers(lookup.poll(0.0)) == [30]
 
 
@@ -239,7 +240,7 @@ def test_those_who_were_asked_are_remembered_in_a_flood():
     lookup.poll(0.0)
 
     lookup.learned(contacts(*range(1, CANDIDATES_MAX + 5)))
-    lookup.answered(raw(5_000), [])
+    lookup.on_response(raw(5_000), [])
 
     assert lookup.heard_from() == [raw(5_000)]
 
@@ -251,7 +252,7 @@ def test_a_peer_that_invents_ever_closer_contacts_is_stopped():
     while asks := lookup.poll(0.0):
         asked += len(asks)
         for each in asks:
-            lookup.answered(raw(number(each)), contacts(number(each) - 1, number(each) - 2))
+            lookup.on_response(raw(number(each)), contacts(number(each) - 1, number(each) - 2))
 
     assert lookup.finished
     assert asked == ASKS_MAX
@@ -286,9 +287,9 @@ def test_it_finds_the_closest_of_all_that_it_could_hear_of(network, data):
         alive, knows = network.get(one, (False, []))
         if alive:
             heard_of |= set(knows)
-            lookup.answered(raw(one), contacts(*knows))
+            lookup.on_response(raw(one), contacts(*knows))
         else:
-            lookup.failed(raw(one))
+            lookup.on_failure(raw(one))
 
     living = sorted(n for n in heard_of if network.get(n, (False, []))[0])
     assert [int.from_bytes(each) for each in lookup.heard_from()][:k] == living[:k]
@@ -315,9 +316,9 @@ def test_it_ends_however_late_the_answers_are(network, data):
             one = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
             alive, knows = network.get(one, (False, []))
             if alive:
-                lookup.answered(raw(one), contacts(*knows))
+                lookup.on_response(raw(one), contacts(*knows))
             else:
-                lookup.failed(raw(one))
+                lookup.on_failure(raw(one))
         else:
             now_s = lookup.next_deadline_s()
             lookup.on_deadline(now_s)

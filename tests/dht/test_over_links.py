@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from dht.swarm import KEY, by_distance
+from dht.harness import SWARM_KEY, by_distance
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
@@ -49,9 +49,9 @@ async def test_nodes_find_each_others_values_with_one_dead_seed_of_three():
         client = await stack.enter_async_context(node(server=False))
         await client.bootstrap([Contact(None, seed) for seed in seeds])
 
-        assert await nodes[3].put(KEY, b"a", b"value", 60.0) >= 5
+        assert await nodes[3].put(SWARM_KEY, b"a", b"value", 60.0) >= 5
         for each in [*by_distance(nodes), client]:
-            found = await each.get(KEY)
+            found = await each.get(SWARM_KEY)
             assert found[b"a"].value == b"value"
 
 

@@ -41,8 +41,8 @@ def test_the_closest_are_asked_at_once_and_the_rest_at_leisure():
     assert put_value.ready
     assert not put_value.finished
     assert asked(put_value, at_leisure=True) == [3, 4]
-    put_value.judged(contact(3), Verdict.SAME)
-    put_value.judged(contact(4), Verdict.OLDER)
+    put_value.on_response(contact(3), Stored(bytes([Verdict.SAME])), 0.4)
+    put_value.on_response(contact(4), Stored(bytes([Verdict.OLDER])), 0.4)
     assert put_value.finished
     assert put_value.holders == 4
 
@@ -69,7 +69,7 @@ def test_the_next_takes_the_place_of_one_who_fails():
     put_value = placing(6)
     asked(put_value)
 
-    put_value.failed(contact(1))
+    put_value.on_failure(contact(1))
 
     assert asked(put_value) == [3]
 
@@ -78,7 +78,7 @@ def test_the_next_takes_the_place_of_one_who_fails_at_leisure():
     put_value = placing(6, success=0, first=0)
     asked(put_value, at_leisure=True)
 
-    put_value.failed(contact(2))
+    put_value.on_failure(contact(2))
 
     assert asked(put_value, at_leisure=True) == [5]
 
@@ -93,7 +93,7 @@ def test_the_next_takes_the_place_of_one_who_refuses():
     assert put_value.refusals == [Verdict.QUOTA]
 
 
-def test_who_is_slow_is_not_waited_for_but_counts_when_he_answers():
+def test_a_slow_peer_is_not_waited_for_but_counts_when_it_answers():
     put_value = placing(6)
     asked(put_value)
     slow_s = put_value.next_deadline_s()
@@ -109,7 +109,7 @@ def test_who_is_slow_is_not_waited_for_but_counts_when_he_answers():
 def test_whoever_was_asked_later_is_slow_later():
     put_value = placing(6)
     asked(put_value)
-    put_value.failed(contact(1))
+    put_value.on_failure(contact(1))
     asked(put_value, 0.2)
 
     put_value.on_deadline(put_value.next_deadline_s())
@@ -129,8 +129,8 @@ def test_fewer_peers_than_replicas_are_all_that_is_needed():
 def test_it_ends_when_there_is_nobody_left():
     put_value = placing(2)
     asked(put_value)
-    put_value.failed(contact(1))
-    put_value.failed(contact(2))
+    put_value.on_failure(contact(1))
+    put_value.on_failure(contact(2))
 
     assert asked(put_value) == []
     assert put_value.finished

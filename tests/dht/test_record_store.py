@@ -168,8 +168,9 @@ def test_what_expires_is_not_read_and_then_forgotten():
     offer(store, record(subkey=b"a", ttl_ms=1_000), record(subkey=b"b", ttl_ms=2_000))
 
     assert [each.subkey for each in read(store, now_ms=NOW_MS + 1_000)] == [b"b"]
-    assert store.expire(NOW_MS + 1_500) == 0
-    assert store.expire(NOW_MS + 2_000) == 1
+    store.expire(NOW_MS + 1_500)
+    assert len(store) == 1
+    store.expire(NOW_MS + 2_000)
     assert len(store) == 0
     assert store.size_bytes == 0
     assert KEY not in store
@@ -179,7 +180,7 @@ def test_a_record_that_was_renewed_does_not_expire_with_its_elder():
     store = a_store()
     offer(store, record(seq=1, ttl_ms=1_000), record(seq=2, ttl_ms=9_000))
 
-    assert store.expire(NOW_MS + 5_000) == 0
+    store.expire(NOW_MS + 5_000)
     assert read(store, now_ms=NOW_MS + 5_000) == [record(seq=2, ttl_ms=9_000)]
 
 
@@ -190,7 +191,8 @@ def test_renewing_for_ever_takes_no_memory():
         store.offer(replace(record(), seq=seq), ALICE.peer_id, NOW_MS)
 
     assert len(store._ends) <= ENDS_SPARE + 2
-    assert store.expire(NOW_MS + 60_000) == 1
+    store.expire(NOW_MS + 60_000)
+    assert len(store) == 0
 
 
 def test_records_expire_in_time_after_others_were_renewed_often():
@@ -201,7 +203,9 @@ def test_records_expire_in_time_after_others_were_renewed_often():
     for seq in range(3 * ENDS_SPARE):
         store.offer(replace(record(subkey=b"busy"), seq=seq), ALICE.peer_id, NOW_MS)
 
-    assert store.expire(NOW_MS + 50_000) == 50
+    store.expire(NOW_MS + 50_000)
+
+    assert len(store) == 50 + 1
 
 
 def test_what_has_expired_is_charged_to_nobody():
@@ -310,3 +314,64 @@ def test_the_books_are_right_at_any_time(history):
         left = read(store)
         assert len(store) == len(left) <= 1
         assert store.size_bytes == sum(each.size_bytes for each in left)
+
+
+hostile_records = st.builds(
+    Record,
+    key=st.sampled_from([key_at(1), key_at(2), key_at(1 << 15)]),
+    subkey=st.one_of(st.binary(max_size=3), st.binary(min_size=32, max_size=32)),
+    value=st.sampled_from([b"", b"v" * 300, b"v" * 4096, b"v" * 5000]),
+    seq=st.integers(0, 2**62),
+    expires_ms=st.one_of(st.integers(0, 2**53), st.integers(NOW_MS, NOW_MS + 3_600_000)),
+    public_key=st.sampled_from([ALICE.public_key, BOB.public_key, bytes(32), b"\xff" * 32]),
+    signature=st.sampled_from([bytes(64), b"\xff" * 64]),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(hostile_records, st.sampled_from(SOME)),
+            st.sampled_from([ALICE.peer_id, BOB.peer_id, US]),
+            st.sampled_from(["offer", "read", "prove", "expire"]),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_is_offered_gets_a_verdict_and_the_bounds_hold(history):
+    store = a_store(records_per_publisher=3, bytes_per_publisher=9000, store_bytes=15_000)
+    for one, sender, move in history:
+        if move == "offer":
+            assert store.offer(one, sender, NOW_MS) in Verdict
+        elif move == "read":
+            list(store.read(one.key, NOW_MS))
+        elif move == "prove":
+            store.prove()
+            assert not store.unproven
+        else:
+            store.expire(NOW_MS + 1800_000)
+        assert store.size_bytes <= 15_000
+        assert len(store) <= 2 * 3 + 2 * 3
+        assert len(store._unproven) <= len(store)
+        assert (store.next_expiry_ms() is None) <= (len(store) == 0)
+
+
+def test_what_was_read_and_then_forgotten_needs_no_proof():
+    """Or the memory of it would grow with everything that was ever read."""
+    store = a_store()
+    offer(store, record(ttl_ms=10))
+    assert len(read(store)) == 1
+    assert store.unproven
+
+    store.expire(NOW_MS + 10)
+
+    assert not store.unproven
+
+
+def test_the_first_expiry_is_known():
+    store = a_store()
+    assert store.next_expiry_ms() is None
+
+    offer(store, record(subkey=b"a", ttl_ms=90), record(subkey=b"b", ttl_ms=30))
+
+    assert store.next_expiry_ms() == NOW_MS + 30

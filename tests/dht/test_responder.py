@@ -45,7 +45,7 @@ def test_who_asks_hears_of_others_closest_first():
 
 
 def test_a_newcomer_is_told_who_we_are_and_whom_to_meet():
-    welcome = node(5, 4).hello(ASKER, Identify(HOME, KEY))
+    welcome = node(5, 4).identify(ASKER, Identify(HOME, KEY))
 
     assert welcome.peer == OWN.raw
     assert contacts_in(welcome.peer_list) == [contact(4), contact(5)]

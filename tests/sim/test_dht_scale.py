@@ -116,7 +116,7 @@ def test_two_halves_that_started_apart_become_one():
         world = DhtWorld(DhtWorldConfig(nodes=0, stale=0.0, seed=SEED, world=LAN))
         nodes = [world.enter() for _ in range(40)]
         halves = nodes[::2], nodes[1::2]
-        world.net.partition(*[[node.contact.peer for node in half] for half in halves])
+        world.net.world.partition(*[[node.contact.peer for node in half] for half in halves])
         key_a, key_b = keys(2)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(start(node, address(*nodes[:2]))) for node in nodes]
@@ -126,7 +126,7 @@ def test_two_halves_that_started_apart_become_one():
             assert await halves[0][7].get(key_b) == {}
             assert all(len(node.table) <= 19 for node in nodes)
 
-            world.net.heal()
+            world.net.world.heal()
             await asyncio.sleep(40)
 
             assert all(len(node.table) >= 30 for node in nodes)
@@ -150,11 +150,11 @@ def test_halves_that_parted_later_become_one_through_a_seed_at_random():
             tasks = [group.create_task(start(node, address(*nodes[:2]))) for node in nodes]
             await asyncio.sleep(120)
             halves = nodes[::2], nodes[1::2]
-            world.net.partition(*[[node.contact.peer for node in half] for half in halves])
+            world.net.world.partition(*[[node.contact.peer for node in half] for half in halves])
             await asyncio.sleep(1800)
             assert all(len(node.table) == 5 for node in nodes)
 
-            world.net.heal()
+            world.net.world.heal()
             await asyncio.sleep(900)
 
             assert all(len(node.table) == 11 for node in nodes)

@@ -15,8 +15,9 @@ from sim.seed import SEED
 from p2pswarm.errors import DialFailed, Late, LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
+from p2pswarm.sim.call import MESSAGE_BYTES
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.rpc import MESSAGE_BYTES, SimRpc, SimWorld
+from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import RTO_LEAST_S, World, WorldConfig
 from p2pswarm.wire.message import Message, message
 
@@ -163,12 +164,12 @@ def test_nobody_at_an_address_answers_nothing() -> None:
 def test_partition_cuts_and_heals() -> None:
     world, near, far = two(WorldConfig())
     assert near.contact.peer is not None
-    world.partition([near.contact.peer])
+    world.world.partition([near.contact.peer])
 
     async def main() -> Message:
         with pytest.raises(Late):
             await near.call(far.contact, Ping(1), 1.0)
-        world.heal()
+        world.world.heal()
         return await near.call(far.contact, Ping(2), 1.0)
 
     assert run(main(), SEED) == Ping(2)
@@ -195,7 +196,7 @@ def test_exchange_over_a_silent_road_is_lost_in_time(cut: str) -> None:
             if cut == "power":
                 world.kill(far.contact.peer)
             else:
-                world.partition([far.contact.peer])
+                world.world.partition([far.contact.peer])
                 await stream.send(Ping(2))
             with pytest.raises(LinkLost):
                 await stream.receive()

@@ -1,0 +1,98 @@
+"""What the outcome of a call says about the peer that was called.
+
+Every call, whatever it was for, keeps the routing table and the round-trip times true.
+A peer that is busy is well; one that does not serve the DHT or broke the protocol leaves
+the table at once; one that does not answer leaves it when that has happened often enough.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  none.
+"""
+
+from enum import Enum, auto
+
+from p2pswarm.dht.messages import Get
+from p2pswarm.dht.routing_table import Table
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
+from p2pswarm.ids import Contact
+from p2pswarm.wire.message import Message
+
+
+class CallOutcome(Enum):
+    """How a call ended."""
+
+    ANSWERED = auto()
+    BUSY = auto()
+    """The peer is well and gives no answer now."""
+    LATE = auto()
+    """No answer came by the deadline."""
+    LOST = auto()
+    """The peer could not be reached, or its link ended."""
+    BREACH = auto()
+    """The peer broke the protocol."""
+    NOT_SERVING = auto()
+    """The peer is well and takes no part in the DHT."""
+
+
+def outcome_of(error: SwarmError) -> CallOutcome:
+    """The outcome of a call that ended with an error."""
+    match error:
+        case PathError():
+            return CallOutcome.LOST
+        case Late():
+            return CallOutcome.LATE
+        case PeerError():
+            return CallOutcome.BREACH
+        case NotServing():
+            return CallOutcome.NOT_SERVING
+        case _:
+            return CallOutcome.BUSY
+
+
+class CallRecorder:
+    """Notes the outcome of calls in the routing table and the round-trip times."""
+
+    def __init__(self, table: Table, timeouts: TimeoutEstimator) -> None:
+        self._table = table
+        self._timeouts = timeouts
+
+    def deadline_s(self, contact: Contact, request: Message) -> float:
+        """How long a call may take; one that is carried on takes the peer's own calls, too."""
+        deadline_s = self._timeouts.deadline_s(raw_id(contact))
+        return deadline_s + self._table.config.carry_s if _carried(request) else deadline_s
+
+    def ended(
+        self, contact: Contact, request: Message, outcome: CallOutcome, begun_s: float, now_s: float
+    ) -> Contact | None:
+        """Note how a call that began at `begun_s` has ended; returns a contact to check."""
+        raw = raw_id(contact)
+        match outcome:
+            case CallOutcome.ANSWERED:
+                self._timeouts.answered(raw, None if _carried(request) else now_s - begun_s)
+                return self._table.heard(contact, now_s)
+            case CallOutcome.BUSY:
+                return self._table.heard(contact, now_s)
+            case CallOutcome.LATE | CallOutcome.LOST:
+                self._timeouts.failed()
+                self._table.failed(raw)
+            case _:  # it broke the protocol, or does not serve
+                self._table.drop(raw)
+        return None
+
+    def met(self, contact: Contact, now_s: float) -> Contact | None:
+        """Note that a server has called us; returns a contact to check."""
+        return self._table.heard(contact, now_s)
+
+    def misbehaved(self, contact: Contact) -> None:
+        """Note that a reply was none to its request."""
+        self._table.drop(raw_id(contact))
+
+
+def _carried(request: Message) -> bool:
+    return isinstance(request, Get) and request.hops > 0
+
+
+def raw_id(contact: Contact) -> bytes:
+    """The id of a contact that a query names: only those with an id are asked."""
+    assert contact.peer is not None
+    return contact.peer.raw

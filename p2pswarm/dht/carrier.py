@@ -1,0 +1,76 @@
+"""Carrying on a get for the peer that asks: we have links to those we know, it would have to dial.
+
+Units:   seconds on the caller's monotonic clock; `wall_s` on the wall clock.
+Errors:  none: a get that is not carried on gets a plain answer.
+"""
+
+from dataclasses import replace
+
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.get_value import GetOptions, GetValue
+from p2pswarm.dht.lookup import Lookup, LookupOptions
+from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, contacts_in
+from p2pswarm.dht.records import SignatureCache
+from p2pswarm.dht.responder import NO_PEERS
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.ids import PeerId
+
+
+def to_be_carried(request: Get, got: Got) -> bool:
+    """Whether a request that we would answer with `got` had better be carried on."""
+    return not got.records and request.hops > 0
+
+
+class Carrier:
+    """Makes the queries of gets that we carry on, so many at a time."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        config: DhtConfig,
+        timeouts: TimeoutEstimator,
+        signatures: SignatureCache,
+    ) -> None:
+        self._own = own
+        self._config = config
+        self._timeouts = timeouts
+        self._signatures = signatures
+        self._carrying = 0
+
+    def begin(self) -> bool:
+        """Whether one more request may be carried on now; if so, tell its end by `ended`."""
+        if self._carrying >= self._config.carrying:
+            return False
+        self._carrying += 1
+        return True
+
+    def ended(self) -> None:
+        """A request is carried no more."""
+        self._carrying -= 1
+
+    def query(
+        self, request: Get, got: Got, listen_address: str, now_s: float, wall_s: float
+    ) -> GetValue:
+        """The query that carries a request on to those whom `got` names."""
+        config = self._config
+        options = LookupOptions(
+            width=config.k,
+            settle=config.k,
+            patience_s=config.carry_s,
+            first=config.carry_width,
+            asks=config.carry_width,
+        )
+        lookup = Lookup(request.key, self._own.raw, options, self._timeouts, now_s)
+        lookup.learned(contacts_in(got.peer_list))
+        ours = replace(request, listen_address=listen_address, closer=False, hops=request.hops - 1)
+        get_options = GetOptions(request=ours, quorum=1, wall_less_loop_s=wall_s - now_s, pages=1)
+        return GetValue(lookup, get_options, config, self._signatures)
+
+    def answer(self, get_value: GetValue, got: Got) -> Got:
+        """What to answer: the records that were found if they fit one message, or `got`."""
+        records = sorted(get_value.records.values(), key=lambda record: record.subkey)
+        size_bytes = sum(record.size_bytes for record in records)
+        fits = len(records) <= RECORDS_MAX and size_bytes <= PAGE_BYTES
+        if not records or get_value.more or not fits:
+            return got
+        return Got(tuple(records), False, NO_PEERS)

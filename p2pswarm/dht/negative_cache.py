@@ -1,0 +1,29 @@
+"""The keys that were not found a moment ago, so that they are not looked for again at once.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  none.
+"""
+
+
+class NegativeCache:
+    """At most `misses_max` keys, each for `keep_s`."""
+
+    def __init__(self, misses_max: int, keep_s: float) -> None:
+        self._misses_max = misses_max
+        self._keep_s = keep_s
+        self._until_s: dict[bytes, float] = {}
+
+    def add(self, key: bytes, now_s: float) -> None:
+        """Note that a key was not found; the miss noted longest ago makes room."""
+        self.forget(key)  # to the end of the dict: the newest
+        self._until_s[key] = now_s + self._keep_s
+        if len(self._until_s) > self._misses_max:
+            del self._until_s[next(iter(self._until_s))]
+
+    def forget(self, key: bytes) -> None:
+        """A key is there, or may be."""
+        self._until_s.pop(key, None)
+
+    def holds(self, key: bytes, now_s: float) -> bool:
+        """Whether a key was not found a moment ago."""
+        return self._until_s.get(key, now_s) > now_s

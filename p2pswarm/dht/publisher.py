@@ -1,0 +1,84 @@
+"""Publishing values of our own: how they are signed, who is to hold them, what came of it.
+
+Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
+Errors:  ValueError when we are misused; NoRoute, Refused and Unusable from `holders_of`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.messages import Record
+from p2pswarm.dht.publications import Publication, Publications
+from p2pswarm.dht.put_value import PutOptions, PutValue
+from p2pswarm.dht.record_store import Verdict
+from p2pswarm.dht.records import sign
+from p2pswarm.errors import NoRoute, Refused, Unusable
+from p2pswarm.ids import Contact
+
+CLOCK_VERDICTS = frozenset({Verdict.EXPIRED, Verdict.FUTURE})  # our clock and theirs differ
+_VERDICTS = frozenset(map(int, Verdict))
+
+
+class Publisher:
+    """Signs our values, each with a higher sequence number than the last."""
+
+    def __init__(self, identity: Identity, config: DhtConfig, publications: Publications) -> None:
+        self._identity = identity
+        self._config = config
+        self._publications = publications
+        self._seq = 0
+
+    def publication(
+        self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, now_ms: int
+    ) -> Publication:
+        """A value with its sequence number; ValueError if no peer would keep it so long."""
+        if not 0 < ttl_s <= self._config.ttl_most_s:
+            raise ValueError(f"a value lives up to {self._config.ttl_most_s:g} s, not {ttl_s}")
+        # the wall clock goes on while a node is down, so a later run of it counts higher
+        self._seq = max(self._seq + 1, now_ms)
+        return Publication(key, subkey, value, self._seq, ttl_s, 0.0)
+
+    def sign(self, publication: Publication, now_ms: int) -> Record:
+        """The record of a publication, which lives from now on."""
+        expires_ms = now_ms + int(1000 * publication.ttl_s)
+        key, subkey = publication.key, publication.subkey
+        return sign(self._identity, key, subkey, publication.value, publication.seq, expires_ms)
+
+    def keep(self, publication: Publication, now_s: float) -> None:
+        """Publish it again from time to time; ValueError if that is more than any peer keeps."""
+        self._publications.keep(publication, now_s)
+
+    def options(self, failure_share: float, *, waited_for: bool) -> PutOptions:
+        """How to place a record: all holders are asked at once where contacts are often dead."""
+        config = self._config
+        success = config.replicas_success if waited_for else 0
+        calm = failure_share <= config.calm_share
+        return PutOptions(
+            replicas=config.replicas,
+            success=success,
+            first=success if calm or not waited_for else config.replicas,
+            patience_s=config.lookup_s,
+        )
+
+    def candidates(self, key: bytes, found: Sequence[Contact], own: Contact) -> list[Contact]:
+        """The k closest to a key, ourselves in our place if we are a server."""
+        near = [each for each in found if each.peer is not None]
+        if self._config.server and own.peer is not None:
+            distances = [each.peer.distance(key) for each in near if each.peer]
+            near.insert(bisect_left(distances, own.peer.distance(key)), own)
+        return near[: self._config.k]
+
+
+def holders_of(put_value: PutValue) -> int:
+    """How many peers hold the record; an error that names the remedy if none does."""
+    if put_value.holders:
+        return put_value.holders
+    refusals = {Verdict(each) for each in put_value.refusals if each in _VERDICTS}
+    if refusals & CLOCK_VERDICTS:
+        raise Unusable("the clocks of other peers differ by minutes: set this machine's right")
+    if refusals:
+        names = ", ".join(sorted(each.name for each in refusals))
+        raise Refused(f"nobody would keep the value: {names}")
+    raise NoRoute("nobody could be reached to keep the value")

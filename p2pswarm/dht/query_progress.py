@@ -1,0 +1,78 @@
+"""One query on its way: where its requests go, and when those who wait are released.
+
+Units:   seconds on the caller's monotonic clock.
+Errors:  none: a reply that is none to its request is a failure of its sender.
+"""
+
+from enum import Enum, auto
+
+from p2pswarm.dht.messages import Store
+from p2pswarm.dht.query import Query, QueryRequest
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Contact, PeerId
+from p2pswarm.wire.message import Message
+
+
+class Route(Enum):
+    """How a request goes out."""
+
+    CALL = auto()
+    BATCH = auto()
+    """With other records for the same peer, a little later."""
+    OURSELVES = auto()
+    """We are a holder ourselves: no call is needed."""
+
+
+class QueryState(Enum):
+    """How far a query has come."""
+
+    RUNNING = auto()
+    READY = auto()
+    """Those who wait have the outcome; more requests may follow."""
+    FINISHED = auto()
+
+
+class QueryProgress:
+    """Follows one query to its end."""
+
+    __slots__ = ("_own", "query", "state")
+
+    def __init__(self, query: Query, own: PeerId) -> None:
+        self.query = query
+        self.state = QueryState.RUNNING
+        self._own = own
+
+    def route(self, ask: QueryRequest) -> Route:
+        """How a request of the query goes out."""
+        if not isinstance(ask.request, Store):
+            return Route.CALL
+        if ask.at_leisure:
+            return Route.BATCH
+        return Route.OURSELVES if ask.contact.peer == self._own else Route.CALL
+
+    def on_reply(self, contact: Contact, reply: Message | None, now_s: float) -> bool:
+        """Tell the query of a reply, None if there was none; False if the peer misbehaved."""
+        if reply is None:
+            self.query.on_failure(contact)
+            return True
+        try:
+            self.query.on_response(contact, reply, now_s)
+        except BadMessage:
+            self.query.on_failure(contact)
+            return False
+        return True
+
+    def advance(self) -> list[QueryState]:
+        """The states that the query has reached since the last call, in order; each once."""
+        reached: list[QueryState] = []
+        if self.state is QueryState.RUNNING and self.query.ready:
+            reached.append(QueryState.READY)
+        if self.state is not QueryState.FINISHED and self.query.finished:
+            reached.append(QueryState.FINISHED)
+        if reached:
+            self.state = reached[-1]
+        return reached
+
+    def next_deadline_s(self) -> float | None:
+        """When the query wants to be woken; None once it has finished."""
+        return None if self.state is QueryState.FINISHED else self.query.next_deadline_s()

@@ -1,0 +1,93 @@
+"""Getting values: what we can answer ourselves, whom to ask else, and what to do afterwards.
+
+Where the table alone tells who holds a key, the get is one call to the nearest holder by
+round trip. Otherwise it is a lookup whose first requests are carried on by those we ask.
+
+Units:   seconds on the caller's monotonic clock; `_ms` and `wall_s` on the wall clock.
+Errors:  none.
+"""
+
+from collections.abc import Iterator
+
+from p2pswarm.dht.get_value import GetOptions, GetValue
+from p2pswarm.dht.lookup import Lookup, LookupOptions
+from p2pswarm.dht.messages import Get, Record
+from p2pswarm.dht.negative_cache import NegativeCache
+from p2pswarm.dht.record_store import RecordStore
+from p2pswarm.dht.records import SignatureCache
+from p2pswarm.dht.routing_table import Table
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.ids import Contact, PeerId
+
+
+class ValueReader:
+    """Makes the queries of our own gets, and remembers what they did not find."""
+
+    def __init__(
+        self,
+        own: PeerId,
+        table: Table,
+        store: RecordStore,
+        timeouts: TimeoutEstimator,
+        signatures: SignatureCache,
+    ) -> None:
+        self._own = own
+        self._table = table
+        self._store = store
+        self._timeouts = timeouts
+        self._signatures = signatures
+        self._config = table.config
+        self.misses = NegativeCache(table.config.misses, table.config.negative_s)
+
+    def held(self, key: bytes, now_ms: int) -> dict[bytes, Record]:
+        """The records that we hold ourselves, if we are among those who should hold the key.
+
+        A copy that stays from a time when we were a holder may lack what came since.
+        """
+        if key not in self._store or not self._is_holder(key):
+            return {}
+        records = list(self._store.read(key, now_ms))
+        return {record.subkey: record for record in records if self._signatures.holds(record)}
+
+    def _is_holder(self, key: bytes) -> bool:
+        near = self._table.nearest(key, self._config.replicas)
+        if len(near) < self._config.replicas:
+            return True
+        return self._own.distance(key) <= near[-1].number ^ int.from_bytes(key)
+
+    def query(
+        self, key: bytes, quorum: int, listen_address: str, now_s: float, wall_s: float
+    ) -> GetValue:
+        """The query of a get that is not answered by `held`."""
+        config = self._config
+        near = self._table.nearest(key, config.k)
+        replicas = near[: config.replicas]
+        sure = self._table.sure(key, replicas, config.replicas, now_s)
+        options = LookupOptions(
+            width=config.k,
+            settle=config.replicas,
+            patience_s=config.lookup_s,
+            first=quorum if sure else config.alpha,
+            choice=config.replicas_success if sure else 1,
+        )
+        lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s)
+        lookup.learned([each.contact for each in (replicas if sure else near)])
+        get_options = GetOptions(
+            request=Get(listen_address, key, b"", quorum > 1, 0),
+            quorum=quorum,
+            wall_less_loop_s=wall_s - now_s,
+            carried=0 if sure or quorum > 1 else config.carried,
+        )
+        return GetValue(lookup, get_options, config, self._signatures)
+
+    def ended(
+        self, key: bytes, get_value: GetValue, now_s: float
+    ) -> Iterator[tuple[Contact, Record]]:
+        """Note what a get did not find; yields what holders lack, and is to be stored with them."""
+        if get_value.records:
+            self.misses.forget(key)
+        else:
+            self.misses.add(key, now_s)
+        for contact, records in get_value.repairs():
+            for record in records:
+                yield contact, record

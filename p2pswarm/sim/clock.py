@@ -1,0 +1,27 @@
+"""What the simulated network asks of the event loop: the time, and to be called later.
+
+Units:   virtual seconds.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class SimClock(Protocol):
+    """An event loop's timers."""
+
+    def time(self) -> float:
+        """Now."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> object:
+        """Call back at that time."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object:
+        """Call back after that time."""
+        ...
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
+        """Call back in the next turn of the loop."""
+        ...

@@ -1,0 +1,115 @@
+"""What a simulated connection becomes: a control pipe that pushes, or a bulk pipe.
+
+Bulk pipes run on the loop where real ones have threads.
+
+Units:   virtual seconds, bytes.
+Errors:  told to the machine at the end, as `net/base.py` says.
+"""
+
+from collections.abc import Callable
+
+from p2pswarm.errors import LinkLost, SwarmError
+from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, ControlMachine
+from p2pswarm.sim.tcp import Socket
+
+KERNEL_BYTES = 256 * 1024  # what a kernel takes before it sends, as NOTSENT_LOWAT in net/sockets.py
+
+
+class SimControlPipe:
+    """A connection that pushes: implements `ControlPipe`."""
+
+    def __init__(self, socket: Socket, user: ControlMachine) -> None:
+        self._socket = socket
+        self._user = user
+        self._crowded = False
+        socket.reader = self
+
+    def send(self, data: bytes) -> None:
+        """Write now; what the uplink has not taken waits in memory."""
+        self._socket.write(data)
+        wait_s = self._socket.backlog_s(CROWDED_BYTES)
+        if wait_s > 0 and not self._crowded:
+            self._crowded = True
+            self._socket.clock.call_later(wait_s, self._drained)
+            self._user.pause_writing()
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        self._socket.close(LinkLost("closed"))
+
+    abort = close
+
+    def data(self, data: bytes) -> None:
+        """From the socket: bytes came."""
+        self._user.received(data)
+
+    def over(self, error: SwarmError) -> None:
+        """From the socket: it ended."""
+        self._user.lost(error)
+
+    def _drained(self) -> None:
+        wait_s = self._socket.backlog_s(0)
+        if wait_s > 0 and not self._socket.ended:
+            self._socket.clock.call_later(wait_s, self._drained)
+        else:
+            self._crowded = False
+            self._user.resume_writing()
+
+
+class SimBulkPipe:
+    """A connection that drives a bulk machine from the loop: implements `BulkPipe`."""
+
+    def __init__(self, socket: Socket, machine: BulkMachine) -> None:
+        self._socket = socket
+        self._machine = machine
+        self._room = machine.room()
+        self._awake = False
+        socket.reader = self
+
+    def wake(self) -> None:
+        """There is something to send."""
+        if not self._awake:
+            self._awake = True
+            self._socket.clock.call_soon(self._send)
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close(LinkLost("closed"))
+
+    def data(self, data: bytes) -> None:
+        """From the socket: fill the machine's buffers."""
+        rest = memoryview(data)
+        try:
+            while rest and not self._socket.ended:
+                n = min(len(rest), len(self._room))
+                self._room[:n] = rest[:n]
+                self._room, rest = self._room[n:], rest[n:]
+                if not self._room:
+                    self._tell(self._machine.filled())
+                    self._room = self._machine.room()
+        except SwarmError as error:
+            self._socket.close(error)
+
+    def over(self, error: SwarmError) -> None:
+        """From the socket: it ended."""
+        self._machine.lost(error)
+        self._socket.clock.call_soon(self._machine.released)
+
+    def _send(self) -> None:
+        """Send until nothing is left or the kernel would take no more."""
+        socket = self._socket
+        while not socket.ended:
+            wait_s = socket.backlog_s(KERNEL_BYTES)
+            if wait_s > 0:
+                socket.clock.call_later(wait_s, self._send)
+                return
+            out = self._machine.next_out(socket.clock.time())
+            if out is None:
+                break
+            socket.write(bytes(out))
+            self._tell(self._machine.sent())
+        self._awake = False
+
+    def _tell(self, event: Callable[[], None] | None) -> None:
+        if event is not None:
+            self._socket.clock.call_soon(event)

@@ -1,0 +1,189 @@
+"""One end of a simulated stream: order, credit, and how it learns that the other end is gone.
+
+Units:   virtual seconds, bytes.
+Errors:  LinkLost and resets are told to the stream, as `rpc/base.py` says.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from p2pswarm.errors import LinkLost, SwarmError
+from p2pswarm.ids import PeerId
+from p2pswarm.rpc.framing import reset_error
+from p2pswarm.sim.process import DEAD_AFTER_S, SimProcess
+from p2pswarm.sim.receive_buffers import SimReceiveBuffers
+
+WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as transport/mux.py
+FRAME_COST_BYTES = 64  # of a frame besides its data: headers, tags, what Python adds
+
+
+class StreamUser(Protocol):
+    """The stream that is told what happens at its end."""
+
+    def data(self, frame: bytes, *, ended: bool) -> None:
+        """A frame came."""
+        ...
+
+    def credit(self) -> None:
+        """There is credit again."""
+        ...
+
+    def fail(self, error: SwarmError) -> None:
+        """The stream has ended with an error."""
+        ...
+
+
+class SimStreamEnd:
+    """One end of a stream: what it sends arrives at the other end in order, or never."""
+
+    def __init__(self, home: SimProcess, away: SimProcess, buffers: SimReceiveBuffers) -> None:
+        self.stream: StreamUser | None = None
+        """Whom to tell what happens here."""
+        self.far: SimStreamEnd
+        self.home = home
+        self.away = away
+        self.buffers = buffers
+        self._on_way: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._last_s = 0.0
+        self._unread_bytes = 0
+        self._owed_bytes = 0
+        self._halves = 2  # that have not ended
+        self.dark = False
+        """Nothing gets through, and nobody knows yet."""
+        self.gone = False
+        """The stream has ended here."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end."""
+        return self.away.host.peer
+
+    def join(self, far: "SimStreamEnd") -> None:
+        """Meet the other end."""
+        self.far = far
+        self.home.lost[self] = self._die
+
+    def leave(self) -> None:
+        """Our side has finished: what still comes is thrown away."""
+        self.stream = None
+
+    def post(self, size_bytes: int, event: Callable[..., None], *args: Any) -> None:
+        """Have something happen at the other end, in order."""
+        if self.gone or self.dark:
+            return
+        clock = self.home.clock
+        world, home, away = self.home.world, self.home.host, self.away.host
+        came_s = world.arrival_s(home, away, size_bytes, clock.time())
+        if came_s is None or not self.home.running:
+            self._break()
+            return
+        self._last_s = max(self._last_s, came_s)
+        self._on_way.append((event, args))
+        clock.call_at(self._last_s, self._arrive)
+
+    def _arrive(self) -> None:
+        event, args = self._on_way.popleft()
+        if self.away.running:
+            event(*args)
+
+    def send(self, stream: int, data: bytes, *, ended: bool) -> None:
+        """Send one frame."""
+        del stream
+        self._unread_bytes += len(data) + FRAME_COST_BYTES
+        self.post(len(data) + FRAME_COST_BYTES, self.far.came, data, ended)
+        if ended:
+            self._end_half()
+
+    def came(self, data: bytes, ended: bool) -> None:  # noqa: FBT001  an event's argument
+        """A frame from the other end."""
+        if self.stream is None or self.gone:
+            self.consumed(0, len(data))
+        else:
+            self.stream.data(data, ended=ended)
+        if ended:
+            self._end_half()
+
+    def writable(self, stream: int) -> bool:
+        """Whether the stream has credit."""
+        del stream
+        return self._unread_bytes < WINDOW_BYTES
+
+    def consumed(self, stream: int, n: int) -> None:
+        """A frame was taken: the other end may send as much again."""
+        del stream
+        self._owed_bytes += n + FRAME_COST_BYTES
+        if self._owed_bytes >= WINDOW_BYTES // 2:
+            self.post(FRAME_COST_BYTES, self.far.gained, self._owed_bytes)
+            self._owed_bytes = 0
+
+    def gained(self, size_bytes: int) -> None:
+        """Credit from the other end."""
+        self._unread_bytes -= size_bytes
+        if self.stream is not None:
+            self.stream.credit()
+
+    def reset(self, stream: int, code: int) -> None:
+        """Give the stream up."""
+        del stream
+        self.post(FRAME_COST_BYTES, self.far.was_reset, code)
+        self._over()
+
+    def was_reset(self, code: int) -> None:
+        """The other end gave the stream up."""
+        if self.stream is not None and not self.gone:
+            self.stream.fail(reset_error(code))
+        self._over()
+
+    def post_bulk(self, transfer: int, offset: int, chunk: bytes) -> bool:
+        """Send bulk bytes, which pass the messages by; False if they never will arrive."""
+        if self.gone or self.dark:
+            return False
+        event = self.far.bulk_came
+        return self.home.deliver(self.away.host, len(chunk), event, transfer, offset, chunk)
+
+    @property
+    def uplink_wait_s(self) -> float:
+        """Seconds until our uplink has sent what it was given."""
+        return max(0.0, self.home.host.up_free_s - self.home.clock.time())
+
+    def bulk_came(self, transfer: int, offset: int, chunk: bytes) -> None:
+        """Bulk bytes from the other end."""
+        if self.home.running and not self.buffers.arrived(self.peer, transfer, offset, chunk):
+            self.close()
+
+    def close(self) -> None:
+        """The other end broke the protocol."""
+        self.lose()
+        self.far.lose_after(0.0)
+
+    def lose_after(self, wait_s: float) -> None:
+        """The other end is gone: this one learns it `wait_s` later, or when the news has come."""
+        way_s = self.home.way_s(self.away.host)
+        self.home.clock.call_later(max(wait_s, way_s), self.lose)
+
+    def _die(self, wait_s: float) -> None:
+        """Our process ends: what still runs of it learns that now, the other end in time."""
+        self.far.lose_after(wait_s)
+        self.lose()
+
+    def lose(self) -> None:
+        """The link has ended."""
+        if self.stream is not None and not self.gone:
+            self.stream.fail(LinkLost(f"the link to {self.peer.short} is lost"))
+        self._over()
+
+    def _break(self) -> None:
+        """Nothing gets through any more: both ends find out in time."""
+        self.dark = True
+        self.lose_after(DEAD_AFTER_S)
+        self.far.lose_after(DEAD_AFTER_S)
+
+    def _end_half(self) -> None:
+        self._halves -= 1
+        if not self._halves:
+            self._over()
+
+    def _over(self) -> None:
+        self.gone = True
+        self.home.lost.pop(self, None)

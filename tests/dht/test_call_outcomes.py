@@ -1,0 +1,135 @@
+"""What the outcome of a call means for the table and the round trips."""
+
+import pytest
+from dht.harness import CONFIG, HOME, KEY, a_table, contact, raw
+
+from p2pswarm.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.messages import Find, Get
+from p2pswarm.dht.routing_table import Table
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.errors import (
+    BadMessage,
+    Busy,
+    DialFailed,
+    Late,
+    LinkLost,
+    NoRoute,
+    NotServing,
+    Refused,
+    SwarmError,
+)
+
+FIND = Find(HOME, KEY)
+PLAIN_GET = Get(HOME, KEY, b"", False, 0)
+CARRIED_GET = Get(HOME, KEY, b"", False, 2)
+
+
+def a_recorder(*known: int) -> tuple[CallRecorder, Table, TimeoutEstimator]:
+    table, timeouts = a_table(*known), TimeoutEstimator(CONFIG)
+    return CallRecorder(table, timeouts), table, timeouts
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (DialFailed("x"), CallOutcome.LOST),
+        (LinkLost("x"), CallOutcome.LOST),
+        (Late("x"), CallOutcome.LATE),
+        (BadMessage("x"), CallOutcome.BREACH),
+        (NotServing("x"), CallOutcome.NOT_SERVING),
+        (Busy(), CallOutcome.BUSY),
+        (Refused("x"), CallOutcome.BUSY),
+        (NoRoute("x"), CallOutcome.BUSY),
+        (SwarmError("x"), CallOutcome.BUSY),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_tells_how_the_peer_is(error, outcome):
+    assert outcome_of(error) is outcome
+
+
+def test_an_answer_is_a_round_trip_and_keeps_the_peer_in_the_table():
+    recorder, table, timeouts = a_recorder()
+
+    assert recorder.ended(contact(5), FIND, CallOutcome.ANSWERED, 1.0, 1.1) is None
+
+    assert table.get(raw(5)) is not None
+    assert timeouts.expected_s(raw(5)) == pytest.approx(0.1)
+
+
+def test_an_answer_to_a_get_that_was_carried_on_is_no_round_trip():
+    recorder, table, timeouts = a_recorder()
+    stranger_s = timeouts.deadline_s(raw(5))
+
+    recorder.ended(contact(5), CARRIED_GET, CallOutcome.ANSWERED, 1.0, 1.1)
+
+    assert table.get(raw(5)) is not None
+    assert timeouts.deadline_s(raw(5)) == stranger_s
+
+
+def test_a_busy_peer_is_well():
+    recorder, table, timeouts = a_recorder()
+
+    recorder.ended(contact(5), FIND, CallOutcome.BUSY, 1.0, 1.1)
+
+    assert table.get(raw(5)) is not None
+    assert timeouts.deadline_s(raw(5)) == CONFIG.deadline_dial_s
+
+
+@pytest.mark.parametrize("outcome", [CallOutcome.LATE, CallOutcome.LOST])
+def test_a_peer_without_an_answer_leaves_when_that_has_happened_twice(outcome):
+    recorder, table, timeouts = a_recorder(5)
+
+    recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+    assert table.get(raw(5)) is not None
+    recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+
+    assert table.get(raw(5)) is None
+    for _ in range(14):
+        recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
+    assert timeouts.failure_share == 1.0
+
+
+@pytest.mark.parametrize("outcome", [CallOutcome.BREACH, CallOutcome.NOT_SERVING])
+def test_a_peer_that_is_no_server_of_the_dht_leaves_at_once(outcome):
+    recorder, table, timeouts = a_recorder(5)
+
+    for _ in range(16):
+        assert recorder.ended(contact(5), FIND, outcome, 1.0, 2.0) is None
+
+    assert table.get(raw(5)) is None
+    assert timeouts.failure_share == 0.0
+
+
+@pytest.mark.parametrize("how", ["called us", "answered", "busy"])
+def test_a_newcomer_to_a_full_bucket_makes_us_check_an_old_contact(how):
+    config = DhtConfig(k=1, beta=1, replicas=1, replicas_success=1)
+    far = 1 << 255
+    table = a_table(far, config=config)
+    recorder = CallRecorder(table, TimeoutEstimator(config))
+
+    if how == "called us":
+        check = recorder.met(contact(far + 1), 9.0)
+    else:
+        outcome = CallOutcome.ANSWERED if how == "answered" else CallOutcome.BUSY
+        check = recorder.ended(contact(far + 1), FIND, outcome, 8.0, 9.0)
+
+    assert check == contact(far)
+
+
+def test_a_wrong_reply_costs_its_sender_the_place_in_the_table():
+    recorder, table, _ = a_recorder(5)
+
+    recorder.misbehaved(contact(5))
+
+    assert table.get(raw(5)) is None
+
+
+def test_a_get_that_is_carried_on_has_the_time_that_this_takes():
+    recorder, _, timeouts = a_recorder()
+
+    plain_s = recorder.deadline_s(contact(5), PLAIN_GET)
+
+    assert plain_s == recorder.deadline_s(contact(5), FIND) == timeouts.deadline_s(raw(5))
+    assert recorder.deadline_s(contact(5), CARRIED_GET) == plain_s + CONFIG.carry_s

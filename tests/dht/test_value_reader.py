@@ -1,0 +1,154 @@
+"""Getting values: what needs no call, how others are asked, and what follows."""
+
+import pytest
+from dht.harness import (
+    CONFIG,
+    EPOCH_S,
+    HOME,
+    KEY,
+    OWN,
+    a_sure_table,
+    a_table,
+    contact,
+    contacts,
+    raw,
+)
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.get_value import GetValue
+from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record, peer_list
+from p2pswarm.dht.record_store import RecordStore
+from p2pswarm.dht.records import SignatureCache, sign
+from p2pswarm.dht.routing_table import Table
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.dht.value_reader import ValueReader
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import PeerId
+
+ALICE = Identity.generate(b"alice")
+NOW_MS = int(1000 * EPOCH_S)
+FAR = 1 << 220  # farther from the key than we are
+
+
+def a_record(value: bytes = b"value") -> Record:
+    return sign(ALICE, KEY, b"a", value, 1, NOW_MS + 60_000)
+
+
+def a_reader(table: Table, *held: Record) -> ValueReader:
+    signatures = SignatureCache()
+    store = RecordStore(PeerId(OWN), CONFIG, signatures)
+    for record in held:
+        store.offer(record, ALICE.peer_id, NOW_MS)
+    return ValueReader(PeerId(OWN), table, store, TimeoutEstimator(CONFIG), signatures)
+
+
+def query(reader: ValueReader, quorum: int = 1) -> GetValue:
+    return reader.query(KEY, quorum, HOME, 0.0, EPOCH_S)
+
+
+def asked(get_value: GetValue) -> list[tuple[int, Get]]:
+    """Which peers it asks first, and what."""
+    asks = get_value.poll(0.0)
+    return [(int.from_bytes(ask.contact.peer.raw), ask.request) for ask in asks]
+
+
+def test_a_holder_answers_itself():
+    assert a_reader(a_table(1, 2), a_record()).held(KEY, NOW_MS) == {b"a": a_record()}
+
+
+def test_a_key_that_we_do_not_hold_is_not_answered():
+    assert a_reader(a_table(1, 2)).held(KEY, NOW_MS) == {}
+
+
+def test_a_copy_that_others_should_hold_is_not_answered():
+    """All eight holders are closer than we are, so the copy may be old."""
+    reader = a_reader(a_table(*range(1, 9)), a_record())
+
+    assert reader.held(KEY, NOW_MS) == {}
+
+
+def test_the_last_of_the_holders_still_answers():
+    reader = a_reader(a_table(*range(1, 8), FAR), a_record())
+
+    assert b"a" in reader.held(KEY, NOW_MS)
+
+
+def test_a_record_that_its_publisher_did_not_sign_is_not_answered():
+    forged = Record(KEY, b"a", b"false", 1, NOW_MS + 60_000, ALICE.public_key, bytes(64))
+
+    assert a_reader(a_table(), forged).held(KEY, NOW_MS) == {}
+
+
+def test_where_the_table_is_sure_one_holder_is_asked():
+    get_value = query(a_reader(a_sure_table(*range(1, 12))))
+
+    assert asked(get_value) == [(1, Get(HOME, KEY, b"", False, 0))]
+
+
+def test_where_the_table_is_sure_nobody_but_the_holders_is_asked():
+    get_value = query(a_reader(a_sure_table(*range(1, 12))), quorum=8)
+
+    assert [number for number, _ in asked(get_value)] == list(range(1, CONFIG.alpha + 1))
+    for each in contacts(*range(1, CONFIG.alpha + 1)):
+        get_value.on_failure(each)
+    assert [number for number, _ in asked(get_value)] == [7, 8]
+
+
+def test_a_quorum_wants_to_hear_of_peers_that_are_closer():
+    assert asked(query(a_reader(a_sure_table(1, 2, 3)), quorum=2)) == [
+        (1, Get(HOME, KEY, b"", True, 0)),
+        (2, Get(HOME, KEY, b"", True, 0)),
+    ]
+
+
+def test_where_the_table_is_not_sure_the_first_requests_are_carried_on():
+    requests = asked(query(a_reader(a_table(*range(1, 12)))))
+
+    assert [number for number, _ in requests] == list(range(1, CONFIG.alpha + 1))
+    assert [get.hops for _, get in requests] == [HOPS_MAX] * 3 + [0] * 3
+
+
+def test_a_quorum_is_not_carried_on():
+    requests = asked(query(a_reader(a_table(*range(1, 12))), quorum=2))
+
+    assert [get.hops for _, get in requests] == [0] * CONFIG.alpha
+
+
+def test_what_was_not_found_is_remembered():
+    reader = a_reader(a_table(1))
+    get_value = query(reader)
+    get_value.poll(0.0)
+    get_value.on_failure(contact(1))
+
+    assert list(reader.ended(KEY, get_value, 1.0)) == []
+
+    assert reader.misses.holds(KEY, 1.0)
+
+
+def test_what_was_found_is_no_miss_and_repairs_those_who_lack_it():
+    reader = a_reader(a_table(1, 2))
+    reader.misses.add(KEY, 0.0)
+    get_value = query(reader)
+    get_value.poll(0.0)
+    get_value.on_response(contact(1), Got((), False, peer_list([(raw(2), HOME)])), 0.1)
+    get_value.on_response(contact(2), Got((a_record(),), False, peer_list([])), 0.2)
+
+    assert list(reader.ended(KEY, get_value, 1.0)) == [(contact(1), a_record())]
+
+    assert not reader.misses.holds(KEY, 1.0)
+
+
+def answered_with(ttl_s: float) -> GetValue:
+    """A get whose only peer answers with a record that lives so long by our wall clock."""
+    record = sign(ALICE, KEY, b"a", b"v", 1, int(1000 * (EPOCH_S + ttl_s)))
+    get_value = query(a_reader(a_table(1)))
+    get_value.poll(0.0)
+    get_value.on_response(contact(1), Got((record,), False, peer_list([])), 0.1)
+    return get_value
+
+
+def test_expired_is_what_our_wall_clock_says():
+    assert list(answered_with(ttl_s=0.2).records) == [b"a"]
+    assert answered_with(ttl_s=0.05).records == {}
+    with pytest.raises(BadMessage, match="last too long"):
+        answered_with(ttl_s=CONFIG.ttl_most_s + CONFIG.skew_s + 1.0)
