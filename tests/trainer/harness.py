@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.swarm.messages.step import Commit, FencedWork, Reduce, Reduced
+from p2pswarm.swarm.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation, MemberView
 from p2pswarm.trainer import actions as act
@@ -126,7 +126,7 @@ class World:
     def pump(self) -> None:
         for action in self.coordinator.actions():
             self.carry_out(action)
-        self.deadline_s = self.coordinator.next_deadline_s(self.now_s)
+        self.deadline_s = self.coordinator.next_deadline_s()
 
     def carry_out(self, action: act.Action) -> None:
         match action:
@@ -140,8 +140,8 @@ class World:
             case act.Launch():
                 self.launched[action.microbatch] += 1
                 self.launch(action)
-            case act.SendFence(incarnation, step, work):
-                self.to_life(incarnation, self.fence, step, work)
+            case act.SendFence(incarnation, message):
+                self.to_life(incarnation, self.fence, message.step, message.work)
             case act.SendReduce(incarnation, message):
                 self.to_life(incarnation, self.reduce, message)
             case act.SendCommit(incarnation, message):
@@ -322,8 +322,8 @@ class World:
             return
         last = server.stage == self.config.stages - 1
         if work is Work.EVALUATE and last:
-            note = Evaluated(step, microbatch, 2.0)
-            self.note(server, lambda: self.coordinator.evaluated(note, self.now_s))
+            note, incarnation = Evaluated(step, microbatch, 2.0), server.incarnation
+            self.note(server, lambda: self.coordinator.evaluated(incarnation, note, self.now_s))
             return
         if work is Work.FORWARD:
             server.held[microbatch] = source, attempt
@@ -425,10 +425,8 @@ class World:
         former = server.version
         self.catch_up(server)
         if server.version is not None and server.version != former:
-            incarnation, version, mark = server.incarnation, server.version, digest(server.weights)
-            self.note(
-                server, lambda: self.coordinator.committed(incarnation, version, mark, self.now_s)
-            )
+            args = server.incarnation, message.step, Committed(server.version, digest(server.weights))
+            self.note(server, lambda: self.coordinator.committed(*args, self.now_s))
 
     # Trouble.
 

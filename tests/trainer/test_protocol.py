@@ -3,13 +3,16 @@
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.messages.step import Committed, Reduced
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import COMMIT_S, REDUCE_S, UNSERVED_STAGE_S, Coordinator
+from p2pswarm.trainer.commits import COMMIT_S
+from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.in_flight import FIRST_DEADLINE_S, REFUSALS_MAX
+from p2pswarm.trainer.reduction import REDUCE_S
+from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
 
 RUN = b"r" * 16
 CONFIG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))
@@ -57,6 +60,10 @@ class Play:
         generation = self.seen(act.SendReduce)[-1].message.generation
         for incarnation in incarnations:
             self.coordinator.reduced(incarnation, generation, Reduced(digest, 1.0), self.now_s)
+
+    def commit(self, incarnation: Incarnation, digest: bytes, step: int = 0) -> None:
+        answer = Committed(step + 1, digest)
+        self.coordinator.committed(incarnation, step, answer, self.now_s)
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
@@ -119,7 +126,7 @@ def test_a_microbatch_handed_to_one_who_is_gone_is_given_up():
     play.hand(bob, 1)
 
     fences = play.seen(act.SendFence)
-    assert [(f.incarnation, f.work[0].microbatch) for f in fences] == [(ann, 1)]
+    assert [(f.incarnation, f.message.work[0].microbatch) for f in fences] == [(ann, 1)]
 
 
 def test_notes_of_a_former_life_count_nothing():
@@ -141,7 +148,7 @@ def test_notes_about_attempts_that_are_over_change_nothing():
     play.stuck(0, attempt=7)
     play.hand(ann, 0, attempt=7)
     play.count(ann, 0, step=5)
-    play.coordinator.evaluated(Evaluated(0, 0, 1.0), play.now_s)
+    play.coordinator.evaluated(ann, Evaluated(0, 0, 1.0), play.now_s)
     play.coordinator.fenced(ann, (0, 1), play.now_s)
 
     assert play.seen(object) == []
@@ -180,7 +187,7 @@ def test_a_late_attempt_is_fenced_and_launched_again():
     play.coordinator.fenced(ann, (), play.now_s)
     play.wait(5.0)
 
-    assert {w.microbatch for w in fence.work} == {0, 1}
+    assert {w.microbatch for w in fence.message.work} == {0, 1}
     assert {(x.microbatch, x.attempt) for x in play.seen(act.Launch)} == {(0, 1), (1, 1)}
 
 
@@ -235,7 +242,7 @@ def test_ready_in_the_middle_of_a_commit_is_said_again_later():
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [ann]
 
     play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
-    play.coordinator.committed(ann, 1, b"w1", play.now_s)
+    play.commit(ann, b"w1")
     play.ready(bob, version=1, digest=b"w1")
 
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [bob]
@@ -251,7 +258,7 @@ def test_a_newcomers_word_is_not_believed_before_a_members():
     play.ready(bob, version=1, digest=b"wrong")
     assert play.seen(act.MemberReady) == []
 
-    play.coordinator.committed(ann, 1, b"w1", play.now_s)
+    play.commit(ann, b"w1")
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
 
@@ -262,9 +269,9 @@ def test_a_member_whose_weights_differ_after_a_commit_is_out():
     play.count(ann, 0)
     play.count(bob, 1)
     play.reduce(ann, bob)
-    play.coordinator.committed(ann, 1, b"w1", play.now_s)
+    play.commit(ann, b"w1")
 
-    play.coordinator.committed(bob, 1, b"other", play.now_s)
+    play.commit(bob, b"other")
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
 
@@ -322,7 +329,7 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
     play.coordinator.reduce_failed(ann, 1, "bob does not answer", play.now_s)
 
     fences = play.seen(act.SendFence)
-    assert [(f.incarnation, f.work) for f in fences] == [(ann, ()), (bob, ())]
+    assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
     play.coordinator.fenced(ann, (), play.now_s)
     play.wait(FENCE_S)
 
@@ -362,7 +369,7 @@ def test_who_does_not_acknowledge_a_commit_is_out():
     play.count(ann, 0)
     play.count(bob, 1)
     play.reduce(ann, bob)
-    play.coordinator.committed(ann, 1, b"w1", play.now_s)
+    play.commit(ann, b"w1")
 
     play.wait(COMMIT_S)
 
@@ -373,7 +380,7 @@ def test_a_stage_without_servers_ends_the_run_after_a_while():
     play = Play()
     ann = play.serve("a")
     play.coordinator.lost(ann, "gone", play.now_s)
-    assert play.coordinator.next_deadline_s(play.now_s) is not None
+    assert play.coordinator.next_deadline_s() is not None
 
     play.wait(UNSERVED_STAGE_S - 1)
     assert play.seen(act.RunFinished) == []
@@ -381,7 +388,7 @@ def test_a_stage_without_servers_ends_the_run_after_a_while():
 
     (ended,) = play.seen(act.RunFinished)
     assert ended.reason == "stage 0 has no server left that holds its weights"
-    assert play.coordinator.next_deadline_s(play.now_s) is None
+    assert play.coordinator.next_deadline_s() is None
 
 
 def committed_once(play: Play) -> Incarnation:
@@ -395,7 +402,7 @@ def committed_once(play: Play) -> Incarnation:
 def test_one_that_rejoins_with_the_current_weights_keeps_them():
     play = Play()
     ann = committed_once(play)
-    play.coordinator.committed(ann, 1, b"w1", play.now_s)
+    play.commit(ann, b"w1")
     play.seen(object)
 
     play.join("a", stage=0, version=1, digest=b"w1")
@@ -406,7 +413,7 @@ def test_one_that_rejoins_with_the_current_weights_keeps_them():
 def test_one_with_other_weights_keeps_nothing():
     play = Play()
     ann = committed_once(play)
-    play.coordinator.committed(ann, 1, b"w1", play.now_s)
+    play.commit(ann, b"w1")
     play.seen(object)
 
     play.join("b", stage=0, version=1, digest=b"other")
@@ -449,7 +456,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
     held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE)
     assert held_out.counting == ()
 
-    play.coordinator.evaluated(Evaluated(0, held_out.microbatch, 3.5), play.now_s)
+    play.coordinator.evaluated(ann, Evaluated(0, held_out.microbatch, 3.5), play.now_s)
     play.count(ann, 0)
     play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
 
@@ -463,9 +470,10 @@ def test_after_the_end_nothing_is_asked_for():
     play.wait(UNSERVED_STAGE_S)
     play.seen(object)
 
-    play.serve("b")
+    assert play.join("b") is None
+    play.coordinator.lost(ann, "gone", play.now_s)
 
-    assert play.seen(act.Launch) == []
+    assert play.seen(object) == []
 
 
 def test_the_word_of_one_who_is_gone_settles_nothing():
@@ -505,7 +513,7 @@ def test_a_held_out_batch_may_answer_while_it_is_fenced():
     ann = play.serve("a")
     held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
     play.stuck(held_out)
-    play.coordinator.evaluated(Evaluated(0, held_out, 3.5), play.now_s)
+    play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
 
     play.coordinator.fenced(ann, (), play.now_s)
     play.wait(5.0)
