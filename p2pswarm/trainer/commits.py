@@ -2,7 +2,8 @@
 
 Only those who added their sums are held to a commit. A newcomer may skip one: a commit is a few
 bytes and overtakes the reduction, for which nobody waits on its behalf. It fetches a later version
-then, and its `Ready` says when it has caught up. One that skips several in a row never will.
+then, and its `Ready` says when it has caught up. One that skips several without having caught up in
+between never will.
 
 Units:   seconds on the caller's clock; versions count commits.
 Errors:  none; a word about a commit that nobody waits for is ignored.
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from p2pswarm.swarm.view import Incarnation
 
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
-SKIPS_MAX = 3  # in a row: by then it has a later version, or holds one that it cannot leave
+SKIPS_MAX = 3  # without a `Ready`: by then it has a later version, or holds one that it cannot leave
 
 
 class Commits:
@@ -26,6 +27,10 @@ class Commits:
     def decided(self, step: int, members: Iterable[Incarnation], now_s: float) -> None:
         """The commit of a step goes out; `members` are held to it."""
         self._due_s |= {(member, step): now_s + COMMIT_S for member in members}
+
+    def caught_up(self, member: Incarnation) -> None:
+        """A newcomer holds the current version: what it skipped before is forgotten."""
+        self._skips.pop(member, None)
 
     def answered(self, member: Incarnation, step: int) -> bool:
         """A member has done what a commit asks; whether it was held to it."""

@@ -106,6 +106,7 @@ class Coordinator:
         if member is None or member.ready or note.version != self.step:
             return
         self._newcomers.caught_up(incarnation, note.digest)
+        self._commits.caught_up(incarnation)
         self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
