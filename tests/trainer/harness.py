@@ -23,10 +23,13 @@ class Play:
         return [a for a in self.coordinator.actions() if isinstance(a, kind)]
 
     def join(self, name: str, *, stage: int | None = None, version=None, digest=b"") -> Incarnation:
-        join = Join(RUN, "h:1", stage, version, digest)
+        join = self.join_message(stage, version, digest)
         self.coordinator.joined(name.encode() * 32, join, self.now_s)
         member = self.coordinator.members.of_peer(name.encode() * 32)
         return member.incarnation if member else None
+
+    def join_message(self, stage: int | None = None, version=None, digest=b"") -> Join:
+        return Join(RUN, "h:1", stage, version, digest)
 
     def ready(self, incarnation: Incarnation, version: int = 0, digest: bytes = b"w0") -> None:
         self.coordinator.ready(incarnation, Ready(version, digest), self.now_s)
