@@ -1,13 +1,13 @@
 """What the coordinator asks for and what it tells: values, so that a test compares lists.
 
-Actions are for `service.py` to carry out; reports are for people and logs. Each action that asks
+Actions are for the trainer to carry out; reports are for people and logs. Each action that asks
 somebody something comes back to the coordinator as the event named in its docstring.
 """
 
 from dataclasses import dataclass
 
 from p2pswarm.swarm.messages.membership import Assigned, Load, View
-from p2pswarm.swarm.messages.step import Commit, FencedWork, Reduce
+from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 
@@ -43,8 +43,7 @@ class SendFence:
     """Call a member; back as `fenced`, or `lost` if it does not answer."""
 
     incarnation: Incarnation
-    step: int
-    work: tuple[FencedWork, ...]
+    message: Fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class SendReduce:
 
 @dataclass(frozen=True, slots=True)
 class SendCommit:
-    """Call a member; back as `committed`, or `lost` if it does not answer."""
+    """Call a member; back as `committed` or `commit_failed`."""
 
     incarnation: Incarnation
     message: Commit

@@ -13,21 +13,21 @@ import math
 from enum import Enum
 
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.membership import Assigned, Join, Ready
+from p2pswarm.swarm.messages.membership import Assigned, Join, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
+from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation, view_parts
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.commits import Commits, StageDigests
 from p2pswarm.trainer.in_flight import runs_window
 from p2pswarm.trainer.ledger import CountResult
-from p2pswarm.trainer.membership import Membership
-from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction
+from p2pswarm.trainer.membership import GROUP_MAX, Membership
+from p2pswarm.trainer.newcomers import Newcomers
+from p2pswarm.trainer.reduction import REDUCE_S, Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.unserved import UnservedStages
 
-REDUCE_S = 120.0  # covers a large stage over a slow link; death is noticed by the link, not by this
-COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
-UNSERVED_STAGE_S = 30.0  # how long a stage without servers may wait for one that rejoins
 REDUCE_RETRIES = 2  # a broken link between two members is dialled anew before one is blamed
 WINDOW_PER_DOOR = 4  # a server of stage 0 has work while three others of its are on the wire
 WINDOW_PER_SERVER = 2  # deep pipelines: one in each server's hand, one on its way there
@@ -54,15 +54,14 @@ class Coordinator:
         self._runs_s = runs_window()
         self._step = Step(0, config, self._runs_s)
         self._generation = 0
-        self._digests: dict[int, tuple[int, bytes]] = {}  # stage -> version, digest of its weights
-        self._parked: dict[bytes, Join] = {}
-        self._caught_up: dict[Incarnation, bytes] = {}  # newcomers that hold the current version
+        self._digests = StageDigests()
+        self._newcomers = Newcomers()
         self._reduction: Reduction | None = None
         self._reduce_failures = 0
-        self._acks: dict[Incarnation, float] = {}
-        self._unserved_since_s: dict[int, float] = {}
-        self._reported_unserved: list[int] = []
+        self._commits = Commits()
+        self._unserved = UnservedStages()
         self._published = 0
+        self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
     @property
@@ -77,24 +76,37 @@ class Coordinator:
 
     def joined(self, peer: bytes, join: Join, now_s: float) -> None:
         """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
+        if self._phase is Phase.ENDED:
+            return
         if former := self.members.of_peer(peer):
             self._end_incarnation(former.incarnation, "it joined anew", now_s)
         if self._phase is Phase.REDUCING:
-            self._parked[peer] = join
+            self._newcomers.park(peer, join)
         else:
             self._admit(peer, join)
         self._advance(now_s)
 
     def withdrawn(self, peer: bytes) -> None:
         """A server left before it was answered."""
-        self._parked.pop(peer, None)
+        self._newcomers.withdraw(peer)
+
+    def closed(self) -> None:
+        """The trainer leaves: nothing more is asked for, whatever happens."""
+        self._phase = Phase.ENDED
+        self._actions = []
+
+    def loaded(self, incarnation: Incarnation, note: Load) -> None:
+        """A member told how busy it is."""
+        if member := self.members.alive(incarnation):
+            self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
         """A newcomer has caught up with a version of the weights."""
         member = self.members.alive(incarnation)
         if member is None or member.ready or note.version != self.step:
             return
-        self._caught_up[incarnation] = note.digest
+        self._newcomers.caught_up(incarnation, note.digest)
+        self._commits.caught_up(incarnation)
         self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -114,9 +126,11 @@ class Coordinator:
             self._evict_on_clash(incarnation, result, now_s)
         self._advance(now_s)
 
-    def evaluated(self, note: Evaluated, now_s: float) -> None:
+    def evaluated(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
         """The last stage has the loss of a held-out batch."""
-        self._step.evaluated(note, now_s)
+        member = self.members.alive(by)
+        if member is not None and member.stage == self._config.stages - 1:
+            self._step.evaluated(note, now_s)
         self._advance(now_s)
 
     def undelivered(self, note: Undelivered, now_s: float) -> None:
@@ -134,7 +148,10 @@ class Coordinator:
     def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
         """A member holds its stage's reduced gradient."""
         if self._reduction is not None and generation == self._reduction.generation:
-            self._reduction.reduced(by, answer)
+            if sound(answer):
+                self._reduction.reduced(by, answer)
+            elif by in self._reduction.silent:
+                self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
             self._judge(now_s)
         self._advance(now_s)
 
@@ -153,25 +170,37 @@ class Coordinator:
             self._evict(by, f"it could not average: {reason}", now_s)
         self._advance(now_s)
 
-    def committed(
-        self, incarnation: Incarnation, version: int, digest: bytes, now_s: float
-    ) -> None:
+    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        self._acks.pop(incarnation, None)
-        member = self.members.alive(incarnation)
-        if member and member.ready and not self._agrees(member.stage, version, digest):
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+        held = self._commits.answered(by, step)
+        member = self.members.alive(by)
+        if member is None or not held:
+            return  # a newcomer's `Ready` is what counts
+        if answer.version != step + 1:
+            self._evict(by, f"it made version {answer.version} of step {step}", now_s)
+        elif not self._digests.agrees(member.stage, answer.version, answer.digest):
+            self._evict(by, "its weights differ from those of its stage", now_s)
         self._advance(now_s)
 
-    def next_deadline_s(self, now_s: float) -> float | None:
+    def commit_failed(self, by: Incarnation, step: int, reason: str, now_s: float) -> None:
+        """A member did not apply a commit; a newcomer may skip some."""
+        if self.members.alive(by) and self._commits.failed(by, step):
+            self._evict(by, f"it did not commit: {reason}", now_s)
+        self._advance(now_s)
+
+    def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`, if nothing happens before."""
-        in_flight_s = self._step.next_deadline_s(now_s) if self._phase is Phase.FILLING else None
-        unserved_s = [since_s + UNSERVED_STAGE_S for since_s in self._unserved_since_s.values()]
-        times = [self._step.fence_deadline_s, *self._acks.values(), *unserved_s]
-        times += [self._reduction.deadline_s] if self._reduction is not None else []
-        times += [in_flight_s] if in_flight_s is not None else []
-        soonest = min(times)
-        return soonest if soonest < math.inf and self._phase is not Phase.ENDED else None
+        if self._phase is Phase.ENDED:
+            return None
+        times = [
+            self._step.fence_deadline_s,
+            self._commits.next_deadline_s(),
+            self._unserved.next_deadline_s(),
+            self._reduction.deadline_s if self._reduction is not None else None,
+            self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
+        ]
+        soonest = min(time_s for time_s in times if time_s is not None)
+        return soonest if soonest < math.inf else None
 
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
@@ -181,22 +210,20 @@ class Coordinator:
         if self._reduction is not None and now_s >= self._reduction.deadline_s:
             for incarnation in self._reduction.silent:
                 self._evict(incarnation, "it did not finish averaging in time", now_s)
-        for incarnation in [one for one, due_s in self._acks.items() if now_s >= due_s]:
+        for incarnation in self._commits.overdue(now_s):
             self._evict(incarnation, "it did not commit in time", now_s)
         if self._phase is Phase.FILLING:
             self._step.late(now_s)
-        for stage, since_s in self._unserved_since_s.items():
-            if now_s >= since_s + UNSERVED_STAGE_S:
-                self._finish(
-                    f"stage {stage} has no server left that holds its weights", failed=True
-                )
+        stage = self._unserved.hopeless(now_s)
+        if stage is not None:
+            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
         self._advance(now_s)
 
     def _admit(self, peer: bytes, join: Join) -> None:
         keep = join.version == self.step and self._may_keep(join.stage, join.digest)
         member = self.members.admit(peer, join.address, join.stage, self.step)
         if keep:
-            self._caught_up[member.incarnation] = join.digest
+            self._newcomers.caught_up(member.incarnation, join.digest)
         message = Assigned(member.stage, member.incarnation.number, self.step, keep)
         self._actions += [
             act.Assign(member.incarnation, message),
@@ -216,12 +243,12 @@ class Coordinator:
             self._end_incarnation(incarnation, reason, now_s)
 
     def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        """Void a incarnation: what it counted and what went through it is done again."""
+        """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
         if member is None:
             return
-        self._caught_up.pop(incarnation, None)
-        self._acks.pop(incarnation, None)
+        self._newcomers.end(incarnation)
+        self._commits.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if self._phase is Phase.REDUCING and member.ready:
             self._phase, self._reduction = Phase.FILLING, None
@@ -236,21 +263,12 @@ class Coordinator:
         """
         if stage is None or stage >= self._config.stages:
             return False
-        version, known = self._digests.get(stage, (-1, b""))
-        if version == self.step:
-            return known == digest
-        return not self.members.ready(stage)
-
-    def _agrees(self, stage: int, version: int, digest: bytes) -> bool:
-        """Compare with what the stage is known to hold; the first word on a version is believed."""
-        known = self._digests.get(stage)
-        if known is None or known[0] < version:
-            self._digests[stage] = (version, digest)
-            return True
-        return known[0] > version or known[1] == digest
+        known = self._digests.known(stage, self.step)
+        return not self.members.ready(stage) if known is None else known == digest
 
     def _advance(self, now_s: float) -> None:
         """Do all that can be done now."""
+        self._now_s = now_s
         if self._phase is Phase.ENDED:
             return
         self._settle_fences(now_s)
@@ -278,25 +296,24 @@ class Coordinator:
         incarnations = [m.incarnation for m in self.members.ready()]
         work = self._step.fence(incarnations, now_s)
         if work is not None:
-            self._actions += [
-                act.SendFence(incarnation, self.step, work) for incarnation in incarnations
-            ]
+            for one in incarnations:
+                fence = Fence(self._run, self.step, one.number, work)
+                self._actions.append(act.SendFence(one, fence))
             if not incarnations:
                 self._settle_fences(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
             return
-        waiting, self._caught_up = self._caught_up, {}
-        for incarnation, digest in waiting.items():
+        for incarnation, digest in self._newcomers.candidates():
             member = self.members.alive(incarnation)
-            assert member is not None, "a incarnation that ends is no longer promoted"
-            version = self._digests.get(member.stage, (-1, b""))[0]
-            if version < self.step and self.members.ready(member.stage):
-                self._caught_up[incarnation] = (
-                    digest  # until a member has said what the commit made
-                )
-            elif self._agrees(member.stage, self.step, digest):
+            assert member is not None, "an incarnation that ended is no candidate"
+            others = self.members.ready(member.stage)
+            unknown = self._digests.known(member.stage, self.step) is None
+            if (unknown and others) or len(others) >= GROUP_MAX:
+                # until a member has said what the commit made, or there is room in the group
+                self._newcomers.caught_up(incarnation, digest)
+            elif self._digests.agrees(member.stage, self.step, digest):
                 self.members.make_ready(incarnation)
                 self._actions.append(act.MemberReady(incarnation, member.stage))
             else:
@@ -315,7 +332,7 @@ class Coordinator:
             self._reduce(now_s)
 
     def _window(self) -> int:
-        """Microbatches in in_flight at most."""
+        """How many microbatches may be on their way."""
         doors, servers = len(self.members.ready(0)), len(self.members.ready())
         default = max(WINDOW_PER_DOOR * doors, WINDOW_PER_SERVER * servers)
         return self._config.batch.window or default
@@ -327,24 +344,17 @@ class Coordinator:
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
         self._generation += 1
-        ready = self.members.ready()
-        optimizer = self._config.optimizer
-        self._reduction = Reduction(self._generation, ready, optimizer, now_s + REDUCE_S)
-        for member in [*ready, *self.members.waiting()]:
-            message = Reduce(
-                self._run,
-                self.step,
-                self._generation,
-                member.incarnation.number,
-                self._step.bitmap(member.incarnation),
-                tuple(m.incarnation.peer for m in self.members.ready(member.stage)),
-                tuple(m.incarnation.peer for m in self.members.waiting(member.stage)),
-            )
-            self._actions.append(act.SendReduce(member.incarnation, message))
+        groups = [self.members.group(stage) for stage in range(self._config.stages)]
+        self._reduction = Reduction(
+            self.step, self._generation, groups, self._config.optimizer, now_s + REDUCE_S
+        )
+        self._actions += self._reduction.orders(self._run, self._step.bitmap)
 
     def _judge(self, now_s: float) -> None:
         """Look whether the reduction is decided."""
-        match self._reduction and self._reduction.verdict():
+        if self._reduction is None:
+            return
+        match self._reduction.verdict():
             case Disagreed(incarnations):
                 for incarnation in incarnations:
                     self._evict(incarnation, "it averaged to other bytes than its stage", now_s)
@@ -352,24 +362,16 @@ class Coordinator:
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._commit(decided, now_s)
+                self._commit(self._reduction, decided, now_s)
             case _:
                 pass
 
-    def _commit(self, decided: Decided, now_s: float) -> None:
-        """The point of no return: tell all, and begin the next step."""
+    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+        """The point of no return: tell all who have the gradient, and begin the next step."""
         rate = learning_rate(self._config.optimizer, self.step)
-        for member in [*self.members.ready(), *self.members.waiting()]:
-            message = Commit(
-                self._run,
-                self.step,
-                self._generation,
-                member.incarnation.number,
-                decided.scale,
-                rate,
-            )
-            self._actions.append(act.SendCommit(member.incarnation, message))
-            self._acks[member.incarnation] = now_s + COMMIT_S
+        commits = reduction.commits(self._run, decided, rate)
+        self._actions += [one for one in commits if self.members.alive(one.incarnation)]
+        self._commits.decided(self.step, reduction.members, now_s)
         self._report_evaluation()
         norm, size = decided.gradient_norm, self._config.batch.microbatches
         self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
@@ -377,22 +379,17 @@ class Coordinator:
         self._phase = Phase.FILLING
         self._step = Step(self.step + 1, self._config, self._runs_s)
         self._reduce_failures = 0
-        self._caught_up = {}  # who had caught up with the version before says so again
-        parked, self._parked = self._parked, {}
-        for peer, join in parked.items():
+        self._newcomers.candidates()  # who had caught up with the version before says so again
+        for peer, join in self._newcomers.parked():
             self._admit(peer, join)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""
         gathering = self._phase is Phase.GATHERING
         unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
-        if unserved != self._reported_unserved:
-            self._reported_unserved = unserved
-            self._actions.append(act.StagesUnserved(tuple(unserved)))
-        waiting = [] if gathering else unserved
-        self._unserved_since_s = {
-            stage: self._unserved_since_s.get(stage, now_s) for stage in waiting
-        }
+        changed = self._unserved.watch(unserved, now_s, counting=not gathering)
+        if changed is not None:
+            self._actions.append(act.StagesUnserved(changed))
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -1,7 +1,7 @@
 """Carries out what the coordinator asks of others, and tells it what came of it.
 
-Each errand is a task of the trainer's. Launching tries one server after another, as any sender
-does; fencing, reducing and committing are calls to one member.
+Each order is a task of the trainer's. Launching tries one server after another, as any sender
+does; fencing, reducing and committing are calls to one member. What they mean is in `orders`.
 
 Units:   seconds on the loop's clock.
 Errors:  none of the network's: they are events for the coordinator.
@@ -14,19 +14,15 @@ from typing import Any
 
 import torch
 
-from p2pswarm.errors import BadMessage, NoRoute, SwarmError
+from p2pswarm.errors import NoRoute, SwarmError
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
-from p2pswarm.swarm.messages.step import Committed, Fence, Fenced, Reduced
-from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 from p2pswarm.swarm.push import Pusher, push_to_any
 from p2pswarm.swarm.router import Router
-from p2pswarm.swarm.view import Incarnation, contact, incarnation_of
+from p2pswarm.swarm.view import contact, incarnation_of
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer import orders
 from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.coordinator import COMMIT_S, REDUCE_S, Coordinator
-from p2pswarm.trainer.fencing import FENCE_S
-from p2pswarm.trainer.in_flight import EVALUATION_BASE
+from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
@@ -46,122 +42,81 @@ class Dispatcher:
         self._coordinator = coordinator
         self._tasks = tasks
         self._pump = told
-        self._carrier = Pusher(context.rpc, context.tensors)
+        self._pusher = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)
         self._launched: dict[int, asyncio.Task[None]] = {}
+        self._under_way: dict[asyncio.Task[None], orders.Order] = {}
 
     def follow_view(self) -> None:
         """The membership has changed: route by it."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
 
-    def begin(self, order: act.Launch | act.SendFence | act.SendReduce | act.SendCommit) -> None:
-        """Start an errand; the coordinator hears how it went."""
+    def begin(self, order: orders.Order) -> None:
+        """Start on an order; the coordinator hears how it went."""
         match order:
             case act.Launch():
-                task = self._start(self._launch(order))
-                self._launched[order.microbatch] = task
-                task.add_done_callback(lambda done: self._forget(order.microbatch, done))
+                self._launched[order.microbatch] = self._start(order, self._launch(order))
+                return
             case act.SendFence():
-                for work in order.work:  # we are a sender too: our own attempt ends first
+                for work in order.message.work:  # we are a sender too: our own attempt ends first
                     if launched := self._launched.get(work.microbatch):
                         launched.cancel()
-                self._start(self._fence(order))
-            case act.SendReduce():
-                self._start(self._reduce(order))
-            case act.SendCommit():
-                self._start(self._commit(order))
+        self._start(order, self._ask(order))
 
-    def stop(self) -> None:
-        """Launch nothing more."""
-        for task in self._launched.values():
-            task.cancel()
+    def stop(self, *, commits: bool) -> None:
+        """End what is under way, in the order it was begun; `commits` too, or let them arrive."""
+        for task, order in list(self._under_way.items()):
+            if commits or not isinstance(order, act.SendCommit):
+                task.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.create_task(work)
+    def _start(self, order: orders.Order, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work)
+        self._under_way[task] = order
+        task.add_done_callback(self._forget)
+        return task
 
-    def _forget(self, microbatch: int, done: asyncio.Task[None]) -> None:
-        if self._launched.get(microbatch) is done:
-            del self._launched[microbatch]
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        order = self._under_way.pop(task)
+        if isinstance(order, act.Launch) and self._launched.get(order.microbatch) is task:
+            del self._launched[order.microbatch]
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
     async def _launch(self, order: act.Launch) -> None:
         """Push a microbatch's tokens to a server of stage 0."""
-        corpus = self._context.corpus
-        if order.work is Work.EVALUATE:
-            tokens = corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
-        else:
-            tokens = corpus.microbatch(order.microbatch)
-        encoded = await self._context.tensors.pack([torch.from_numpy(tokens)], "raw")
-        push = Push(
-            self._context.run_id,
-            order.step,
-            order.microbatch,
-            order.attempt,
-            order.work,
-            0,
-            0,
-            order.counting,
-            (encoded[0].meta,),
-        )
+        context, coordinator = self._context, self._coordinator
+        samples = torch.from_numpy(orders.tokens(order, context.corpus))
+        encoded = await context.tensors.pack([samples], "raw")
+        push = orders.first_push(order, context.run_id, encoded[0].meta)
 
         async def hand(member: MemberRecord) -> None:
             def granted() -> None:
-                to = incarnation_of(member)
-                note = Handed(order.step, order.microbatch, order.attempt, to.peer, to.number)
-                self._coordinator.handed(to, note, self._now_s())
+                note = orders.handed(order, member)
+                coordinator.handed(incarnation_of(member), note, self._now_s())
                 self._pump()
 
-            await self._carrier.hand(member, push, encoded, granted)
+            await self._pusher.hand(member, push, encoded, granted)
 
         reason = await push_to_any(self._router, 0, hand)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
-            note = Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
-            self._coordinator.undelivered(note, self._now_s())
+            coordinator.undelivered(orders.undelivered(order, reason), self._now_s())
             self._pump()
 
-    async def _call(self, to: Incarnation, request: Message, timeout_s: float) -> Message:
-        member = self._coordinator.members.alive(to)
+    async def _ask(self, order: orders.Call) -> None:
+        """Call one member."""
+        try:
+            answer: Message | SwarmError = await self._call(order)
+        except SwarmError as error:
+            log.info("%s did not do as it was told: %s", order.incarnation, error)
+            answer = error
+        orders.answered(self._coordinator, order, answer, self._now_s())
+        self._pump()
+
+    async def _call(self, order: orders.Call) -> Message:
+        member = self._coordinator.members.alive(order.incarnation)
         if member is None:
-            raise NoRoute(f"{to} is gone")
-        return await self._context.rpc.call(contact(member.record), request, timeout_s)
-
-    async def _fence(self, order: act.SendFence) -> None:
-        to = order.incarnation
-        fence = Fence(self._context.run_id, order.step, to.number, order.work)
-        try:
-            answer = await self._call(to, fence, FENCE_S)
-            if not isinstance(answer, Fenced):
-                raise BadMessage(f"{type(answer).__name__} where Fenced is due")
-        except SwarmError as error:
-            self._coordinator.lost(to, f"it did not answer a fence: {error}", self._now_s())
-        else:
-            self._coordinator.fenced(to, answer.counted, self._now_s())
-        self._pump()
-
-    async def _reduce(self, order: act.SendReduce) -> None:
-        to, generation = order.incarnation, order.message.generation
-        try:
-            answer = await self._call(to, order.message, REDUCE_S)
-            if not isinstance(answer, Reduced):
-                raise BadMessage(f"{type(answer).__name__} where Reduced is due")
-        except SwarmError as error:
-            log.info("%s could not average: %s", to, error)
-            self._coordinator.reduce_failed(to, generation, str(error), self._now_s())
-        else:
-            self._coordinator.reduced(to, generation, answer, self._now_s())
-        self._pump()
-
-    async def _commit(self, order: act.SendCommit) -> None:
-        to = order.incarnation
-        try:
-            answer = await self._call(to, order.message, COMMIT_S)
-            if not isinstance(answer, Committed):
-                raise BadMessage(f"{type(answer).__name__} where Committed is due")
-        except SwarmError as error:
-            self._coordinator.lost(to, f"it did not commit: {error}", self._now_s())
-        else:
-            self._coordinator.committed(to, answer.version, answer.digest, self._now_s())
-        self._pump()
+            raise NoRoute(f"{order.incarnation} is gone")
+        to = contact(member.record)
+        return await self._context.rpc.call(to, order.message, orders.limit_s(order))

@@ -64,7 +64,7 @@ class Fencing:
         return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
 
     def heard(self, incarnation: Incarnation) -> bool:
-        """A incarnation has promised, or has ended; True if it was asked."""
+        """An incarnation has promised, or has ended; True if it was asked."""
         return incarnation in self._silent and self._silent.pop(incarnation, True) is None
 
     def settled(self) -> list[MicrobatchJob]:

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from p2pswarm.flow.estimates import Window
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 
@@ -22,6 +23,7 @@ DEADLINE_FACTOR = 4.0  # times the 95th percentile: one healthy run in thousands
 MEASURED = 64  # runs remembered for the percentile
 RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
 RETRY_MAX_S = 2.0
+RETRY_DOUBLINGS_MAX = 7  # then it is RETRY_MAX_S, however often an attempt is torn
 REFUSALS_MAX = 24  # about half a minute of retries, then the reason is told to the user
 
 
@@ -58,7 +60,7 @@ class InFlight:
     and are not done are kept apart: they are few, however large the batch.
     """
 
-    def __init__(self, jobs: list[MicrobatchJob], runs_s: deque[float]) -> None:
+    def __init__(self, jobs: list[MicrobatchJob], runs_s: Window) -> None:
         self._jobs = {job.microbatch: job for job in jobs}
         self._fresh = deque(jobs)
         """Never launched."""
@@ -102,7 +104,7 @@ class InFlight:
     def finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted it."""
         if job.phase is JobPhase.RUNNING:
-            self._runs_s.append(now_s - job.launched_s)
+            self._runs_s.add(now_s - job.launched_s)
         if job.phase is not JobPhase.DONE:
             self._undone -= 1
         job.phase = JobPhase.DONE
@@ -113,11 +115,12 @@ class InFlight:
         if job.phase is JobPhase.DONE:
             self._begun[job.microbatch] = job
             self._undone += 1
-        delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** max(0, job.attempt - 1))
+        doublings = min(max(0, job.attempt - 1), RETRY_DOUBLINGS_MAX)
+        delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0**doublings)
         job.phase, job.not_before_s = JobPhase.WAITING, now_s + delay_s
 
     def touched_by(self, gone: Incarnation) -> list[MicrobatchJob]:
-        """The running jobs that went through a incarnation."""
+        """The running jobs that went through an incarnation."""
         return [job for job in self._running() if gone in job.path]
 
     def most_refused(self) -> MicrobatchJob | None:
@@ -150,13 +153,13 @@ class InFlight:
         return [job for job in self._begun.values() if job.phase is JobPhase.RUNNING]
 
 
-def runs_window() -> deque[float]:
+def runs_window() -> Window:
     """How long the last jobs took, empty at the start of a run."""
-    return deque(maxlen=MEASURED)
+    return Window(MEASURED)
 
 
-def _deadline_s(runs_s: deque[float]) -> float:
-    if not runs_s:
+def _deadline_s(runs_s: Window) -> float:
+    slow_s = runs_s.quantile(0.95)
+    if slow_s is None:
         return FIRST_DEADLINE_S
-    slow_s = sorted(runs_s)[int(0.95 * (len(runs_s) - 1))]
     return min(DEADLINE_MAX_S, max(DEADLINE_MIN_S, DEADLINE_FACTOR * slow_s))

@@ -1,7 +1,7 @@
 """Which living member counts which microbatch, stage by stage: the proof that a step is whole.
 
 A step may be committed when for every stage each microbatch stands in the ledger of exactly one
-incarnation. A incarnation that ends takes its entries along; what it held has to be done again.
+incarnation. An incarnation that ends takes its entries along; what it held has to be done again.
 
 Units:   microbatches by their global number; stage indices from 0.
 Errors:  ValueError when we are misused; a result that a peer makes is answered, never raised.
@@ -56,7 +56,7 @@ class StepLedger:
         return tuple(stage for stage, holder in enumerate(holders) if holder is None)
 
     def void(self, gone: Incarnation) -> tuple[int, ...]:
-        """Strike all that a incarnation had counted; returns those microbatches."""
+        """Strike all that an incarnation had counted; returns those microbatches."""
         struck = []
         for index, holders in enumerate(self._holder):
             if gone in holders:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import Incarnation
 
+GROUP_MAX = 64  # members of a stage that one `Reduce` has room for; as many observers
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -29,6 +31,16 @@ class Member:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StageGroup:
+    """Who takes part in the reduction of one stage."""
+
+    members: list[Member]
+    """They add their sums."""
+    observers: list[Member]
+    """Newcomers that receive the result only."""
+
+
 class Membership:
     """The living members; a peer has at most one incarnation at a time."""
 
@@ -41,12 +53,12 @@ class Membership:
         """Rises with every change: the number of the view."""
 
     def admit(self, peer: bytes, address: str, stage: int | None, since: int) -> Member:
-        """Begin a incarnation, where it was asked for or where the fewest serve."""
+        """Begin an incarnation, where it was asked for or where the fewest serve."""
         self._incarnations += 1
-        self._changed()
         where = stage if stage is not None and stage < self._stages else self._neediest()
         member = Member(Incarnation(peer, self._incarnations), address, where, since, ready=False)
         self._members[peer] = member
+        self._changed()  # last: looking for a stage has filled the cache anew
         return member
 
     def make_ready(self, incarnation: Incarnation) -> Member:
@@ -57,7 +69,7 @@ class Membership:
         return member
 
     def end(self, incarnation: Incarnation) -> Member | None:
-        """End a incarnation; None if it was over before."""
+        """End an incarnation; None if it was over before."""
         member = self.alive(incarnation)
         if member is not None:
             del self._members[incarnation.peer]
@@ -65,7 +77,7 @@ class Membership:
         return member
 
     def alive(self, incarnation: Incarnation) -> Member | None:
-        """The member that incarnations this incarnation."""
+        """The member whose present incarnation this is."""
         member = self._members.get(incarnation.peer)
         return member if member and member.incarnation == incarnation else None
 
@@ -80,6 +92,10 @@ class Membership:
     def waiting(self, stage: int | None = None) -> list[Member]:
         """Those who are not ready yet, by peer id; of one stage or of all."""
         return self._group(stage, ready=False)
+
+    def group(self, stage: int) -> StageGroup:
+        """Who reduces a stage's gradient, and which newcomers receive it."""
+        return StageGroup(self.ready(stage), self.waiting(stage)[:GROUP_MAX])
 
     def records(self) -> tuple[MemberRecord, ...]:
         """Everybody, as the next view shows them."""

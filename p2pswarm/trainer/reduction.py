@@ -8,13 +8,18 @@ Errors:  none; answers of incarnations that do not belong are ignored.
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.config import OptimizerConfig
-from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
 from p2pswarm.swarm.schedule import clip_scale
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.membership import Member
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.membership import StageGroup
+
+REDUCE_S = 120.0  # covers a large stage over a slow link; death is noticed by the link, not by this
+SQUARED_NORM_MAX = 1e300  # the sum over all stages stays a float; no gradient comes near
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +44,71 @@ class NotFinite:
     stage: int
 
 
+def sound(answer: Reduced) -> bool:
+    """Whether a gradient can have that squared norm: a sum of squares, or None if it overflowed."""
+    square = answer.squared_norm
+    return square is None or 0.0 <= square <= SQUARED_NORM_MAX
+
+
 class Reduction:
     """One try to reduce the step's gradients."""
 
     def __init__(
         self,
+        step: int,
         generation: int,
-        members: list[Member],
+        groups: list[StageGroup],
         optimizer: OptimizerConfig,
         deadline_s: float,
     ) -> None:
         self.generation = generation
         self.deadline_s = deadline_s
-        self._stage = {m.incarnation: m.stage for m in members}
+        self._step = step
+        self._groups = groups
+        self._stage = {m.incarnation: m.stage for group in groups for m in group.members}
         self._optimizer = optimizer
         self._answers: dict[Incarnation, Reduced] = {}
+
+    @property
+    def members(self) -> list[Incarnation]:
+        """Those who add their sums, and are held to the commit."""
+        return list(self._stage)
 
     @property
     def silent(self) -> list[Incarnation]:
         """The members that have not answered."""
         return [incarnation for incarnation in self._stage if incarnation not in self._answers]
+
+    def orders(self, run: bytes, ledger: Callable[[Incarnation], bytes]) -> list[act.SendReduce]:
+        """What to tell members and observers; `ledger` gives what one has counted, as a bitmap."""
+        orders = []
+        for group in self._groups:
+            members = tuple(m.incarnation.peer for m in group.members)
+            observers = tuple(m.incarnation.peer for m in group.observers)
+            for one in (*group.members, *group.observers):
+                to = one.incarnation
+                message = Reduce(
+                    run,
+                    self._step,
+                    self.generation,
+                    to.number,
+                    ledger(to),
+                    members,
+                    observers,
+                )
+                orders.append(act.SendReduce(to, message))
+        return orders
+
+    def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
+        """The decision for all who were told to reduce: nobody else has the gradient."""
+        return [
+            act.SendCommit(
+                to := one.incarnation,
+                Commit(run, self._step, self.generation, to.number, decided.scale, learning_rate),
+            )
+            for group in self._groups
+            for one in (*group.members, *group.observers)
+        ]
 
     def reduced(self, incarnation: Incarnation, answer: Reduced) -> None:
         """A member holds the reduced gradient of its stage."""

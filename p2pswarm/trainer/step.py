@@ -5,9 +5,9 @@ Errors:  none; notes of another step or of attempts that are over change nothing
 """
 
 import math
-from collections import deque
 
 from p2pswarm.config import RunConfig
+from p2pswarm.flow.estimates import Window
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
@@ -23,6 +23,8 @@ from p2pswarm.trainer.in_flight import (
 )
 from p2pswarm.trainer.ledger import CountResult, StepLedger
 
+LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
+
 
 class Step:
     """A step from its first launch until every stage has counted all of it.
@@ -30,7 +32,7 @@ class Step:
     Past the last step there is one more without microbatches: only the evaluation is left.
     """
 
-    def __init__(self, number: int, config: RunConfig, runs_s: deque[float]) -> None:
+    def __init__(self, number: int, config: RunConfig, runs_s: Window) -> None:
         self.number = number
         batch = config.batch
         last = number >= config.steps
@@ -45,6 +47,7 @@ class Step:
         self._in_flight = InFlight(jobs, runs_s)
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
+        self._stages = config.stages
 
     @property
     def complete(self) -> bool:
@@ -68,15 +71,14 @@ class Step:
 
     @property
     def loss(self) -> float:
-        """Mean over the step's microbatches, nats per token."""
-        losses = [loss for m, loss in self._losses.items() if m < EVALUATION_BASE]
-        return math.fsum(losses) / len(losses)
+        """Mean over the step's microbatches, nats per token; not a number if no stage told it."""
+        return _mean([loss for m, loss in self._losses.items() if m < EVALUATION_BASE])
 
     @property
     def held_out_loss(self) -> float | None:
         """Mean over the held-out batches, nats per token; None if there were none."""
         losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
-        return math.fsum(losses) / len(losses) if losses else None
+        return _mean(losses) if losses else None
 
     def bitmap(self, of: Incarnation) -> bytes:
         """The ledger of one incarnation."""
@@ -88,17 +90,18 @@ class Step:
         if job is None:
             return
         if alive:
-            job.path.append(to)
+            if to not in job.path:
+                job.path.append(to)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
     def counted(
         self, incarnation: Incarnation, stage: int, note: Counted, now_s: float
     ) -> CountResult | None:
-        """A incarnation has a microbatch in its sum, or has passed its gradient on (None)."""
+        """An incarnation has a microbatch in its sum, or has passed its gradient on (None)."""
         if note.step != self.number:
             return None
-        if note.loss is not None:
+        if note.loss is not None and stage == self._stages - 1 and self._known(note.microbatch):
             self._losses[note.microbatch] = note.loss
         return self._enter(note.microbatch, stage, incarnation, now_s) if note.counted else None
 
@@ -124,7 +127,7 @@ class Step:
     def fenced(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
     ) -> CountResult | None:
-        """A incarnation has promised; returns CLASH if what it has counted stands elsewhere too."""
+        """An incarnation has promised; CLASH if what it has counted stands elsewhere too."""
         if not self._fencing.heard(incarnation):
             return None
         results = [self._enter(microbatch, stage, incarnation, now_s) for microbatch in counted]
@@ -138,7 +141,7 @@ class Step:
         voided = self._ledger.void(incarnation)
         for microbatch in voided:
             held = self._in_flight.job(microbatch)
-            assert held is not None, "a ledger and a in_flight are of one step"
+            assert held is not None, "the ledger and the jobs are of one step"
             if held.phase is JobPhase.RUNNING:
                 self._give_up(held, f"{incarnation} is gone")
             elif held.phase is JobPhase.DONE:  # every stage had counted: nothing to fence
@@ -188,6 +191,10 @@ class Step:
         """When a job is late or may go again."""
         return self._in_flight.next_deadline_s(now_s)
 
+    def _known(self, microbatch: int) -> bool:
+        job = self._in_flight.job(microbatch)
+        return job is not None and job.work is Work.FORWARD
+
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None
 
@@ -204,3 +211,10 @@ class Step:
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
         job.reason = reason
         self._fencing.add(job)
+
+
+def _mean(losses: list[float]) -> float:
+    """Not a number where there is none, or where a sum of them would be none."""
+    if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
+        return math.nan
+    return math.fsum(losses) / len(losses)

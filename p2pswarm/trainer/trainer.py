@@ -12,44 +12,39 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.ids import Address, Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.download import fetch
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.membership import Join, Leaving, Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.swarm.messages.run import Describe, Finished
+from p2pswarm.swarm.messages.membership import Join, Leaving
 from p2pswarm.swarm.messages.state import FetchState
-from p2pswarm.swarm.messages.types import REASON_CHARS
-from p2pswarm.swarm.view import Incarnation, contact
+from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.dispatch import Dispatcher
-from p2pswarm.wire.message import Message
+from p2pswarm.trainer.notes import take_note
 
 log = logging.getLogger(__name__)
 
-NOTES_WAITING_MAX = 4096  # orders that a member has not taken: beyond, it is as good as gone
-FAREWELL_S = 2.0  # for the last word to reach the members
+FAREWELL_S = 2.0  # for the last words to reach a member
 WEIGHTS_S = 3600.0  # to download the trained weights of one stage
 
 
-@dataclass(slots=True)
-class _MemberConnection:
-    """A member's stream."""
+@dataclass(frozen=True, slots=True)
+class _MemberStream:
+    """What wakes and what ends the talk with one member."""
 
-    stream: Stream
-    said: asyncio.Queue[Message | None] = field(
-        default_factory=lambda: asyncio.Queue(NOTES_WAITING_MAX)
-    )
-    """What is to be sent; None ends the stream."""
-    incarnation: Incarnation | None = None
+    waker: asyncio.Event
+    """There is something to say."""
+    scope: asyncio.Timeout
+    """Passes when the last words have not been taken in time."""
 
 
 class Trainer:
@@ -58,7 +53,8 @@ class Trainer:
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         self._coordinator = Coordinator(context.run, context.run_id)
-        self._connections: dict[bytes, _MemberConnection] = {}
+        self._connections = Connections()
+        self._streams: dict[MemberConnection, _MemberStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -72,7 +68,6 @@ class Trainer:
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         self._dispatcher = Dispatcher(self._context, self._coordinator, tasks, self._pump)
         self._context.rpc.serve_stream(Join, self._attend)
-        self._context.rpc.serve_unary(Describe, self._describe)
         self._pump()
         return self
 
@@ -82,18 +77,12 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._dispatcher.stop()
+        self._coordinator.closed()
+        self._dispatcher.stop(commits=True)
         ended = self._ended.result() if self._ended.done() else None
-        self._tell_all(Finished((ended.reason if ended else "the trainer leaves")[:REASON_CHARS]))
-        for connection in self._connections.values():
-            self._tell(connection, None)
-        try:
-            async with asyncio.timeout(FAREWELL_S):
-                await self._empty.wait()
-        except TimeoutError:
-            log.info("%d members did not take their leave", len(self._connections))
+        self._connections.finish(ended.reason if ended else "the trainer leaves")
+        self._pump()
+        await self._empty.wait()
         await self._stack.__aexit__(kind, error, trace)
 
     async def run(self) -> act.RunFinished:
@@ -122,9 +111,6 @@ class Trainer:
                 snapshots.append(await fetch(self._context.rpc, donors, request, nbytes))
         return snapshots
 
-    async def _describe(self, _: PeerId, __: Describe) -> Message:
-        return self._context.manifest
-
     async def _attend(self, stream: Stream, join: Join) -> None:
         """One member, from its `Join` to the end of its stream."""
         if join.run != self._context.run_id:
@@ -133,30 +119,29 @@ class Trainer:
             Address.parse(join.address)
         except ValueError as error:
             raise BadMessage(f"a member without an address: {error}") from error
-        if self._ended.done():
-            await stream.send(Finished(self._ended.result().reason[:REASON_CHARS]))
-            return
-        peer, connection = stream.peer.raw, _MemberConnection(stream)
-        self._connections[peer] = connection
+        connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
         self._empty.clear()
-        self._coordinator.joined(peer, join, self._now_s())
-        self._pump()
-        reason = "it ended its exchange"
         try:
-            await self._converse(connection)
+            async with asyncio.timeout(None) as scope:
+                self._streams[connection] = _MemberStream(asyncio.Event(), scope)
+                self._coordinator.joined(connection.peer, join, self._now_s())
+                self._pump()
+                await self._converse(stream, connection)
         except SwarmError as error:
             reason = str(error) or type(error).__name__
+        except TimeoutError:
+            reason = "it did not take what was said to it"
         finally:
-            self._disconnected(peer, connection, reason)
+            self._disconnected(connection, reason)
 
-    async def _converse(self, connection: _MemberConnection) -> None:
+    async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
         """Send and hear notes until either side has enough."""
-        hearing = asyncio.ensure_future(self._hear(connection))
-        saying = asyncio.ensure_future(self._say(connection))
+        hearing = asyncio.ensure_future(self._hear(stream, connection))
+        saying = asyncio.ensure_future(self._say(stream, connection))
+        both = [hearing, saying]
         try:
-            await asyncio.wait((hearing, saying), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            both = [hearing, saying]
             done = [task for task in both if task.done()]
             for task in both:
                 task.cancel()
@@ -164,49 +149,31 @@ class Trainer:
         for task in done:
             task.result()
 
-    async def _hear(self, connection: _MemberConnection) -> None:
-        while (note := await connection.stream.receive()) is not None:
+    async def _hear(self, stream: Stream, connection: MemberConnection) -> None:
+        while (note := await stream.receive()) is not None:
             if isinstance(note, Leaving):
                 return
-            if connection.incarnation is None:
-                raise BadMessage(f"a {type(note).__name__} before Assigned")
-            self._hear_note(connection.incarnation, note)
+            take_note(self._coordinator, connection.incarnation, note, self._now_s())
+            self._pump()
 
-    async def _say(self, connection: _MemberConnection) -> None:
-        while (message := await connection.said.get()) is not None:
-            await connection.stream.send(message)
+    async def _say(self, stream: Stream, connection: MemberConnection) -> None:
+        waker = self._streams[connection].waker
+        while not connection.over:
+            while (message := connection.next()) is not None:
+                await stream.send(message)
+            if not connection.over:
+                waker.clear()
+                await waker.wait()
 
-    def _disconnected(self, peer: bytes, connection: _MemberConnection, reason: str) -> None:
-        if self._connections.get(peer) is connection:
-            del self._connections[peer]
-            self._coordinator.withdrawn(peer)
+    def _disconnected(self, connection: MemberConnection, reason: str) -> None:
+        self._streams.pop(connection, None)
+        if self._connections.close(connection):
+            self._coordinator.withdrawn(connection.peer)
         if not self._connections:
             self._empty.set()
         if connection.incarnation is not None:
             self._coordinator.lost(connection.incarnation, reason, self._now_s())
             self._pump()
-
-    def _hear_note(self, by: Incarnation, note: Message) -> None:
-        """One note of a member, given to the coordinator."""
-        coordinator, now_s = self._coordinator, self._now_s()
-        match note:
-            case Handed():
-                coordinator.handed(Incarnation(note.peer, note.incarnation), note, now_s)
-            case Counted():
-                coordinator.counted(by, note, now_s)
-            case Undelivered():
-                log.info("microbatch %d at %s: %s", note.microbatch, by, note.reason)
-                coordinator.undelivered(note, now_s)
-            case Evaluated():
-                coordinator.evaluated(note, now_s)
-            case Ready():
-                coordinator.ready(by, note, now_s)
-            case Load():
-                if member := coordinator.members.alive(by):
-                    self._context.report(act.Loaded(by, member.stage, note))
-            case _:
-                raise BadMessage(f"a {type(note).__name__} where a note is due")
-        self._pump()
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -222,10 +189,15 @@ class Trainer:
                     self._carry_out(action)
         finally:
             self._pumping = False
+        for connection in self._connections.changed():
+            stream = self._streams[connection]
+            stream.waker.set()
+            if connection.ending and stream.scope.when() is None:
+                stream.scope.reschedule(self._now_s() + FAREWELL_S)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due_s = self._coordinator.next_deadline_s(self._now_s())
+        due_s = self._coordinator.next_deadline_s()
         if due_s is not None:
             self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
 
@@ -237,34 +209,19 @@ class Trainer:
     def _carry_out(self, action: act.Action) -> None:
         match action:
             case act.Assign():
-                if connection := self._connections.get(action.incarnation.peer):
-                    connection.incarnation = action.incarnation
-                    self._tell(connection, action.message)
+                self._connections.assign(action.incarnation, action.message)
             case act.Publish():
-                self._tell_all(action.view)
+                self._connections.tell_all(action.view)
                 self._dispatcher.follow_view()
             case act.Evict():
-                connection = self._connections.get(action.incarnation.peer)
-                if connection is not None and connection.incarnation == action.incarnation:
+                if self._connections.evict(action.incarnation):
                     log.warning("%s is out: %s", action.incarnation, action.reason)
-                    self._tell(connection, None)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 self._dispatcher.begin(action)
             case act.RunFinished():
-                if not self._ended.done():
-                    self._ended.set_result(action)
+                self._dispatcher.stop(commits=action.failed)
+                self._connections.refuse(action.reason)
+                self._ended.set_result(action)
                 self._context.report(action)
             case _:
                 self._context.report(action)
-
-    def _tell(self, connection: _MemberConnection, message: Message | None) -> None:
-        if connection.said.full():  # it has not taken a word for thousands of them
-            log.warning("%s takes no orders", connection.stream.peer.short)
-            connection.said.get_nowait()
-            message = None
-        connection.said.put_nowait(message)
-
-    def _tell_all(self, message: Message) -> None:
-        for connection in self._connections.values():
-            if connection.incarnation is not None:
-                self._tell(connection, message)

@@ -1,7 +1,7 @@
 """The coordinator: whatever dies, every microbatch counts once in every stage."""
 
 import pytest
-from trainer.harness import World
+from trainer.toy_swarm import World
 
 
 def swarm(seed: int, *, stages: int = 2, replicas: int = 2, steps: int = 6) -> World:
@@ -57,3 +57,20 @@ def test_deaths_and_failing_roads_lose_and_double_nothing(seed: int):
         assert [d.step for d in world.done] == list(range(8))
     else:
         assert "no server left" in world.ended.reason
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_newcomers_that_miss_reductions_stay_and_become_ready(seed: int):
+    """Nobody waits for them: a commit overtakes its reduction, or that never comes."""
+    world = swarm(seed, stages=2, replicas=2, steps=12)
+    world.miss_share = 0.6
+    joining = range(100, 110)
+    for number, name in enumerate(joining):
+        world.later(1.0 + 2.0 * number, world.start, name)
+
+    world.run()
+
+    assert world.skipped > 0
+    assert [lost for lost in world.lost if "commit" in lost.reason] == []
+    newcomers = [world.servers[bytes([name]) * 32] for name in joining]
+    assert sum(server.version is not None for server in newcomers) >= 5

@@ -109,7 +109,8 @@ def test_what_was_counted_without_being_launched_and_is_void_goes_once():
 
 def test_a_job_is_late_by_what_the_last_ones_took():
     runs_s = runs_window()
-    runs_s.extend([DEADLINE_MIN_S] * 20)
+    for _ in range(20):
+        runs_s.add(DEADLINE_MIN_S)
     in_flight = InFlight([MicrobatchJob(0, Work.FORWARD)], runs_s)
     launched(in_flight, 1, 5.0)
 

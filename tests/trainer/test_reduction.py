@@ -7,7 +7,7 @@ import pytest
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.membership import Member
+from p2pswarm.trainer.membership import Member, StageGroup
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction
 
 
@@ -19,7 +19,9 @@ A, B, C, D = member(1, 0), member(2, 0), member(3, 0), member(4, 1)
 
 
 def reduction(*members: Member) -> Reduction:
-    return Reduction(1, list(members), OptimizerConfig(clip_norm=1.0), deadline_s=9.0)
+    stages = sorted({m.stage for m in members})
+    groups = [StageGroup([m for m in members if m.stage == stage], []) for stage in stages]
+    return Reduction(0, 1, groups, OptimizerConfig(clip_norm=1.0), deadline_s=9.0)
 
 
 def test_nothing_is_decided_before_all_have_answered():

@@ -1,0 +1,34 @@
+"""What a member's notes mean to the coordinator.
+
+Errors:  BadMessage for what is no note, or comes before the member has its assignment.
+"""
+
+from p2pswarm.errors import BadMessage
+from p2pswarm.swarm.messages.membership import Load, Ready
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.wire.message import Message
+
+
+def take_note(
+    coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
+) -> None:
+    """Tell the coordinator what the member `by` has said; None has no assignment yet."""
+    if by is None:
+        raise BadMessage(f"a {type(note).__name__} before Assigned")
+    match note:
+        case Handed():
+            coordinator.handed(Incarnation(note.peer, note.incarnation), note, now_s)
+        case Counted():
+            coordinator.counted(by, note, now_s)
+        case Undelivered():
+            coordinator.undelivered(note, now_s)
+        case Evaluated():
+            coordinator.evaluated(by, note, now_s)
+        case Ready():
+            coordinator.ready(by, note, now_s)
+        case Load():
+            coordinator.loaded(by, note)
+        case _:
+            raise BadMessage(f"a {type(note).__name__} where a note is due")

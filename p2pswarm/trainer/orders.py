@@ -1,0 +1,88 @@
+"""The coordinator's orders on the wire: what is asked, how long it may take, what came of it.
+
+Units:   seconds.
+Errors:  none; an answer of the wrong type is a failure like a lost link, and the coordinator hears
+         of both.
+"""
+
+from p2pswarm.data.corpus import Bytes, Corpus
+from p2pswarm.errors import BadMessage, SwarmError
+from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
+from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
+from p2pswarm.swarm.messages.types import REASON_CHARS, Work
+from p2pswarm.tensors.meta import TensorMeta
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.commits import COMMIT_S
+from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.in_flight import EVALUATION_BASE
+from p2pswarm.trainer.reduction import REDUCE_S
+from p2pswarm.wire.message import Message
+
+Call = act.SendFence | act.SendReduce | act.SendCommit
+"""An order that is a unary call to one member."""
+
+Order = act.Launch | Call
+"""What the coordinator asks of others."""
+
+
+def tokens(order: act.Launch, corpus: Corpus) -> Bytes:
+    """The samples of a microbatch, or of a held-out batch; uint8, (rows, sequence + 1)."""
+    if order.work is Work.EVALUATE:
+        return corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
+    return corpus.microbatch(order.microbatch)
+
+
+def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
+    """What opens the stream to a server of stage 0; the sender fills in the incarnation."""
+    return Push(
+        run, order.step, order.microbatch, order.attempt, order.work, 0, 0, order.counting, (meta,)
+    )
+
+
+def handed(order: act.Launch, to: MemberRecord) -> Handed:
+    """A server of stage 0 took the microbatch on."""
+    return Handed(order.step, order.microbatch, order.attempt, to.peer, to.incarnation)
+
+
+def undelivered(order: act.Launch, reason: str) -> Undelivered:
+    """No server took the microbatch on, or nobody can know."""
+    return Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
+
+
+def limit_s(order: Call) -> float:
+    """How long a member may take to answer."""
+    match order:
+        case act.SendFence():
+            return FENCE_S
+        case act.SendReduce():
+            return REDUCE_S
+        case act.SendCommit():
+            return COMMIT_S
+
+
+def answered(
+    coordinator: Coordinator, order: Call, answer: Message | SwarmError, now_s: float
+) -> None:
+    """Tell the coordinator what a member answered, or why it did not."""
+    to = order.incarnation
+    match order, answer:
+        case act.SendFence(), Fenced():
+            coordinator.fenced(to, answer.counted, now_s)
+        case act.SendFence(), _:
+            coordinator.lost(to, f"it did not answer a fence: {_failure(answer)}", now_s)
+        case act.SendReduce(), Reduced():
+            coordinator.reduced(to, order.message.generation, answer, now_s)
+        case act.SendReduce(), _:
+            coordinator.reduce_failed(to, order.message.generation, _failure(answer), now_s)
+        case act.SendCommit(), Committed():
+            coordinator.committed(to, order.message.step, answer, now_s)
+        case act.SendCommit(), _:
+            coordinator.commit_failed(to, order.message.step, _failure(answer), now_s)
+
+
+def _failure(answer: Message | SwarmError) -> str:
+    if isinstance(answer, Message):
+        answer = BadMessage(f"{type(answer).__name__} is no answer to that")
+    return str(answer) or type(answer).__name__

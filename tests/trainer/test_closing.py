@@ -1,0 +1,184 @@
+"""The coordinator on the end of a step, and of the run: reductions, commits, lost stages."""
+
+from trainer.harness import Play
+
+from p2pswarm.config import BatchConfig, RunConfig
+from p2pswarm.swarm.messages.microbatch import Evaluated
+from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.commits import COMMIT_S
+from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.reduction import REDUCE_S
+from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
+
+
+def test_a_member_whose_weights_differ_after_a_commit_is_out():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.reduce(ann, bob)
+    play.commit(ann, b"w1")
+
+    play.commit(bob, b"other")
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+
+
+def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    generation = play.seen(act.SendReduce)[0].message.generation
+    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0), play.now_s)
+
+    play.coordinator.reduced(bob, generation, Reduced(b"h", 1.0), play.now_s)
+    play.wait(5.0)
+
+    actions = play.coordinator.actions()
+    assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob]
+    assert [a.microbatch for a in actions if isinstance(a, act.Launch)] == [1]
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run():
+    play = Play()
+    ann = play.serve("a")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", None), play.now_s)
+
+    (ended,) = play.seen(act.RunFinished)
+    assert ended.failed
+    assert "lower the learning rate" in ended.reason
+
+
+def test_a_reduction_that_fails_is_tried_anew_and_then_blamed():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    for generation in (1, 2):
+        play.coordinator.reduce_failed(bob, generation, "no road", play.now_s)
+        for incarnation in (ann, bob):
+            play.coordinator.fenced(incarnation, (), play.now_s)
+        assert play.seen(act.Evict) == []
+
+    play.coordinator.reduce_failed(bob, 3, "no road", play.now_s)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+
+
+def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.seen(object)
+    play.coordinator.reduce_failed(ann, 1, "bob does not answer", play.now_s)
+
+    fences = play.seen(act.SendFence)
+    assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.wait(FENCE_S)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+    assert play.coordinator.members.alive(ann)
+
+
+def test_words_about_a_former_generation_are_ignored():
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    play.seen(object)
+
+    play.coordinator.reduced(ann, 99, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduce_failed(ann, 99, "no road", play.now_s)
+    play.coordinator.reduce_failed(bob, 1, "a newcomer only listens", play.now_s)
+
+    assert play.seen(object) == []
+
+
+def test_who_is_silent_in_the_closing_is_out():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
+
+    play.wait(REDUCE_S)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+
+
+def test_who_does_not_acknowledge_a_commit_is_out():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.reduce(ann, bob)
+    play.commit(ann, b"w1")
+
+    play.wait(COMMIT_S)
+
+    assert bob in [d.incarnation for d in play.seen(act.Evict)]
+
+
+def test_a_stage_without_servers_ends_the_run_after_a_while():
+    play = Play()
+    ann = play.serve("a")
+    play.coordinator.lost(ann, "gone", play.now_s)
+    assert play.coordinator.next_deadline_s() is not None
+
+    play.wait(UNSERVED_STAGE_S - 1)
+    assert play.seen(act.RunFinished) == []
+    play.wait(1)
+
+    (ended,) = play.seen(act.RunFinished)
+    assert ended.reason == "stage 0 has no server left that holds its weights"
+    assert play.coordinator.next_deadline_s() is None
+
+
+def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
+    config = RunConfig(
+        stages=1,
+        steps=1,
+        batch=BatchConfig(microbatches=1, evaluate_every=1, evaluate_microbatches=1),
+    )
+    play = Play(config)
+    ann = play.serve("a")
+    held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE)
+    assert held_out.counting == ()
+
+    play.coordinator.evaluated(ann, Evaluated(0, held_out.microbatch, 3.5), play.now_s)
+    play.count(ann, 0)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
+
+    assert play.seen(act.EvaluationDone) == [act.EvaluationDone(0, 3.5)]
+
+
+def test_after_the_end_nothing_is_asked_for():
+    play = Play()
+    ann = play.serve("a")
+    play.coordinator.lost(ann, "gone", play.now_s)
+    play.wait(UNSERVED_STAGE_S)
+    play.seen(object)
+
+    assert play.join("b") is None
+    play.coordinator.lost(ann, "gone", play.now_s)
+
+    assert play.seen(object) == []
+
+
+def test_a_step_that_is_whole_waits_for_a_stage_that_has_nobody():
+    """Its only server left with an empty ledger; the weights may still come back."""
+    config = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=1, evaluate_every=0))
+    play = Play(config)
+    ann, bob, cid = play.serve("a"), play.serve("b"), play.serve("c")
+    play.count(ann, 0)
+    play.coordinator.lost(cid, "gone", play.now_s)
+    play.count(bob, 0)
+
+    assert len(play.seen(act.SendReduce)) == 2

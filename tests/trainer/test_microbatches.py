@@ -1,0 +1,150 @@
+"""The coordinator on microbatches: what is launched, fenced, and launched again."""
+
+from trainer.harness import Play
+
+from p2pswarm.config import BatchConfig, RunConfig
+from p2pswarm.swarm.messages.microbatch import Evaluated
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.in_flight import FIRST_DEADLINE_S, REFUSALS_MAX
+
+
+def test_what_a_fence_finds_counted_is_not_launched_again():
+    play = Play()
+    ann = play.serve("a")
+    play.stuck(0)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.seen(object)
+
+    play.wait(5.0)
+
+    assert play.seen(act.Launch) == []
+
+
+def test_who_does_not_answer_a_fence_is_out():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.stuck(0)
+    play.coordinator.fenced(bob, (), play.now_s)
+
+    play.wait(FENCE_S)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
+
+
+def test_a_fence_with_nobody_to_ask_is_settled_at_once():
+    play = Play()
+    ann = play.serve("a")
+    play.hand(ann, 0)
+
+    play.coordinator.lost(ann, "gone", play.now_s)
+
+    assert [r.microbatches for r in play.seen(act.Replayed)] == [(0,)]
+
+
+def test_a_microbatch_handed_to_one_who_is_gone_is_given_up():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.coordinator.lost(bob, "gone", play.now_s)
+    play.seen(object)
+
+    play.hand(bob, 1)
+
+    fences = play.seen(act.SendFence)
+    assert [(f.incarnation, f.message.work[0].microbatch) for f in fences] == [(ann, 1)]
+
+
+def test_notes_of_a_former_life_count_nothing():
+    play = Play()
+    ann = play.serve("a")
+    again = play.serve("a")
+    play.count(ann, 0)
+    play.count(ann, 1)
+
+    assert again != ann
+    assert play.seen(act.SendReduce) == []
+
+
+def test_notes_about_attempts_that_are_over_change_nothing():
+    play = Play()
+    ann = play.serve("a")
+    play.seen(object)
+
+    play.stuck(0, attempt=7)
+    play.hand(ann, 0, attempt=7)
+    play.count(ann, 0, step=5)
+    play.coordinator.evaluated(ann, Evaluated(0, 0, 1.0), play.now_s)
+    play.coordinator.fenced(ann, (0, 1), play.now_s)
+
+    assert play.seen(object) == []
+
+
+def test_the_second_to_count_a_microbatch_is_out():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+
+    play.count(bob, 0)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+
+
+def test_a_microbatch_that_nobody_can_do_ends_the_run_with_its_reason():
+    play = Play()
+    ann = play.serve("a")
+    for attempt in range(REFUSALS_MAX):
+        play.stuck(0, attempt)
+        play.coordinator.fenced(ann, (), play.now_s)
+        play.wait(5.0)
+
+    (ended,) = play.seen(act.RunFinished)
+    assert ended.failed
+    assert ended.reason == f"microbatch 0 of step 0 failed {REFUSALS_MAX} times: no road"
+
+
+def test_a_late_attempt_is_fenced_and_launched_again():
+    play = Play()
+    ann = play.serve("a")
+    play.seen(object)
+
+    play.wait(FIRST_DEADLINE_S)
+    (fence,) = play.seen(act.SendFence)
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.wait(5.0)
+
+    assert {w.microbatch for w in fence.message.work} == {0, 1}
+    assert {(x.microbatch, x.attempt) for x in play.seen(act.Launch)} == {(0, 1), (1, 1)}
+
+
+def test_the_word_of_one_who_is_gone_settles_nothing():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.stuck(0)
+    play.coordinator.lost(ann, "gone", play.now_s)
+    play.coordinator.lost(ann, "gone", play.now_s)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.seen(object)
+
+    play.coordinator.fenced(bob, (), play.now_s)
+    play.wait(5.0)
+
+    assert [(x.microbatch, x.attempt) for x in play.seen(act.Launch)] == [(0, 1)]
+
+
+def test_a_held_out_batch_may_answer_while_it_is_fenced():
+    config = RunConfig(
+        stages=1,
+        steps=1,
+        batch=BatchConfig(microbatches=1, evaluate_every=1, evaluate_microbatches=1),
+    )
+    play = Play(config)
+    ann = play.serve("a")
+    held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
+    play.stuck(held_out)
+    play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
+
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.wait(5.0)
+
+    assert play.seen(act.Launch) == []

@@ -1,0 +1,203 @@
+"""The servers of the toy swarm: what one takes on, counts, averages and commits, and when."""
+
+from dataclasses import dataclass, field
+
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated
+from p2pswarm.swarm.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.swarm.view import Incarnation, MemberView
+
+
+def digest(weights: tuple) -> bytes:
+    return hash(weights).to_bytes(8, "little", signed=True)
+
+
+@dataclass
+class Server:
+    """One process; `epoch` changes when it restarts or rejoins, and old callbacks die with it."""
+
+    peer: bytes
+    epoch: int = 0
+    alive: bool = True
+    linked: bool = False
+    stage: int | None = None
+    incarnation: Incarnation | None = None
+    version: int | None = None
+    weights: tuple = ()
+    ready: bool = False
+    since: int = 0
+    roster: MemberView = field(default_factory=MemberView)
+    summed: list = field(default_factory=list)
+    fences: dict = field(default_factory=dict)
+    held: dict = field(default_factory=dict)
+    reductions: dict = field(default_factory=dict)
+    averaging: set = field(default_factory=set)
+    commits: dict = field(default_factory=dict)
+    waiting: list = field(default_factory=list)
+
+
+class ToyServers:
+    """What servers do; the swarm around them lends time, roads and a coordinator."""
+
+    def take(
+        self, server: Server, incarnation, source, step, microbatch, attempt, work, counting, path
+    ):
+        """Accept or refuse a push; returns whether it was taken."""
+        if server.incarnation != incarnation or server.version is None:
+            return False
+        if step == server.version + 1:
+            args = server, incarnation, source, step, microbatch, attempt, work, counting, path
+            server.waiting.append(self.guard(server, lambda: self.work_or_tell(*args)))
+            return True
+        return self.work(server, source, step, microbatch, attempt, work, counting, path)
+
+    def work_or_tell(
+        self, server, incarnation, source, step, microbatch, attempt, work, counting, path
+    ):
+        if not self.work(server, source, step, microbatch, attempt, work, counting, path):
+            self.undelivered(server, step, microbatch, attempt)
+
+    def work(self, server, source, step, microbatch, attempt, work, counting, path) -> bool:
+        if step != server.version or attempt <= server.fences.get(microbatch, -1):
+            return False
+        args = server, source, step, microbatch, attempt, work, counting
+        compute = self.backward if work is Work.BACKWARD else self.forward
+        if work is Work.BACKWARD and server.held.get(microbatch, (None, -1))[1] != attempt:
+            return False
+        self.later(self.rng.uniform(0.01, 0.1), self.guard(server, compute), *args)
+        return True
+
+    def forward(self, server, source, step, microbatch, attempt, work, counting) -> None:
+        if step != server.version or attempt <= server.fences.get(microbatch, -1):
+            return
+        last = server.stage == self.config.stages - 1
+        if work is Work.EVALUATE and last:
+            note, incarnation = Evaluated(step, microbatch, 2.0), server.incarnation
+            self.note(server, lambda: self.coordinator.evaluated(incarnation, note, self.now_s))
+            return
+        if work is Work.FORWARD:
+            server.held[microbatch] = source, attempt
+        if last:
+            self.backward(server, source, step, microbatch, attempt, work, counting)
+            return
+        ready = server.roster.ready(server.stage + 1)
+        if (
+            not ready
+        ):  # the view is still on its way, or nobody is left; the trainer's fence ends this
+            again = self.guard(server, self.forward)
+            self.later(0.1, again, server, source, step, microbatch, attempt, work, counting)
+            return
+        record = self.rng.choice(ready)
+        target = self.servers[record.peer]
+        incarnation = Incarnation(record.peer, record.incarnation)
+        self.push(server, target, incarnation, step, microbatch, attempt, work, counting, None)
+
+    def backward(self, server, source, step, microbatch, attempt, work, counting) -> None:
+        """Count, tell the trainer, and send the gradient on if a stage below counts."""
+        if step != server.version or attempt <= server.fences.get(microbatch, -1):
+            return
+        upstream, _ = server.held.pop(microbatch)
+        counts = server.stage in counting and microbatch not in server.summed
+        if counts:
+            server.summed.append(microbatch)
+        loss = 1.0 if server.stage == self.config.stages - 1 else None
+        note, incarnation = Counted(step, microbatch, attempt, counts, loss), server.incarnation
+        self.note(server, lambda: self.coordinator.counted(incarnation, note, self.now_s))
+        if upstream and any(stage < server.stage for stage in counting):
+            args = step, microbatch, attempt, Work.BACKWARD, counting, None
+            back_to = upstream.incarnation or Incarnation(upstream.peer, 0)
+            self.push(server, upstream, back_to, *args)
+
+    def fence(self, server: Server, step: int, work: tuple[FencedWork, ...]) -> None:
+        incarnation = server.incarnation
+        if server.version is not None and step == server.version:
+            for item in work:
+                former = server.fences.get(item.microbatch, -1)
+                server.fences[item.microbatch] = max(item.attempt, former)
+        counted = tuple(w.microbatch for w in work if w.microbatch in server.summed)
+
+        def answer() -> None:
+            if server.linked and server.incarnation == incarnation:
+                self.coordinator.fenced(incarnation, counted, self.now_s)
+
+        if server.version is not None and server.version < step:  # its commit is still on the way
+            server.waiting.append(self.guard(server, lambda: self.fence(server, step, work)))
+            return
+        self.send(self.guard(server, answer))
+
+    def reduce(self, server: Server, message: Reduce) -> None:
+        incarnation = server.incarnation
+        if server.version is not None and server.version < message.step:
+            server.waiting.append(self.guard(server, lambda: self.reduce(server, message)))
+            return
+        if server.peer in message.group:
+            mine = sum(
+                1 << m - message.step * self.config.batch.microbatches for m in server.summed
+            )
+            if mine != int.from_bytes(message.counted, "little"):  # the command of a former try
+                args = incarnation, message.generation, "another ledger"
+                self.note(server, lambda: self.coordinator.reduce_failed(*args, self.now_s))
+                return
+        # The averaging itself takes a while, and fails if one of the group dies meanwhile.
+        server.averaging.add((message.step, message.generation))
+        self.later(
+            self.rng.uniform(0.05, 0.5),
+            self.guard(server, self.average),
+            server,
+            incarnation,
+            message,
+        )
+
+    def average(self, server: Server, incarnation: Incarnation, message: Reduce) -> None:
+        server.averaging.discard((message.step, message.generation))
+        group = [self.servers[peer] for peer in message.group]
+        base = message.step * self.config.batch.microbatches
+        if server.peer not in message.group and self.rng.random() < self.miss_share:
+            return
+        failed = self.rng.random() < self.failure_share / 4
+        if failed or any(not s.alive or s.version != message.step for s in group):
+            args = incarnation, message.generation, "a peer is gone"
+            self.note(server, lambda: self.coordinator.reduce_failed(*args, self.now_s))
+            return
+        summed = tuple(sorted(m - base for s in group for m in s.summed))
+        server.reductions[message.step, message.generation] = summed
+        answer = Reduced(digest(summed), 1.0)
+        args = incarnation, message.generation, answer
+        self.note(server, lambda: self.coordinator.reduced(*args, self.now_s))
+
+    def commit(self, server: Server, message: Commit) -> None:
+        round_ = message.step, message.generation
+        if round_ in server.averaging:
+            self.later(0.1, self.guard(server, self.commit), server, message)
+            return
+        if round_ not in server.reductions:
+            self.skip(server, message)
+            return
+        server.commits[message.step] = message
+        former = server.version
+        self.catch_up(server)
+        if server.version is not None and server.version != former:
+            args = (
+                server.incarnation,
+                message.step,
+                Committed(server.version, digest(server.weights)),
+            )
+            self.note(server, lambda: self.coordinator.committed(*args, self.now_s))
+
+    def skip(self, server: Server, message: Commit) -> None:
+        """A newcomer missed the reduction: it says so, and needs later weights."""
+        record = server.roster.record(server.peer)
+        assert record is None or not record.ready, "a member of the group has the reduction"
+        self.skipped += 1
+        who, waits = server.incarnation, server.version is None
+        answer = Committed(message.step + 1, b"")
+        if waits:
+            self.note(
+                server,
+                lambda: self.coordinator.committed(who, message.step, answer, self.now_s),
+            )
+        else:
+            args = who, message.step, "no reduction"
+            self.note(server, lambda: self.coordinator.commit_failed(*args, self.now_s))
+        server.since, server.version, server.commits = message.step + 1, None, {}
+        self.later(0.3, self.guard(server, self.fetch), server)
