@@ -43,10 +43,10 @@ class Membership:
     def admit(self, peer: bytes, address: str, stage: int | None, since: int) -> Member:
         """Begin a incarnation, where it was asked for or where the fewest serve."""
         self._incarnations += 1
-        self._changed()
         where = stage if stage is not None and stage < self._stages else self._neediest()
         member = Member(Incarnation(peer, self._incarnations), address, where, since, ready=False)
         self._members[peer] = member
+        self._changed()  # last: looking for a stage has filled the cache anew
         return member
 
     def make_ready(self, incarnation: Incarnation) -> Member:
