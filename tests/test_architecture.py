@@ -41,6 +41,7 @@ SHELL = frozenset(
         "dht/node.py",
         "dht/query_runner.py",
         "dht/upkeep.py",
+        "flow/signal.py",
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",

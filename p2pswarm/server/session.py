@@ -1,4 +1,4 @@
-"""What the parts of one life of a stage server share.
+"""What the parts of one session of a stage server share.
 
 Errors:  none here.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from p2pswarm.allreduce.base import Compute
 from p2pswarm.compute.base import Engine
 from p2pswarm.config import RunConfig
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
@@ -47,3 +48,5 @@ class MemberSession:
     router: Router
     note: Callable[[Message], None]
     """Tell the trainer, in order."""
+    view_changed: Signal
+    """Fired when the router may know other servers than before."""

@@ -59,6 +59,8 @@ class SwarmConfig:
     """Of the servers, in turn."""
     regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
     """Points of the unit square round which servers phase, in turn; the trainer at the first."""
+    latecomers_s: tuple[float, ...] = ()
+    """When further servers join, each so long after the one before."""
     cost: Cost = field(default_factory=Cost)
     world: WorldConfig = field(default_factory=lambda: WorldConfig(bandwidth_bytes_per_s=25e6))
     """25 MB/s: a home's good link."""
@@ -154,6 +156,9 @@ class SimSwarm:
         for _ in range(self.config.servers):
             self._join(tasks)
             await asyncio.sleep(JOIN_EVERY_S)
+        for pause_s in self.config.latecomers_s:
+            await asyncio.sleep(pause_s)
+            self._join(tasks)
         while self.config.death_every_s:
             await asyncio.sleep(self._rng.expovariate(1 / self.config.death_every_s))
             victims = [machine for machine in self.living if self._survivors(machine)]

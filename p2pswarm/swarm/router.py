@@ -28,7 +28,7 @@ FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 
 
 @dataclass(slots=True)
-class _ServerState:
+class _ServerEstimate:
     """One server as this sender sees it."""
 
     member: MemberRecord
@@ -50,7 +50,7 @@ class Router:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._servers: dict[bytes, _ServerState] = {}
+        self._servers: dict[bytes, _ServerEstimate] = {}
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
         """Follow a new view: servers that left go, new lives start afresh."""
@@ -62,7 +62,7 @@ class Router:
         for member in members:
             if member.peer not in self._servers:
                 start_s = level_s + self._rng.random() * guess_s  # senders must not march in step
-                self._servers[member.peer] = _ServerState(member, start_s, guess_s)
+                self._servers[member.peer] = _ServerEstimate(member, start_s, guess_s)
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to try next, charged for one microbatch; None while all are busy or gone."""
@@ -95,8 +95,3 @@ class Router:
     def free_at_s(self) -> float | None:
         """When the first busy server may be asked again; None if there is no server at all."""
         return min((s.busy_until_s for s in self._servers.values()), default=None)
-
-    def expected_s(self, peer: bytes) -> float | None:
-        """What one microbatch takes a server, as measured; None if it is not known."""
-        server = self._servers.get(peer)
-        return server.expected_s if server else None

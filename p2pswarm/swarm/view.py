@@ -76,3 +76,12 @@ class MemberView:
     def record(self, peer: bytes) -> MemberRecord | None:
         """What is known of a peer."""
         return self._members.get(peer)
+
+    def find(self, peer: bytes) -> Contact | None:
+        """Where to dial a member of the run; None if no view has named it."""
+        record = self._members.get(peer)
+        return contact(record) if record else None
+
+    def donors(self, stage: int, me: PeerId | None) -> tuple[Contact, ...]:
+        """The other members that hold the weights of `stage`."""
+        return tuple(contact(m) for m in self.ready(stage) if me is None or m.peer != me.raw)
