@@ -73,7 +73,7 @@ SHELL = frozenset(
         "sim/tcp.py",
         "state/donor.py",
         "state/download.py",
-        "swarm/push.py",
+        "swarm/pusher.py",
         "tensors/transfer.py",
         "trainer/dispatch.py",
         "trainer/trainer.py",

@@ -24,6 +24,7 @@ from p2pswarm.flow.estimates import Ema
 from p2pswarm.swarm.messages.membership import MemberRecord
 
 SMOOTHING = 0.1  # of the moving average: a tenth for the newest sample, as SWARM and hivemind
+REFUSED_S = 0.25  # a server that does not serve this step or attempt is left alone so long
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 
 
@@ -46,7 +47,9 @@ class _ServerEstimate:
 
 
 class Router:
-    """Chooses among the ready servers of one stage."""
+    """Chooses among the ready servers of one stage: the `Candidates` of a push."""
+
+    others_may_come = True
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -87,6 +90,10 @@ class Router:
         if server := self._servers.get(peer):
             server.busy_until_s = until_s
             server.charged_s -= server.expected_s
+
+    def refused(self, peer: bytes, now_s: float) -> None:
+        """It does not serve this step or attempt: leave it alone for a little while."""
+        self.busy(peer, now_s + REFUSED_S)
 
     def lost(self, peer: bytes) -> None:
         """It cannot be reached: forget it until a view brings it back."""

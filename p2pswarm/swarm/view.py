@@ -3,11 +3,12 @@
 A view is cut into messages; the picture changes only when the last part of the newest view is here,
 so that nobody ever routes by half a view.
 
-Errors:  none; a part of an older view is ignored.
+Errors:  DialFailed for a member whose address is none; a part of an older view is ignored.
 """
 
 from dataclasses import dataclass
 
+from p2pswarm.errors import DialFailed
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.membership import MemberRecord, View
 from p2pswarm.swarm.messages.types import VIEW_PART_MAX
@@ -25,13 +26,16 @@ class Incarnation:
 
 
 def incarnation_of(member: MemberRecord) -> Incarnation:
-    """The life that a record describes."""
+    """The incarnation that a record describes."""
     return Incarnation(member.peer, member.incarnation)
 
 
 def contact(member: MemberRecord) -> Contact:
-    """Where to dial a member; raises ValueError if its address is not one."""
-    return Contact(PeerId(member.peer), Address.parse(member.address))
+    """Where to dial a member; raises DialFailed if its address is not one."""
+    try:
+        return Contact(PeerId(member.peer), Address.parse(member.address))
+    except ValueError as error:
+        raise DialFailed(f"a member without an address: {error}") from error
 
 
 def view_parts(number: int, members: tuple[MemberRecord, ...]) -> list[View]:

@@ -9,19 +9,22 @@ Errors:  none of the network's: they are events for the coordinator.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import torch
 
 from p2pswarm.errors import BadMessage, NoRoute, SwarmError
+from p2pswarm.flow.signal import Signal
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Fenced, Reduced
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
-from p2pswarm.swarm.push import Pusher, push_to_any
+from p2pswarm.swarm.push import PushProgress
+from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import Incarnation, contact, incarnation_of
+from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import COMMIT_S, REDUCE_S, Coordinator
@@ -48,11 +51,13 @@ class Dispatcher:
         self._pump = told
         self._carrier = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)
+        self._view_changed = Signal()
         self._launched: dict[int, asyncio.Task[None]] = {}
 
     def follow_view(self) -> None:
         """The membership has changed: route by it."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
+        self._view_changed.fire()
 
     def begin(self, order: act.Launch | act.SendFence | act.SendReduce | act.SendCommit) -> None:
         """Start an errand; the coordinator hears how it went."""
@@ -106,16 +111,18 @@ class Dispatcher:
             (encoded[0].meta,),
         )
 
-        async def hand(member: MemberRecord) -> None:
-            def granted() -> None:
+        async def push_once(member: MemberRecord, progress: PushProgress) -> None:
+            async def load() -> Sequence[EncodedTensor]:
                 to = incarnation_of(member)
                 note = Handed(order.step, order.microbatch, order.attempt, to.peer, to.number)
                 self._coordinator.handed(to, note, self._now_s())
                 self._pump()
+                return encoded
 
-            await self._carrier.hand(member, push, encoded, granted)
+            await self._carrier.push(member, push, load, progress)
 
-        reason = await push_to_any(self._router, 0, hand)
+        nobody = "nobody serves stage 0"
+        reason = await push_to_any(self._router, nobody, self._view_changed, push_once)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
             note = Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
