@@ -13,6 +13,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.state.pieces import PIECE_BYTES
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -35,6 +36,8 @@ class ServerContext:
     make_router: Callable[[], Router]
     rejoin_s: float = 60.0
     """How long to look for a trainer that was lost."""
+    piece_bytes: int = PIECE_BYTES
+    """Of a snapshot, asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)

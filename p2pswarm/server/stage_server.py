@@ -235,7 +235,9 @@ class StageServer:
 
         while replica.version is None:
             request = FetchState(context.run_id, stage, replica.needed)
-            snapshot = await fetch(context.rpc, donors, request, replica.engine.state_bytes)
+            snapshot = await fetch(
+                context.rpc, donors, request, replica.engine.state_bytes, context.piece_bytes
+            )
             if not await replica.install(snapshot):
                 log.info("version %d is too old by now", snapshot.version)
         parts.worker.moved_to(replica.version)
