@@ -310,7 +310,7 @@ class StageServer:
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
-        assert replica is not None, "a session has weights or room for them"
+        assert replica is not None, "a session has weights, or memory for them"
         me = self._context.rpc.contact.peer
         assert me is not None, "we know our own id"
         async with parts.carrying_out():
@@ -323,7 +323,7 @@ class StageServer:
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
-        assert replica is not None, "a session has weights or room for them"
+        assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
         async with parts.carrying_out():
             if not await replica.commit(order):

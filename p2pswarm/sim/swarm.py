@@ -23,7 +23,6 @@ from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.compute import Cost, Processor, numbered_corpus, sim_engine
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -195,7 +194,6 @@ class SimSwarm:
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
             run=config.run,
-            manifest=sign_manifest(self._identity, config.run, rpc.contact.address),
             run_id=self._run_id,
             corpus=numbered_corpus(config.run),
             report=self._heard,

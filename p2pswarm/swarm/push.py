@@ -69,7 +69,7 @@ class Candidates(Protocol):
         ...
 
     def busy(self, peer: bytes, until_s: float) -> None:
-        """A server has no room until then."""
+        """A server is full until then."""
         ...
 
     def refused(self, peer: bytes, now_s: float) -> None:

@@ -1,9 +1,9 @@
 """Stochastic wiring: which server of the next stage gets the next microbatch.
 
-Interleaved weighted round robin over measured time. Every server carries the virtual time that it
-has been charged; the one charged least is chosen and charged what a microbatch is expected to take
-it. So a peer twice as fast is chosen twice as often, a near one looks faster than a far one, and
-every sender finds its own weights without asking anybody.
+The router is an interleaved weighted round robin over measured time. It keeps for every server the
+virtual time that the server has been charged. It chooses the one charged least, and charges it what
+a microbatch is expected to take there. So a peer twice as fast is chosen twice as often, a near one
+looks faster than a far one, and every sender finds its own weights without asking anybody.
 
 What is measured is the time between answers while a server is kept busy, and from grant to answer
 while it is not: throughput, not latency, so a deep queue does not make a fast server look slow.
@@ -11,9 +11,9 @@ A newcomer starts level with the least charged, as fast as the median of the oth
 once, and not flooded.
 
 Units:   seconds on the caller's clock.
-Errors:  none; a peer that is not known is ignored, since views and answers cross on the way.
-Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1; the throughput-measuring average follows
-         hivemind's PerformanceEMA (TRAINING notes: alpha 0.1, bias-corrected).
+Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
+Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected with a weight
+         of 0.1, as hivemind's PerformanceEMA is.
 """
 
 import random
@@ -41,7 +41,7 @@ class _ServerEstimate:
 
     @property
     def expected_s(self) -> float:
-        """What one microbatch takes it, as measured or, before that, as guessed."""
+        """The time of one microbatch there: as measured or, before that, as guessed."""
         measured_s = self.measured_s.value
         return self.guess_s if measured_s is None else measured_s
 
@@ -56,7 +56,7 @@ class Router:
         self._servers: dict[bytes, _ServerEstimate] = {}
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
-        """Follow a new view: servers that left go, new lives start afresh."""
+        """Follow a new view: who left is forgotten, a new incarnation starts afresh."""
         kept = {m.peer: self._servers.get(m.peer) for m in members}
         known = [s for m in members if (s := kept[m.peer]) and s.member == m]
         guess_s = statistics.median(s.expected_s for s in known) if known else FIRST_GUESS_S

@@ -1,7 +1,7 @@
-"""Who is in the run: a member's picture of it, put together from the parts that the trainer sends.
+"""Who is in the run, as a member knows it from the views that the trainer sends.
 
-A view is cut into messages; the picture changes only when the last part of the newest view is here,
-so that nobody ever routes by half a view.
+A view is cut into messages. What a member knows changes only when the last part of the newest view
+is here, so that nobody ever routes by half a view.
 
 Errors:  DialFailed for a member whose address is none; a part of an older view is ignored.
 """
@@ -16,7 +16,7 @@ from p2pswarm.swarm.messages.types import VIEW_PART_MAX
 
 @dataclass(frozen=True, slots=True, order=True)
 class Incarnation:
-    """One incarnation of one peer: what ledgers and fences are about."""
+    """One incarnation of one peer. Ledgers and fences are about incarnations, not peers."""
 
     peer: bytes
     number: int
@@ -59,7 +59,7 @@ class MemberView:
         return tuple(self._members.values())
 
     def receive(self, part: View) -> bool:
-        """Take one part; True if the picture changed."""
+        """Take one part; True if it completes a newer view."""
         if part.number <= self._number or part.number < self._building:
             return False
         if part.number > self._building:

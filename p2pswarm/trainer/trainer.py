@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Self
 
 from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.ids import Address, Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.download import fetch
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, Leaving, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
-from p2pswarm.swarm.messages.run import Describe, Finished
+from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import Incarnation, contact
@@ -72,7 +72,6 @@ class Trainer:
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         self._dispatcher = Dispatcher(self._context, self._coordinator, tasks, self._pump)
         self._context.rpc.serve_stream(Join, self._attend)
-        self._context.rpc.serve_unary(Describe, self._describe)
         self._pump()
         return self
 
@@ -121,9 +120,6 @@ class Trainer:
             async with asyncio.timeout_at(loop.time() + WEIGHTS_S):
                 snapshots.append(await fetch(self._context.rpc, donors, request, nbytes))
         return snapshots
-
-    async def _describe(self, _: PeerId, __: Describe) -> Message:
-        return self._context.manifest
 
     async def _attend(self, stream: Stream, join: Join) -> None:
         """One member, from its `Join` to the end of its stream."""

@@ -114,7 +114,7 @@ def test_a_server_that_comes_back_in_time_keeps_its_weights():
             await r.trainer.whole_step()
             (first,) = r.trainer.of_stage(0)
             who = first.record.peer
-            await r.trainer.push(first, B)  # counted in a life that ends
+            await r.trainer.push(first, B)  # counted in an incarnation that ends
             await r.trainer.until(lambda: len(r.trainer.holders(B)) == 2)
             r.trainer.keep = lambda join: join.version == 1
             r.world.world.partition([first.contact.peer])

@@ -179,15 +179,15 @@ def test_a_silent_fetcher_is_given_up():
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "asked",
     [FetchPiece(NBYTES - 1, 2, 1), FetchPiece(0, PIECE + 1, 1), StateOffer(0, b"", 1)],
 )
-def test_a_wish_that_no_honest_fetcher_has_ends_the_exchange(wish):
+def test_a_piece_that_no_honest_fetcher_asks_for_ends_the_stream(asked):
     async def main():
         world = SimWorld(1)
         async with await conversation(world, Source(world, 1)) as stream:
             await stream.receive()
-            await stream.send(wish)
+            await stream.send(asked)
             with pytest.raises(BadMessage):
                 await stream.receive()
 
