@@ -12,8 +12,8 @@ once, and not flooded.
 
 Units:   seconds on the caller's clock.
 Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
-Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected with a weight
-         of 0.1, as hivemind's PerformanceEMA is.
+Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected and has a
+         weight of 0.1, as in hivemind's PerformanceEMA.
 """
 
 import random
