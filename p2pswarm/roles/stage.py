@@ -28,7 +28,6 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
-LOOK_S = 0.5  # between two looks whether the server has been given another stage
 END_S = 0.5  # for the farewell to reach the trainer
 
 T = TypeVar("T")
@@ -149,9 +148,7 @@ async def _leave(server: StageServer, work: asyncio.Task[str], leaving: asyncio.
 
 async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
     """Say which stage we were given."""
-    told: int | None = None
+    stage: int | None = None
     while True:
-        if server.stage != told and server.version is not None:
-            told = server.stage
-            say(f"serving stage {told} of {offer.config.stages}, weights of step {server.version}")
-        await asyncio.sleep(LOOK_S)
+        stage = await server.serving(other_than=stage)
+        say(f"serving stage {stage} of {offer.config.stages}, weights of step {server.version}")

@@ -57,7 +57,6 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             rpc=stack.rpc,
             tensors=tensors_within(config.network, torch.device("cpu")),
             run=config.run,
-            manifest=manifest,
             run_id=run_id(run_to_json(config.run)),
             corpus=corpus,
             report=report,

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from p2pswarm.compute.base import Key
-from p2pswarm.errors import Busy, SwarmError
 from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
-from p2pswarm.swarm.push import SEARCH_S, Pusher, push_to_any
+from p2pswarm.swarm.push import OnlyPeer, PushProgress
+from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.tensors.meta import TensorMeta, travels_alone
@@ -109,55 +109,42 @@ class Forwarder:
         task.add_done_callback(self._going.pop)
 
     async def _onward(self, item: WorkItem, tokens: Tensor, pending: _PendingTensor) -> None:
-        session, loop = self._session, asyncio.get_running_loop()
+        session = self._session
         first = await session.context.tensors.pack([tokens], "raw")
         stage = session.scheduler.stage + 1
 
-        async def hand(member: MemberRecord) -> float:
+        async def push_once(member: MemberRecord, progress: PushProgress) -> None:
             metas = (first[0].meta, await pending.meta())
             push = replace(item.push, stage=stage, tensors=metas)
-            sent_s = 0.0
 
             async def load() -> Sequence[EncodedTensor]:
-                nonlocal sent_s
                 self._note_handed(push, member)
                 encoded = [*first, *await pending.encoded()]
                 session.scheduler.handed(item.key, member.peer)
-                sent_s = loop.time()
                 return encoded
 
             session.scheduler.handed(item.key, member.peer)  # what rides inline needs no grant
-            await self._carrier.hand_ahead(member, push, load)
-            return sent_s
+            await self._carrier.push(member, push, load, progress)
 
-        reason = await push_to_any(session.router, stage, hand)
+        nobody = f"nobody serves stage {stage}"
+        reason = await push_to_any(session.router, nobody, session.view_changed, push_once)
         if reason is not None:
             self._undelivered(item, reason)
 
     async def _back(self, item: WorkItem, pending: _PendingTensor) -> None:
-        session, loop = self._session, asyncio.get_running_loop()
-        give_up_s = loop.time() + SEARCH_S
-        while True:
-            member = session.members.record(item.sender)
-            if member is None:
-                self._undelivered(item, "the server that waits for the gradient is gone")
-                return
-            push = replace(
-                item.push,
-                work=Work.BACKWARD,
-                stage=session.scheduler.stage - 1,
-                tensors=(await pending.meta(),),
-            )
-            try:
-                await self._carrier.hand_ahead(member, push, pending.encoded)
-            except Busy as error:
-                if loop.time() + error.retry_after_s < give_up_s:
-                    await asyncio.sleep(error.retry_after_s)
-                    continue
-                self._undelivered(item, str(error))
-            except SwarmError as error:
-                self._undelivered(item, str(error))
-            return
+        session = self._session
+        stage = session.scheduler.stage - 1
+
+        async def push_once(member: MemberRecord, progress: PushProgress) -> None:
+            metas = (await pending.meta(),)
+            push = replace(item.push, work=Work.BACKWARD, stage=stage, tensors=metas)
+            await self._carrier.push(member, push, pending.encoded, progress)
+
+        sender = OnlyPeer(session.members, item.sender)
+        nobody = "the server that waits for the gradient is gone"
+        reason = await push_to_any(sender, nobody, session.view_changed, push_once)
+        if reason is not None:
+            self._undelivered(item, reason)
 
     def _note_handed(self, push: Push, to: MemberRecord) -> None:
         self._session.note(

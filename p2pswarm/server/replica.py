@@ -1,111 +1,122 @@
-"""The weights of a stage on this server, from one version to the next.
+"""The weights of a stage on this server: they change one commit after another, under one lock.
 
-A newcomer keeps the reductions and commits of the steps that pass while its snapshot is on the way,
-and applies them when that is here; so it holds, bit for bit, what the others hold. Changes happen
-one after another, under one lock.
+`commit_log` decides what a commit or a snapshot means; this file computes it and waits.
 
-Errors:  NotServing for a commit of a reduction that is not here.
+Units:   seconds.
+Errors:  those of `commit_log`; BadMessage for a snapshot that came damaged.
 """
 
 import asyncio
-from dataclasses import dataclass
 
+from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
+from p2pswarm.allreduce.round import RoundId
 from p2pswarm.compute.base import Engine, Update
 from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.flow.signal import Signal
+from p2pswarm.server.commit_log import (
+    CommitDecision,
+    CommitLog,
+    FirstWeights,
+    ReducedGradient,
+)
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.step import Commit
+from p2pswarm.swarm.messages.step import Commit, Reduce
 
-BACKLOG_MAX = 64  # reductions kept while weights come, each of the stage's size
-
-
-@dataclass(frozen=True, slots=True)
-class ReducedGradient:
-    """A gradient that a commit may apply."""
-
-    step: int
-    generation: int
-    sums: Sums
-    outcome: AveragedGradient
+LATE_REDUCTION_S = 30.0  # for a commit's reduction to come; the trainer waits twice as long
 
 
 class Replica:
-    """One stage's weights; outlives the lives of the server."""
+    """One stage's weights; it outlives the sessions of the server."""
 
     def __init__(self, stage: int, engine: Engine, compute: Compute) -> None:
         self.stage = stage
         self.engine = engine
-        self.version: int | None = None
-        self.digest = b""
         self._compute = compute
-        self._reduced: ReducedGradient | None = None
-        self._backlog: list[tuple[Commit, Sums]] = []
+        self._log = CommitLog()
         self._lock = asyncio.Lock()
-        self._moved = asyncio.Event()
+        self._changed = Signal()
+
+    @property
+    def version(self) -> int | None:
+        """The version of the weights; None while they are not here."""
+        return self._log.version
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the weights of the last version that was here."""
+        return self._log.digest
+
+    @property
+    def needed(self) -> int:
+        """The first version of which a snapshot is of use."""
+        return self._log.needed
 
     async def begin(self, since: int, *, keep: bool) -> None:
-        """A new session from version `since`: void the sum, and keep, make or lose the weights."""
-        draw = since == 0 and not keep
+        """Start a session from version `since`: empty the sum; keep, draw or drop the weights."""
         async with self._lock:
-            if keep and self.version != since:
-                raise NotServing(f"the weights are of version {self.version}, not {since}")
-            self._reduced, self._backlog = None, []
-            if not keep:
-                self.version = None
+            draw = self._log.begin(since, keep=keep) is FirstWeights.DRAWN
             stage, weights = self.engine.stage, self.engine.weights
 
             def reset() -> bytes:
                 stage.drop(None)
                 return weights.reset(draw=draw)
 
-            self.digest = await self._compute(reset)
-            if draw:
-                self.version = 0
+            digest = await self._compute(reset)
+            if draw or keep:
+                self._log.became(since, digest)
+        self._changed.fire()
 
-    async def install(self, snapshot: Snapshot) -> None:
-        """Take a snapshot over, and catch up with the commits since."""
+    async def install(self, snapshot: Snapshot) -> bool:
+        """Take a snapshot over and apply the commits since; False if it is too old by now."""
         async with self._lock:
+            following = self._log.follow(snapshot.version)
+            if following is None:
+                return False
             digest = await self._compute(lambda: self.engine.weights.install(snapshot.data))
             if digest != snapshot.digest:
                 raise BadMessage(f"the weights of version {snapshot.version} came damaged")
-            version = snapshot.version
-            while self._backlog:
-                order, sums = self._backlog[0]
-                if order.step == version:
-                    digest = await self._apply(order, sums)
-                    version += 1
-                elif order.step > version:
-                    raise BadMessage(f"weights of version {version}, commits from {order.step} on")
-                self._backlog.pop(0)
-            self._become(version, digest)
+            for kept in following:
+                digest = await self._apply(kept.order, kept.sums)
+            self._log.became(snapshot.version + len(following), digest)
+        self._changed.fire()
+        return True
 
-    def keep_reduction(self, reduction: ReducedGradient) -> None:
-        """A reduction has succeeded; the last one is what a commit may mean."""
-        self._reduced = reduction
+    async def reduce(self, order: Reduce, averaging: Averaging) -> AveragedGradient:
+        """Average the gradient sum of a step with the others of the stage; keep the result."""
+        sums = self.engine.weights.reduction()
+        round_, reduced = RoundId(order.step, order.generation), None
+        self._log.reduction_begun(order)
+        try:
+            outcome = await averaging.average(order, sums)
+            reduced = ReducedGradient(round_, sums, outcome)
+        finally:
+            self._log.reduction_over(round_, reduced)
+            self._changed.fire()
+        return outcome
 
     async def commit(self, order: Commit) -> bool:
         """Apply a reduction, or keep it until the weights are here; True if the weights moved."""
-        async with self._lock:
-            reduced = self._reduced
-            mark = (order.step, order.generation)
-            if reduced is None or (reduced.step, reduced.generation) != mark:
-                raise NotServing(f"no reduction of step {mark[0]}, generation {mark[1]}")
-            if self.version is None:
-                if len(self._backlog) >= BACKLOG_MAX:
-                    raise NotServing(f"{BACKLOG_MAX} steps passed while the weights were coming")
-                self._backlog.append((order, reduced.sums))
-                return False
-            if self.version != order.step:
-                raise NotServing(f"a commit of step {order.step} to version {self.version}")
-            digest = await self._apply(order, reduced.sums)
-            self._reduced = None
-            self._become(order.step + 1, digest)
-            return True
+        late_s = asyncio.get_running_loop().time() + LATE_REDUCTION_S
+        while (decision := await self._decide(order)) is CommitDecision.WAIT:
+            try:
+                async with asyncio.timeout_at(late_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                decision = await self._decide(order, patient=False)
+                break
+        self._changed.fire()
+        return decision is CommitDecision.APPLY
+
+    async def committed_before(self, step: int) -> None:
+        """Wait until every reduction of an earlier step has its commit."""
+        while self._log.must_commit_before(step):
+            await self._changed.wait()
 
     async def reach(self, version: int) -> None:
         """Wait until the weights are of `version` or later."""
         while self.version is None or self.version < version:
-            await self._moved.wait()
+            await self._changed.wait()
 
     async def snapshot(self, at_least: int) -> Snapshot:
         """Copy the weights once they are of a version."""
@@ -116,6 +127,15 @@ class Replica:
             data = await self._compute(self.engine.weights.snapshot)
             return Snapshot(self.version, self.digest, data)
 
+    async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
+        """Decide about a commit, and apply it if it is to be applied."""
+        async with self._lock:
+            decision = self._log.committed(order, patient=patient)
+            if decision is CommitDecision.APPLY:
+                digest = await self._apply(order, self._log.take())
+                self._log.became(order.step + 1, digest)
+        return decision
+
     async def _apply(self, order: Commit, sums: Sums) -> bytes:
         update = Update(order.step + 1, order.scale, order.learning_rate)
 
@@ -124,8 +144,3 @@ class Replica:
             return self.engine.weights.apply(sums, update)
 
         return await self._compute(step)
-
-    def _become(self, version: int, digest: bytes) -> None:
-        self.version, self.digest = version, digest
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()

@@ -237,8 +237,8 @@ class Scheduler:
             raise Refused(f"the ledger of step {order.step} is another here")
 
     def check_commit(self, order: Commit) -> None:
-        """Raise unless the commit is for this session."""
-        self._check_life(order.incarnation, order.step)
+        """Raise unless the commit is for this session; `CommitLog` knows whether it is due."""
+        self._check_incarnation(order.incarnation)
 
     def moved_to(self, version: int) -> Dropped:
         """The weights are of `version` now: a new step, an empty ledger."""
@@ -307,9 +307,12 @@ class Scheduler:
             before_s = compute_s if self._service_s is None else self._service_s
             self._service_s = before_s + SMOOTHING * (compute_s - before_s)
 
-    def _check_life(self, incarnation: int, step: int) -> None:
+    def _check_incarnation(self, incarnation: int) -> None:
         if incarnation != self.incarnation:
             raise NotServing(f"incarnation {incarnation} is over, this is {self.incarnation}")
+
+    def _check_life(self, incarnation: int, step: int) -> None:
+        self._check_incarnation(incarnation)
         if self.version is not None and not self.version <= step <= self.version + 1:
             raise NotServing(f"step {step}: the weights here are of version {self.version}")
 

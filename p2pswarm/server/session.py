@@ -1,4 +1,4 @@
-"""What the parts of one life of a stage server share.
+"""What the parts of one session of a stage server share.
 
 Errors:  none here.
 """
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from p2pswarm.allreduce.base import Compute
 from p2pswarm.compute.base import Engine
 from p2pswarm.config import RunConfig
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.state.pieces import PIECE_BYTES
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -34,6 +36,8 @@ class ServerContext:
     make_router: Callable[[], Router]
     rejoin_s: float = 60.0
     """How long to look for a trainer that was lost."""
+    piece_bytes: int = PIECE_BYTES
+    """Of a snapshot, asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +51,5 @@ class MemberSession:
     router: Router
     note: Callable[[Message], None]
     """Tell the trainer, in order."""
+    view_changed: Signal
+    """Fired when the router may know other servers than before."""

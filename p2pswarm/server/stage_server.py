@@ -1,63 +1,47 @@
 """A stage server: joins a run, serves one stage of it, and leaves.
 
-This file keeps the stream with the trainer: it joins, says what the parts have to say, hears
-views, and answers what must be acknowledged. Microbatches come in through `worker`, go out through
-`forwarder`; `replica` has the weights. A session lasts as long as the stream; the server outlives
-it and joins again.
+This file keeps the stream with the trainer and gives every request to the part that serves it:
+`worker` computes what comes in, `forwarder` sends what goes out, `replica` holds the weights.
+`lifecycle` decides when to join, to leave and to give up.
 
 Units:   seconds.
-Errors:  RunEnded, with the reason, when the trainer is gone for good or will not have us.
+Errors:  RunEnded, with the reason, when the trainer is gone for good or refuses this server.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from p2pswarm.allreduce.averaging import Averaging
-from p2pswarm.errors import (
-    BadMessage,
-    Late,
-    LinkLost,
-    NotServing,
-    Refused,
-    RunEnded,
-    SwarmError,
-    Unusable,
-)
+from p2pswarm.errors import Late, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.replica import ReducedGradient, Replica
+from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
+from p2pswarm.server.notes import NoteQueue
+from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import fetch
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready, View
+from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready
 from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
-from p2pswarm.swarm.view import MemberView, contact
+from p2pswarm.swarm.view import MemberView
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
-LOAD_EVERY_S = 1.0
-JOIN_S = 300.0  # for the first word of the trainer: it may park us until a step has closed
-REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 5.0
-STEADY_S = 10.0  # a session this long was a good one: the next is tried for at once
-NOTES_MAX = 100_000  # a trainer that reads nothing for so long does not train
-LEAVE_S = 3.0  # Ctrl-C has 5 s; the step's end saves the others a replay
-DONOR_WAIT_S = 0.1  # between two looks for somebody who has the weights
-
 
 class _SessionOver(Exception):
-    """The run or our part in it is over."""
+    """The run or this server's part in it is over."""
 
 
 @dataclass(slots=True)
@@ -67,8 +51,29 @@ class _SessionParts:
     session: MemberSession
     worker: Worker
     averaging: Averaging
-    outbox: deque[Message]
-    told: asyncio.Event
+    notes: NoteQueue
+    orders: list[asyncio.Timeout] = field(default_factory=list)
+    """Those that are being carried out; they end with the session."""
+
+    @asynccontextmanager
+    async def carrying_out(self) -> AsyncIterator[None]:
+        """A block that the end of the session ends with NotServing."""
+        scope = asyncio.timeout(None)
+        self.orders.append(scope)
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            raise NotServing("this server's incarnation is over") from None
+        finally:
+            self.orders.remove(scope)
+
+    def close(self) -> None:
+        """End what is being carried out, and what waits to be computed."""
+        now_s = asyncio.get_running_loop().time()
+        for scope in self.orders:
+            scope.reschedule(now_s)
+        self.worker.close()
 
 
 class StageServer:
@@ -78,11 +83,11 @@ class StageServer:
         self._context = context
         self._replica: Replica | None = None
         self._donor: Donor | None = None
-        self._parts: _SessionParts | None = None
-        self._laid_out = asyncio.Event()
-        self._laid_out.set()
-        self._lives = 0
-        self._leaving = asyncio.Event()
+        self._session: _SessionParts | None = None
+        self._changed = Signal()
+        """The lifecycle has moved, or the trainer is to be told something."""
+        self._lifecycle: Lifecycle | None = None
+        """None before `run`."""
         rpc = context.rpc
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
@@ -93,54 +98,62 @@ class StageServer:
 
     @property
     def stage(self) -> int | None:
-        """What it serves; None before it was told."""
+        """The stage that it serves; None before the trainer has said."""
         return self._replica.stage if self._replica else None
 
     @property
     def version(self) -> int | None:
-        """Of its weights; None while it has none."""
+        """The version of its weights; None while they are not here."""
         return self._replica.version if self._replica else None
+
+    async def serving(self, other_than: int | None = None) -> int:
+        """Wait until it has the weights of a stage other than `other_than`; that stage."""
+        while self.stage is None or self.version is None or self.stage == other_than:
+            await self._changed.wait()
+        return self.stage
 
     async def run(self) -> str:
         """Serve until the run ends or `leave` is called; why it ended."""
-        loop = asyncio.get_running_loop()
-        wait_s, last_s = REJOIN_FIRST_S, loop.time()
-        while True:
-            lives, began_s = self._lives, loop.time()
+        loop, context = asyncio.get_running_loop(), self._context
+        lifecycle = Lifecycle(str(context.trainer.address), context.rejoin_s, loop.time())
+        self._lifecycle = lifecycle
+        while (end := lifecycle.end) is None:
+            lifecycle.joining(loop.time())
             try:
-                return await self._live()
+                await self._join(lifecycle)
             except (RunEnded, Unusable):
                 raise
             except SwarmError as error:
-                now_s = loop.time()
-                if self._lives > lives:  # the time counts from the end of a session
-                    last_s = now_s
-                if now_s - began_s > STEADY_S:
-                    wait_s = REJOIN_FIRST_S
                 log.warning("out of the run: %s", error)
-                if now_s - last_s >= self._context.rejoin_s:
-                    name = self._context.trainer.address
-                    reason = f"the trainer at {name} is gone for {now_s - last_s:.0f} s"
-                    raise RunEnded(f"{reason}: {error}") from error
-            if self._leaving.is_set():
-                return "left"
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, REJOIN_MAX_S)
+                lifecycle.session_lost(str(error), loop.time())
+            await self._until(lifecycle, lambda: lifecycle.may_join or lifecycle.end is not None)
+        if end.failed:
+            raise RunEnded(end.reason)
+        return end.reason
 
     async def leave(self) -> None:
         """Take nothing on any more, wait for the end of the step for a while, say goodbye."""
-        parts, replica = self._parts, self._replica
-        if parts is not None and replica is not None and replica.version is not None:
-            parts.session.scheduler.closing = True
-            try:
-                async with asyncio.timeout(LEAVE_S):
-                    await replica.reach(replica.version + 1)
-            except TimeoutError:
-                log.info("leaving in the middle of a step")
-        self._leaving.set()
+        lifecycle, session = self._lifecycle, self._session
+        if lifecycle is None:
+            return
+        lifecycle.leave(asyncio.get_running_loop().time())
+        if session is not None:
+            session.session.scheduler.closing = True
+        self._changed.fire()
+        await self._until(lifecycle, lambda: lifecycle.state is not ServerState.FINISHING)
 
-    async def _live(self) -> str:
-        """One session, from `Join` to the end of its stream."""
+    async def _until(self, lifecycle: Lifecycle, fact: Callable[[], bool]) -> None:
+        """Wait for a fact about the lifecycle, and keep its deadlines."""
+        while not fact():
+            try:
+                async with asyncio.timeout_at(lifecycle.next_deadline_s()):
+                    await self._changed.wait()
+            except TimeoutError:
+                lifecycle.on_deadline(asyncio.get_running_loop().time())
+                self._changed.fire()
+
+    async def _join(self, lifecycle: Lifecycle) -> None:
+        """Keep one stream with the trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
         join = Join(
             context.run_id,
@@ -150,145 +163,139 @@ class StageServer:
             replica.digest if replica and replica.version is not None else b"",
         )
         async with context.rpc.open_stream(context.trainer, join, None) as stream:
-            first = await _within(JOIN_S, stream.receive())
-            if isinstance(first, Finished):
-                return first.reason
-            if not isinstance(first, Assigned):
-                raise LinkLost(f"the trainer answered {type(first).__name__}")
-            self._lives += 1
-            self._laid_out.clear()
+            assigned = lifecycle.answered(await _within(JOIN_S, stream.receive()))
+            if assigned is None:
+                return
+            log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
             try:
-                await self._serve(stream, first)
+                await self._serve(stream, assigned, lifecycle)
             except BaseExceptionGroup as group:
                 error = cause_of(group)
-                if isinstance(error, _SessionOver):
-                    return str(error)
-                raise error from None
-            finally:
-                self._laid_out.set()
-        raise AssertionError("a session ends with an exception")
+                if not isinstance(error, _SessionOver):
+                    raise error from None
 
-    async def _serve(self, stream: Stream, assigned: Assigned) -> None:
-        context = self._context
-        replica = self._replica
+    async def _prepared(self, assigned: Assigned) -> Replica:
+        """Memory for a stage: the one that is here, or new."""
+        replica, context = self._replica, self._context
         if replica is None or replica.stage != assigned.stage:
-            self._replica = self._donor = (
-                None  # another stage's memory goes before this one's comes
-            )
+            self._replica = self._donor = None  # its memory goes before the new one's comes
             engine = await context.compute(lambda: context.make_engine(assigned.stage))
             replica = self._replica = Replica(assigned.stage, engine, context.compute)
             self._donor = Donor(replica.snapshot)
-        outbox: deque[Message] = deque()
-        told = asyncio.Event()
+        return replica
 
-        def note(message: Message) -> None:
-            if len(outbox) >= NOTES_MAX:
-                raise LinkLost("the trainer does not read what is said to it")
-            outbox.append(message)
-            told.set()
-
-        session = _session(context, replica, assigned, note)
-        log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
+    async def _serve(self, stream: Stream, assigned: Assigned, lifecycle: Lifecycle) -> None:
+        """One session: raises a group of whatever ended it."""
+        replica = await self._prepared(assigned)
+        notes = NoteQueue(asyncio.get_running_loop().time())
         async with asyncio.TaskGroup() as tasks:
-            worker = Worker(session, Forwarder(session, tasks))
-            averaging = Averaging(
-                context.rpc,
-                context.tensors,
-                context.compute,
-                lambda peer: _find(session, peer),
-                tasks,
-            )
-            parts = self._parts = _SessionParts(session, worker, averaging, outbox, told)
-            self._laid_out.set()
+            parts = self._session = self._parts(replica, assigned, notes, tasks)
             try:
                 await replica.begin(assigned.since, keep=assigned.keep)
-                tasks.create_task(self._listen(stream, parts))
-                tasks.create_task(self._tell(stream, parts))
-                tasks.create_task(self._report(parts))
-                tasks.create_task(worker.work())
-                tasks.create_task(self._say_goodbye(parts))
-                await self._become_ready(parts, replica, assigned)
+                lifecycle.prepared()
+                self._changed.fire()
+                tasks.create_task(self._listen(stream, parts, lifecycle))
+                tasks.create_task(self._tell(stream, parts, lifecycle))
+                tasks.create_task(parts.worker.work())
+                await self._load(parts, replica, assigned.stage)
+                lifecycle.loaded()
+                self._changed.fire()
                 await asyncio.get_running_loop().create_future()  # until a task ends the session
             finally:
-                self._parts = None
-                worker.close()
+                self._session = None
+                parts.close()
 
-    async def _become_ready(
-        self, parts: _SessionParts, replica: Replica, assigned: Assigned
-    ) -> None:
+    def _parts(
+        self, replica: Replica, assigned: Assigned, notes: NoteQueue, tasks: asyncio.TaskGroup
+    ) -> _SessionParts:
+        context, run = self._context, self._context.run
+
+        def note(message: Message) -> None:
+            notes.add(message)
+            self._changed.fire()
+
+        scheduler = Scheduler(
+            assigned.stage, run.stages, assigned.incarnation, run.batch.microbatches
+        )
+        members, router = MemberView(), context.make_router()
+        session = MemberSession(context, replica.engine, scheduler, members, router, note, Signal())
+        averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)
+        worker = Worker(session, Forwarder(session, tasks))
+        return _SessionParts(session, worker, averaging, notes)
+
+    async def _load(self, parts: _SessionParts, replica: Replica, stage: int) -> None:
         """Get the weights, and say so."""
-        if replica.version is None:
-            context, session = self._context, parts.session
-            request = FetchState(context.run_id, assigned.stage, assigned.since)
+        context, session = self._context, parts.session
+        me = context.rpc.contact.peer
 
-            async def donors() -> tuple[Contact, ...]:
-                me = context.rpc.contact.peer
-                while True:
-                    members = session.members.ready(assigned.stage)
-                    others = tuple(c for c in map(contact, members) if c.peer != me)
-                    if others:
-                        return others
-                    await asyncio.sleep(DONOR_WAIT_S)
+        async def donors() -> tuple[Contact, ...]:
+            while not (others := session.members.donors(stage, me)):
+                await session.view_changed.wait()
+            return others
 
-            snapshot = await fetch(context.rpc, donors, request, replica.engine.state_bytes)
-            await replica.install(snapshot)
-        assert replica.version is not None, "weights were kept, made or fetched"
+        while replica.version is None:
+            request = FetchState(context.run_id, stage, replica.needed)
+            snapshot = await fetch(
+                context.rpc, donors, request, replica.engine.state_bytes, context.piece_bytes
+            )
+            if not await replica.install(snapshot):
+                log.info("version %d is too old by now", snapshot.version)
         parts.worker.moved_to(replica.version)
-        parts.session.note(Ready(replica.version, replica.digest))
+        session.note(Ready(replica.version, replica.digest))
 
-    async def _listen(self, stream: Stream, parts: _SessionParts) -> None:
+    async def _listen(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
         """Views, until the trainer ends the run or the link does."""
         session = parts.session
-        while True:
-            message = await stream.receive()
-            match message:
-                case View():
-                    if session.members.receive(message):
-                        session.router.update(session.members.ready(session.scheduler.stage + 1))
-                case Finished():
-                    raise _SessionOver(message.reason)
-                case None:
-                    raise LinkLost("the trainer ended this server's part in the run")
-                case _:
-                    raise BadMessage(f"a {type(message).__name__} from the trainer")
+        while (part := lifecycle.told(await stream.receive())) is not None:
+            if session.members.receive(part):
+                _route_anew(session)
+        raise _SessionOver
 
-    async def _tell(self, stream: Stream, parts: _SessionParts) -> None:
-        """Send notes in the order they were made."""
-        while True:
-            while parts.outbox:
-                message = parts.outbox.popleft()
-                await stream.send(message)
-                if isinstance(message, Leaving):
-                    raise _SessionOver("left")
-            parts.told.clear()
-            await parts.told.wait()
-
-    async def _report(self, parts: _SessionParts) -> None:
-        session = parts.session
+    async def _tell(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
+        """Send notes in the order they were made, the load at times, and goodbye at the end."""
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(LOAD_EVERY_S)
-            session.note(parts.worker.load(loop.time()))
-            session.router.update(
-                session.members.ready(session.scheduler.stage + 1)
-            )  # the lost may be back
-
-    async def _say_goodbye(self, parts: _SessionParts) -> None:
-        await self._leaving.wait()
-        parts.session.note(Leaving())
+        while not lifecycle.must_say_goodbye:
+            while note := parts.notes.take():
+                await stream.send(note)
+            if parts.notes.load_is_due(loop.time()):
+                await stream.send(parts.worker.load(loop.time()))
+                _route_anew(parts.session)  # the lost may be back
+                continue
+            try:
+                async with asyncio.timeout_at(parts.notes.next_deadline_s()):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        await stream.send(Leaving())
+        lifecycle.said_goodbye()
+        raise _SessionOver
 
     def _serving(self, run_id: bytes) -> _SessionParts:
-        """The present session's parts."""
-        if self._parts is None or run_id != self._context.run_id:
+        """The parts of the present session."""
+        if self._session is None or run_id != self._context.run_id:
             raise NotServing("not in this run now")
-        return self._parts
+        return self._session
+
+    async def _in_order(self, run_id: bytes) -> _SessionParts:
+        """As `_serving`, for what may overtake the assignment that it follows."""
+        lifecycle = self._lifecycle
+        while lifecycle is not None and lifecycle.orders_wait:
+            await self._changed.wait()
+        return self._serving(run_id)
+
+    async def _ordered(self, peer: object, run_id: bytes) -> _SessionParts:
+        """As `_in_order`, for what only the trainer may ask."""
+        trainer = self._context.trainer.peer
+        if trainer is not None and peer != trainer:
+            raise Refused("only the trainer may ask this")
+        return await self._in_order(run_id)
 
     async def _push(self, stream: Stream, push: Push) -> None:
         await self._serving(push.run).worker.push(stream, push)
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:
-        await self._laid_out.wait()  # the reduction that it belongs to does, too
-        await self._serving(shard.run).averaging.shard(stream, shard)
+        parts = await self._in_order(shard.run)
+        await parts.averaging.shard(stream, shard)
 
     async def _fetch_state(self, stream: Stream, request: FetchState) -> None:
         parts = self._serving(request.run)
@@ -297,46 +304,40 @@ class StageServer:
         await self._donor.serve(stream, request)
 
     async def _fence(self, peer: object, fence: Fence) -> Message:
-        return await (await self._ordered(peer, fence.run)).worker.fence(fence)
+        parts = await self._ordered(peer, fence.run)
+        async with parts.carrying_out():
+            return await parts.worker.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
-        assert replica is not None, "a session has weights or room for them"
+        assert replica is not None, "a session has weights, or memory for them"
         me = self._context.rpc.contact.peer
         assert me is not None, "we know our own id"
-        if me.raw in order.group:
-            await replica.reach(order.step)  # its commit may still be on the way
-        parts.session.scheduler.check_reduce(order, me.raw)
-        sums = replica.engine.weights.reduction()
-        outcome = await parts.averaging.average(order, sums)
-        replica.keep_reduction(ReducedGradient(order.step, order.generation, sums, outcome))
+        async with parts.carrying_out():
+            if me.raw in order.group:
+                await replica.reach(order.step)  # its commit may still be on the way
+            await replica.committed_before(order.step)
+            parts.session.scheduler.check_reduce(order, me.raw)
+            outcome = await replica.reduce(order, parts.averaging)
         return Reduced(outcome.digest, outcome.squared_norm)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
-        assert replica is not None, "a session has weights or room for them"
+        assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
-        if not await replica.commit(order):
-            return Committed(order.step + 1, b"")
-        assert replica.version is not None, "it has just moved"
-        if parts is self._parts:
-            parts.worker.moved_to(replica.version)
+        async with parts.carrying_out():
+            if not await replica.commit(order):
+                return Committed(order.step + 1, b"")
+        version, digest = replica.version, replica.digest
+        assert version is not None, "it has just moved"
+        if parts is self._session and self._lifecycle is not None:
+            parts.worker.moved_to(version)
             record = parts.session.members.record(_raw(self._context.rpc.contact))
-            if record is None or not record.ready:
-                parts.session.note(Ready(replica.version, replica.digest))
-        return Committed(replica.version, replica.digest)
-
-    async def _ordered(self, peer: object, run_id: bytes) -> _SessionParts:
-        """As `_serving`, for what only the trainer may ask.
-
-        An order that overtakes the making of our memory waits: a newcomer that missed a reduction
-        would have to begin anew.
-        """
-        trainer = self._context.trainer.peer
-        if trainer is not None and peer != trainer:
-            raise Refused("only the trainer may ask this")
-        await self._laid_out.wait()
-        return self._serving(run_id)
+            if (ready := self._lifecycle.ready_after_commit(record, version, digest)) is not None:
+                parts.session.note(ready)
+            self._lifecycle.step_ended()
+            self._changed.fire()
+        return Committed(version, digest)
 
 
 async def _within(limit_s: float, word: Awaitable[Message | None]) -> Message | None:
@@ -347,19 +348,10 @@ async def _within(limit_s: float, word: Awaitable[Message | None]) -> Message | 
         raise Late(f"the trainer did not answer in {limit_s:g} s") from None
 
 
-def _session(
-    context: ServerContext, replica: Replica, assigned: Assigned, note: Callable[[Message], None]
-) -> MemberSession:
-    run = context.run
-    scheduler = Scheduler(assigned.stage, run.stages, assigned.incarnation, run.batch.microbatches)
-    router = context.make_router()
-    return MemberSession(context, replica.engine, scheduler, MemberView(), router, note)
-
-
-def _find(session: MemberSession, peer: bytes) -> Contact | None:
-    """Where a member of the run is dialled, as far as the view tells."""
-    record = session.members.record(peer)
-    return contact(record) if record else None
+def _route_anew(session: MemberSession) -> None:
+    """Let the router know the servers of the next stage, and wake whoever waits for one."""
+    session.router.update(session.members.ready(session.scheduler.stage + 1))
+    session.view_changed.fire()
 
 
 def _raw(who: Contact) -> bytes:

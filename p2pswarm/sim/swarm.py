@@ -23,7 +23,6 @@ from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.compute import Cost, Processor, numbered_corpus, sim_engine
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -59,6 +58,8 @@ class SwarmConfig:
     """Of the servers, in turn."""
     regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
     """Points of the unit square round which servers phase, in turn; the trainer at the first."""
+    latecomers_s: tuple[float, ...] = ()
+    """When further servers join, each so long after the one before."""
     cost: Cost = field(default_factory=Cost)
     world: WorldConfig = field(default_factory=lambda: WorldConfig(bandwidth_bytes_per_s=25e6))
     """25 MB/s: a home's good link."""
@@ -154,6 +155,9 @@ class SimSwarm:
         for _ in range(self.config.servers):
             self._join(tasks)
             await asyncio.sleep(JOIN_EVERY_S)
+        for pause_s in self.config.latecomers_s:
+            await asyncio.sleep(pause_s)
+            self._join(tasks)
         while self.config.death_every_s:
             await asyncio.sleep(self._rng.expovariate(1 / self.config.death_every_s))
             victims = [machine for machine in self.living if self._survivors(machine)]
@@ -190,7 +194,6 @@ class SimSwarm:
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
             run=config.run,
-            manifest=sign_manifest(self._identity, config.run, rpc.contact.address),
             run_id=self._run_id,
             corpus=numbered_corpus(config.run),
             report=self._heard,

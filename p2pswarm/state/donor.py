@@ -8,73 +8,57 @@ Errors:  NotServing when this member does not reach the version in time; Busy wh
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from p2pswarm.errors import BadMessage, Busy, NotServing
+from p2pswarm.errors import NotServing
 from p2pswarm.rpc.base import Priority, Stream
+from p2pswarm.state.held_snapshots import HeldSnapshots, piece_wanted
 from p2pswarm.state.pieces import PIECE_BYTES
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.state import FetchPiece, FetchState, StateOffer
+from p2pswarm.swarm.messages.state import FetchState, StateOffer
+from p2pswarm.wire.message import Message
 
-SNAPSHOTS_MAX = 2  # each is three times the weights: the last version's fetcher and this one's
 QUIET_S = 60.0  # without a piece asked for: the fetcher is gone, or as good as
-RETRY_AFTER_S = 0.2  # another may be done by then
 VERSION_WAIT_S = 120.0  # for the version asked for; the longest step that anybody sits through
 
 
 class Donor:
-    """Serves snapshots; keeps one a version, as long as somebody fetches it."""
+    """Serves snapshots to newcomers."""
 
-    def __init__(self, take: Callable[[int], Awaitable[Snapshot]]) -> None:
+    def __init__(
+        self, take: Callable[[int], Awaitable[Snapshot]], piece_bytes: int = PIECE_BYTES
+    ) -> None:
         """`take` waits for a version or a later one, and copies it."""
         self._take = take
-        self._held: dict[int, tuple[Snapshot, int]] = {}
-        """By version, with the number of its users."""
+        self._piece_bytes = piece_bytes
         self._taking = asyncio.Lock()
+        self.held = HeldSnapshots()
 
     async def serve(self, stream: Stream, request: FetchState) -> None:
-        """One fetcher, until it has enough or falls silent."""
+        """Serve one fetcher, until it has enough or falls silent."""
         snapshot = await self._lend(request.at_least)
+        nbytes = snapshot.data.nbytes
         try:
-            nbytes = snapshot.data.nbytes
             await stream.send(StateOffer(snapshot.version, snapshot.digest, nbytes))
-            while (piece := await _next(stream)) is not None:
-                end = piece.offset + piece.nbytes
-                if end > nbytes or piece.nbytes > PIECE_BYTES:
-                    raise BadMessage(f"bytes {piece.offset}..{end} of {nbytes}")
-                data = snapshot.data[piece.offset : end]
+            while piece := piece_wanted(await _next(stream), nbytes, self._piece_bytes):
+                data = snapshot.data[piece.offset : piece.offset + piece.nbytes]
                 await stream.send_bulk(piece.transfer, data, Priority.STATE)
         finally:
-            self._give_back(snapshot.version)
+            self.held.give_back(snapshot.version)
 
     async def _lend(self, at_least: int) -> Snapshot:
         async with self._taking:
-            newest = max(self._held, default=-1)
-            if newest < at_least:
-                if len(self._held) >= SNAPSHOTS_MAX:
-                    raise Busy(f"{SNAPSHOTS_MAX} snapshots are being fetched", RETRY_AFTER_S)
-                try:
-                    async with asyncio.timeout(VERSION_WAIT_S):
-                        snapshot = await self._take(at_least)
-                except TimeoutError:
-                    raise NotServing(f"version {at_least} is not here yet") from None
-                newest = snapshot.version
-                self._held[newest] = snapshot, 0
-            snapshot, users = self._held[newest]
-            self._held[newest] = snapshot, users + 1
-            return snapshot
-
-    def _give_back(self, version: int) -> None:
-        snapshot, users = self._held.pop(version)
-        if users > 1:
-            self._held[version] = snapshot, users - 1
+            if (held := self.held.lend(at_least)) is not None:
+                return held
+            try:
+                async with asyncio.timeout(VERSION_WAIT_S):
+                    return self.held.hold(await self._take(at_least))
+            except TimeoutError:
+                raise NotServing(f"version {at_least} is not here yet") from None
 
 
-async def _next(stream: Stream) -> FetchPiece | None:
-    """The next wish of a fetcher; None when it is done."""
+async def _next(stream: Stream) -> Message | None:
+    """The next word of a fetcher."""
     try:
         async with asyncio.timeout(QUIET_S):
-            wish = await stream.receive()
+            return await stream.receive()
     except TimeoutError:
         raise NotServing(f"no piece was asked for in {QUIET_S:g} s") from None
-    if wish is not None and not isinstance(wish, FetchPiece):
-        raise BadMessage(f"{type(wish).__name__} where a FetchPiece is due")
-    return wish

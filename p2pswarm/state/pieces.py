@@ -1,9 +1,5 @@
 """A snapshot cut into pieces: which to ask for next, and which are here.
 
-A download is bound to one snapshot, named by version and digest. Another donor that offers the same
-one goes on where the first stopped; an offer of any other starts over, since pieces of two versions
-never mix.
-
 Units:   bytes.
 Errors:  ValueError when a piece is reported that was not asked for.
 """
@@ -37,6 +33,11 @@ class PieceTracker:
     def complete(self) -> bool:
         """Every piece is here."""
         return not self._missing and not self._asked
+
+    @property
+    def under_way(self) -> int:
+        """Pieces that were asked for and are not here."""
+        return len(self._asked)
 
     def ask(self) -> StatePiece | None:
         """The next piece to ask for; None if all are here or asked for."""

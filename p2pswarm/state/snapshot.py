@@ -1,4 +1,4 @@
-"""Weights and optimizer state of a stage at one version, as a donor hands them out.
+"""A snapshot: weights and optimizer state of a stage at one version, as a donor serves them.
 
 Units:   bytes.
 """
@@ -12,5 +12,6 @@ class Snapshot:
 
     version: int
     digest: bytes
-    """Of the weights."""
+    """The digest of the weights."""
     data: memoryview
+    """Weights and optimizer state, as `compute/` lays them out."""

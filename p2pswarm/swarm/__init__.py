@@ -1,4 +1,4 @@
 """What the members of a run share: messages, the router, pushes, views, the manifest.
 
-Servers and trainers use it.
+Entrance: `pusher.push_to_any`, `router.Router`, `view.MemberView`. Servers and trainers use it.
 """

@@ -1,7 +1,7 @@
 """A run's manifest: what its trainer signs, and what a stranger checks before joining.
 
-The manifest lies in the DHT under one key for all runs, a subkey for each trainer, and is
-served by the trainer itself; the signature binds the run and the address to the trainer's key.
+The DHT keeps the manifests of all runs under one key, with a subkey for each trainer. The signature
+binds the run and the address to the trainer's key.
 
 Units:   ids in bytes.
 Errors:  BadMessage for a manifest that is forged or of another version of the program.
@@ -19,7 +19,7 @@ from p2pswarm.swarm.messages.run import Manifest
 
 MANIFEST_TAG = b"p2pswarm-manifest-1:"
 RUNS_KEY = hashlib.sha256(b"p2pswarm-runs-1:").digest()
-"""Where the DHT keeps every run's manifest, a trainer's id as the subkey."""
+"""The DHT's key of every run's manifest; the subkey is the trainer's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class RunOffer:
     """A run that can be joined."""
 
     run: bytes
-    """Its id."""
+    """The id of the run: a hash of its config."""
     config: RunConfig
     trainer: Contact
 
 
 def sign_manifest(identity: Identity, config: RunConfig, address: Address) -> Manifest:
-    """What the trainer of `config`, reachable at `address`, announces."""
+    """Make what the trainer of `config`, reachable at `address`, announces."""
     text = run_to_json(config)
     where = str(address)
     signature = identity.sign(MANIFEST_TAG, text + b"\0" + where.encode())

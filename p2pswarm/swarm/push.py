@@ -1,122 +1,217 @@
-"""Hands a microbatch to a server: one stream with one, and the search for one that has room.
+"""One push and its retries: which server is asked next, and when nobody may be asked any more.
 
-The trainer hands tokens to stage 0 and every server hands activations on, by these lines. A second
-server is tried only after a definite refusal. Where the first may or may not have the microbatch,
-the search ends, and it is the coordinator's to decide.
+    CHOOSING <-> WAITING                 a server is chosen, or waited for
+    CHOOSING -> ASKED -> GRANTED -> SENT -> DONE
+    ASKED, GRANTED, SENT -> CHOOSING     a definite refusal: that server does not have it
+    ASKED, GRANTED, SENT -> UNKNOWN      that server may have it: the coordinator decides
+    CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
-Units:   seconds.
-Errors:  `hand` raises what the stream raises; `place` returns the reason instead.
+A second server is asked only after a definite refusal. Busy, NotServing and TooLarge are said by
+the receiver's scheduler, which then has dropped the microbatch; DialFailed before a grant says that
+the push never left. Everything else may hide a microbatch that is being computed: a lost link, a
+deadline, and a plain Refused too, since that is how a handler that was cut off ends.
+
+Units:   seconds on the caller's clock.
+Errors:  none; `reason` tells why a push was not delivered.
+Source:  docs/training.md.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+import math
+from enum import Enum
+from typing import Protocol
 
-from p2pswarm.errors import BadMessage, Busy, DialFailed, Refused, SwarmError, TooLarge
-from p2pswarm.rpc.base import Priority, Rpc
+from p2pswarm.errors import Busy, DialFailed, NotServing, SwarmError, TooLarge
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Push, Receipt
-from p2pswarm.swarm.router import Router
-from p2pswarm.swarm.view import contact
-from p2pswarm.tensors.codecs.registry import EncodedTensor
-from p2pswarm.tensors.meta import Grant
-from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.swarm.view import MemberView
 
-PUSH_S = 600.0  # grant, bytes, queue and compute; the trainer's fence comes long before
 SEARCH_S = 60.0  # looking for a server that has room; then the trainer decides
-REFUSED_S = 0.25  # a server that does not serve this step or attempt is left alone so long
-IDLE_S = 0.05  # between two looks while no server is known
 
 
-@dataclass(frozen=True, slots=True)
-class Pusher:
-    """What carries a push."""
+class PushState(Enum):
+    """How far a push has come."""
 
-    rpc: Rpc
-    tensors: TensorTransfer
-
-    async def hand(
-        self,
-        member: MemberRecord,
-        push: Push,
-        encoded: Sequence[EncodedTensor],
-        granted: Callable[[], None],
-    ) -> None:
-        """Hand over to one server; `granted` is called once it has taken the microbatch on.
-
-        Returns when the server has computed it.
-        """
-
-        async def load() -> Sequence[EncodedTensor]:
-            granted()
-            return encoded
-
-        await self.hand_ahead(member, push, load)
-
-    async def hand_ahead(
-        self,
-        member: MemberRecord,
-        push: Push,
-        load: Callable[[], Awaitable[Sequence[EncodedTensor]]],
-    ) -> None:
-        """As `hand`, but the bytes need to be there only when `load` returns.
-
-        It is called with the grant in hand, so that the grant can be asked for while the
-        microbatch is still computed: a round trip less between two stages.
-        """
-        push = replace(push, incarnation=member.incarnation)
-        async with self.rpc.open_stream(contact(member), push, PUSH_S) as stream:
-            grant = await stream.receive()
-            if not isinstance(grant, Grant):
-                raise BadMessage(f"{type(grant).__name__} where a Grant is due")
-            encoded = await load()
-            if tuple(encoded_tensor.meta for encoded_tensor in encoded) != push.tensors:
-                raise Busy("other bytes than were announced", 0.0)  # to be announced anew
-            await self.tensors.send(stream, grant, encoded, Priority.TENSOR)
-            receipt = await stream.receive()
-            if not isinstance(receipt, Receipt):
-                raise BadMessage(f"{type(receipt).__name__} where a Receipt is due")
+    CHOOSING = "a server is to be chosen"
+    WAITING = "no server is free, or none is known"
+    ASKED = "a server has been asked"
+    GRANTED = "it has set memory aside"
+    SENT = "it has the bytes"
+    DONE = "it has computed them"
+    GIVEN_UP = "nobody took it"
+    UNKNOWN = "a server may have it, or not"
 
 
-async def push_to_any(
-    router: Router, stage: int, hand: Callable[[MemberRecord], Awaitable[float | None]]
-) -> str | None:
-    """Find a server of `stage` that takes it; None, or why none did or why nobody can know.
+S = PushState
+MOVES: dict[PushState, tuple[PushState, ...]] = {
+    S.CHOOSING: (S.WAITING, S.ASKED, S.GIVEN_UP),
+    S.WAITING: (S.WAITING, S.ASKED, S.GIVEN_UP),
+    S.ASKED: (S.GRANTED, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
+    S.GRANTED: (S.SENT, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
+    S.SENT: (S.DONE, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
+    S.DONE: (),
+    S.GIVEN_UP: (),
+    S.UNKNOWN: (),
+}
+OVER = (S.DONE, S.GIVEN_UP, S.UNKNOWN)
 
-    `hand` returns when the bytes were there to be sent, if that was later than it was called.
-    """
-    loop = asyncio.get_running_loop()
-    give_up_s = loop.time() + SEARCH_S
-    reason = f"nobody serves stage {stage}"
-    while loop.time() < give_up_s:
-        member = router.choose(loop.time())
-        if member is None:
-            await asyncio.sleep(_wait_s(router, loop.time()))
-            continue
-        started_s = loop.time()
-        try:
-            started_s = await hand(member) or started_s
-        except Busy as error:
-            router.busy(member.peer, loop.time() + error.retry_after_s)
-            reason = str(error)
-        except TooLarge as error:
-            return str(error)
-        except Refused as error:
-            router.busy(member.peer, loop.time() + REFUSED_S)
-            reason = str(error)
-        except DialFailed as error:
-            router.lost(member.peer)
-            reason = str(error)
-        except SwarmError as error:
-            router.lost(member.peer)
-            return str(error)
-        else:
-            router.settle(member.peer, started_s, loop.time())
+
+class Candidates(Protocol):
+    """The servers that a push may go to; `Router` is one."""
+
+    others_may_come: bool
+    """Whether a view may bring a server while none is known."""
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """The server to ask next; None while all are busy or gone."""
+        ...
+
+    def settle(self, peer: bytes, started_s: float, now_s: float) -> None:
+        """A server has computed what it had at `started_s`."""
+        ...
+
+    def busy(self, peer: bytes, until_s: float) -> None:
+        """A server is full until then."""
+        ...
+
+    def refused(self, peer: bytes, now_s: float) -> None:
+        """A server does not serve this step or attempt."""
+        ...
+
+    def lost(self, peer: bytes) -> None:
+        """A server cannot be reached."""
+        ...
+
+    def free_at_s(self) -> float | None:
+        """When the first busy server may be asked again; None if no server is known."""
+        ...
+
+
+class OnlyPeer:
+    """The one server that a gradient may go to: the one its microbatch came from."""
+
+    others_may_come = False
+
+    def __init__(self, members: MemberView, peer: bytes) -> None:
+        self._members = members
+        self._peer = peer
+        self._free_s = -math.inf
+        self._gone = False
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """It, unless it is busy, gone, or has refused."""
+        if self._gone or now_s < self._free_s:
             return None
-    return reason
+        return self._members.record(self._peer)
+
+    def settle(self, peer: bytes, started_s: float, now_s: float) -> None:
+        """Nothing is learned where there is no choice."""
+
+    def busy(self, peer: bytes, until_s: float) -> None:
+        """It is full until then."""
+        del peer
+        self._free_s = until_s
+
+    def refused(self, peer: bytes, now_s: float) -> None:
+        """It does not wait for the gradient any more."""
+        del peer, now_s
+        self._gone = True
+
+    def lost(self, peer: bytes) -> None:
+        """It cannot be reached."""
+        del peer
+        self._gone = True
+
+    def free_at_s(self) -> float | None:
+        """When it may be asked again; None if never."""
+        known = not self._gone and self._members.record(self._peer) is not None
+        return self._free_s if known else None
 
 
-def _wait_s(router: Router, now_s: float) -> float:
-    """Until a busy server may be asked again, or a view may have brought one."""
-    free_s = router.free_at_s()
-    return IDLE_S if free_s is None else min(max(free_s - now_s, 0.001), IDLE_S)
+class PushProgress:
+    """One microbatch on its way to one of several servers."""
+
+    def __init__(
+        self, candidates: Candidates, nobody: str, now_s: float, search_s: float = SEARCH_S
+    ) -> None:
+        """`nobody`: the reason where no server was ever asked."""
+        self.state = PushState.CHOOSING
+        self.reason: str | None = nobody
+        """Why it is not delivered; None once it is."""
+        self._candidates = candidates
+        self._give_up_s = now_s + search_s
+        self._due_s: float | None = None
+        self._asked: MemberRecord | None = None
+        self._started_s = now_s
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to do."""
+        return self.state in OVER
+
+    def next_deadline_s(self) -> float | None:
+        """While it is WAITING: when to `choose` again, if no view comes before."""
+        return self._due_s
+
+    def choose(self, now_s: float) -> MemberRecord | None:
+        """The server to ask now; None if there is none, at present or for good."""
+        self._due_s = None
+        if now_s >= self._give_up_s:
+            self._move(PushState.GIVEN_UP)
+            return None
+        member = self._candidates.choose(now_s)
+        if member is not None:
+            self._asked, self._started_s = member, now_s
+            self._move(PushState.ASKED)
+            return member
+        free_s = self._candidates.free_at_s()
+        if free_s is None and not self._candidates.others_may_come:
+            self._move(PushState.GIVEN_UP)
+            return None
+        self._due_s = min(self._give_up_s if free_s is None else free_s, self._give_up_s)
+        self._move(PushState.WAITING)
+        return None
+
+    def granted(self, now_s: float) -> None:
+        """The server that was asked has set memory aside."""
+        self._move(PushState.GRANTED)
+        self._started_s = now_s
+
+    def sent(self, started_s: float) -> None:
+        """It has the bytes; they were there to be sent at `started_s`."""
+        self._move(PushState.SENT)
+        self._started_s = max(self._started_s, started_s)
+
+    def computed(self, now_s: float) -> None:
+        """It has computed them."""
+        self._move(PushState.DONE)
+        self.reason = None
+        self._candidates.settle(self._peer, self._started_s, now_s)
+
+    def failed(self, error: SwarmError, now_s: float) -> None:
+        """The push to the server that was asked has failed: judge whether it may have it."""
+        if self.state is PushState.DONE:
+            return  # the stream ended badly, after all that matters was said
+        peer, self.reason = self._peer, str(error) or type(error).__name__
+        match error:
+            case Busy():
+                self._move(PushState.CHOOSING)
+                self._candidates.busy(peer, now_s + error.retry_after_s)
+            case NotServing():
+                self._move(PushState.CHOOSING)
+                self._candidates.refused(peer, now_s)
+            case TooLarge():
+                self._move(PushState.GIVEN_UP)  # it never fits anybody
+            case DialFailed() if self.state is PushState.ASKED:
+                self._move(PushState.CHOOSING)
+                self._candidates.lost(peer)
+            case _:
+                self._move(PushState.UNKNOWN)
+                self._candidates.lost(peer)
+
+    @property
+    def _peer(self) -> bytes:
+        assert self._asked is not None, "somebody was asked"
+        return self._asked.peer
+
+    def _move(self, state: PushState) -> None:
+        assert state in MOVES[self.state], f"{self.state} -> {state}"
+        self.state = state

@@ -1,9 +1,9 @@
 """Stochastic wiring: which server of the next stage gets the next microbatch.
 
-Interleaved weighted round robin over measured time. Every server carries the virtual time that it
-has been charged; the one charged least is chosen and charged what a microbatch is expected to take
-it. So a peer twice as fast is chosen twice as often, a near one looks faster than a far one, and
-every sender finds its own weights without asking anybody.
+The router is an interleaved weighted round robin over measured time. It keeps for every server the
+virtual time that the server has been charged. It chooses the one charged least, and charges it what
+a microbatch is expected to take there. So a peer twice as fast is chosen twice as often, a near one
+looks faster than a far one, and every sender finds its own weights without asking anybody.
 
 What is measured is the time between answers while a server is kept busy, and from grant to answer
 while it is not: throughput, not latency, so a deep queue does not make a fast server look slow.
@@ -11,9 +11,9 @@ A newcomer starts level with the least charged, as fast as the median of the oth
 once, and not flooded.
 
 Units:   seconds on the caller's clock.
-Errors:  none; a peer that is not known is ignored, since views and answers cross on the way.
-Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1; the throughput-measuring average follows
-         hivemind's PerformanceEMA (TRAINING notes: alpha 0.1, bias-corrected).
+Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
+Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected and has a
+         weight of 0.1, as in hivemind's PerformanceEMA.
 """
 
 import random
@@ -24,11 +24,12 @@ from p2pswarm.flow.estimates import Ema
 from p2pswarm.swarm.messages.membership import MemberRecord
 
 SMOOTHING = 0.1  # of the moving average: a tenth for the newest sample, as SWARM and hivemind
+REFUSED_S = 0.25  # a server that does not serve this step or attempt is left alone so long
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 
 
 @dataclass(slots=True)
-class _ServerState:
+class _ServerEstimate:
     """One server as this sender sees it."""
 
     member: MemberRecord
@@ -40,20 +41,22 @@ class _ServerState:
 
     @property
     def expected_s(self) -> float:
-        """What one microbatch takes it, as measured or, before that, as guessed."""
+        """The time of one microbatch there: as measured or, before that, as guessed."""
         measured_s = self.measured_s.value
         return self.guess_s if measured_s is None else measured_s
 
 
 class Router:
-    """Chooses among the ready servers of one stage."""
+    """Chooses among the ready servers of one stage: the `Candidates` of a push."""
+
+    others_may_come = True
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._servers: dict[bytes, _ServerState] = {}
+        self._servers: dict[bytes, _ServerEstimate] = {}
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
-        """Follow a new view: servers that left go, new lives start afresh."""
+        """Follow a new view: who left is forgotten, a new incarnation starts afresh."""
         kept = {m.peer: self._servers.get(m.peer) for m in members}
         known = [s for m in members if (s := kept[m.peer]) and s.member == m]
         guess_s = statistics.median(s.expected_s for s in known) if known else FIRST_GUESS_S
@@ -62,7 +65,7 @@ class Router:
         for member in members:
             if member.peer not in self._servers:
                 start_s = level_s + self._rng.random() * guess_s  # senders must not march in step
-                self._servers[member.peer] = _ServerState(member, start_s, guess_s)
+                self._servers[member.peer] = _ServerEstimate(member, start_s, guess_s)
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to try next, charged for one microbatch; None while all are busy or gone."""
@@ -88,6 +91,10 @@ class Router:
             server.busy_until_s = until_s
             server.charged_s -= server.expected_s
 
+    def refused(self, peer: bytes, now_s: float) -> None:
+        """It does not serve this step or attempt: leave it alone for a little while."""
+        self.busy(peer, now_s + REFUSED_S)
+
     def lost(self, peer: bytes) -> None:
         """It cannot be reached: forget it until a view brings it back."""
         self._servers.pop(peer, None)
@@ -95,8 +102,3 @@ class Router:
     def free_at_s(self) -> float | None:
         """When the first busy server may be asked again; None if there is no server at all."""
         return min((s.busy_until_s for s in self._servers.values()), default=None)
-
-    def expected_s(self, peer: bytes) -> float | None:
-        """What one microbatch takes a server, as measured; None if it is not known."""
-        server = self._servers.get(peer)
-        return server.expected_s if server else None

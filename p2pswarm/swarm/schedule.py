@@ -1,6 +1,9 @@
-"""The learning rate of a step and the clipping of its gradient: arithmetic that all must share.
+"""The learning rate of a step, and the clipping of its gradient.
 
-The trainer sends both in `Commit`; a plain loop that is compared with a swarm calls the same lines.
+The trainer sends both in `Commit`. A reference trainer that a swarm is compared with calls the same
+functions.
+
+Units:   the learning rate and the clipping scale are numbers without a unit.
 
 Source:  clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
 """
@@ -13,7 +16,7 @@ CLIP_EPSILON = 1e-6  # torch's
 
 
 def learning_rate(optimizer: OptimizerConfig, step: int) -> float:
-    """Linear warm-up, then a cosine down to `final_share` of the peak."""
+    """The rate of a step: a linear warm-up, then a cosine down to `final_share` of the peak."""
     if step < optimizer.warmup_steps:
         return optimizer.learning_rate * (step + 1) / optimizer.warmup_steps
     decay_steps = max(1, optimizer.decay_steps - optimizer.warmup_steps)
@@ -23,5 +26,5 @@ def learning_rate(optimizer: OptimizerConfig, step: int) -> float:
 
 
 def clip_scale(optimizer: OptimizerConfig, gradient_norm: float) -> float:
-    """What to multiply the gradient by, at most 1."""
+    """The factor for the gradient, at most 1."""
     return min(1.0, optimizer.clip_norm / (gradient_norm + CLIP_EPSILON))

@@ -1,13 +1,14 @@
-"""Who is in the run: a member's picture of it, put together from the parts that the trainer sends.
+"""Who is in the run, as a member knows it from the views that the trainer sends.
 
-A view is cut into messages; the picture changes only when the last part of the newest view is here,
-so that nobody ever routes by half a view.
+A view is cut into messages. What a member knows changes only when the last part of the newest view
+is here, so that nobody ever routes by half a view.
 
-Errors:  none; a part of an older view is ignored.
+Errors:  DialFailed for a member whose address is none; a part of an older view is ignored.
 """
 
 from dataclasses import dataclass
 
+from p2pswarm.errors import DialFailed
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.membership import MemberRecord, View
 from p2pswarm.swarm.messages.types import VIEW_PART_MAX
@@ -15,7 +16,7 @@ from p2pswarm.swarm.messages.types import VIEW_PART_MAX
 
 @dataclass(frozen=True, slots=True, order=True)
 class Incarnation:
-    """One incarnation of one peer: what ledgers and fences are about."""
+    """One incarnation of one peer. Ledgers and fences are about incarnations, not peers."""
 
     peer: bytes
     number: int
@@ -25,13 +26,16 @@ class Incarnation:
 
 
 def incarnation_of(member: MemberRecord) -> Incarnation:
-    """The life that a record describes."""
+    """The incarnation that a record describes."""
     return Incarnation(member.peer, member.incarnation)
 
 
 def contact(member: MemberRecord) -> Contact:
-    """Where to dial a member; raises ValueError if its address is not one."""
-    return Contact(PeerId(member.peer), Address.parse(member.address))
+    """Where to dial a member; raises DialFailed if its address is not one."""
+    try:
+        return Contact(PeerId(member.peer), Address.parse(member.address))
+    except ValueError as error:
+        raise DialFailed(f"a member without an address: {error}") from error
 
 
 def view_parts(number: int, members: tuple[MemberRecord, ...]) -> list[View]:
@@ -55,7 +59,7 @@ class MemberView:
         return tuple(self._members.values())
 
     def receive(self, part: View) -> bool:
-        """Take one part; True if the picture changed."""
+        """Take one part; True if it completes a newer view."""
         if part.number <= self._number or part.number < self._building:
             return False
         if part.number > self._building:
@@ -76,3 +80,12 @@ class MemberView:
     def record(self, peer: bytes) -> MemberRecord | None:
         """What is known of a peer."""
         return self._members.get(peer)
+
+    def find(self, peer: bytes) -> Contact | None:
+        """Where to dial a member of the run; None if no view has named it."""
+        record = self._members.get(peer)
+        return contact(record) if record else None
+
+    def donors(self, stage: int, me: PeerId | None) -> tuple[Contact, ...]:
+        """The other members that hold the weights of `stage`."""
+        return tuple(contact(m) for m in self.ready(stage) if me is None or m.peer != me.raw)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
 
@@ -19,7 +18,6 @@ class TrainerContext:
     rpc: Rpc
     tensors: TensorTransfer
     run: RunConfig
-    manifest: Manifest
     run_id: bytes
     corpus: Corpus
     report: Callable[[act.Report], None]

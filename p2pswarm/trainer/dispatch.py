@@ -9,16 +9,19 @@ Errors:  none of the network's: they are events for the coordinator.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import torch
 
 from p2pswarm.errors import NoRoute, SwarmError
+from p2pswarm.flow.signal import Signal
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.push import Pusher, push_to_any
+from p2pswarm.swarm.push import PushProgress
+from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import contact, incarnation_of
+from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer import orders
 from p2pswarm.trainer.context import TrainerContext
@@ -44,12 +47,14 @@ class Dispatcher:
         self._pump = told
         self._pusher = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)
+        self._view_changed = Signal()
         self._launched: dict[int, asyncio.Task[None]] = {}
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
 
     def follow_view(self) -> None:
         """The membership has changed: route by it."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
+        self._view_changed.fire()
 
     def begin(self, order: orders.Order) -> None:
         """Start on an order; the coordinator hears how it went."""
@@ -90,15 +95,17 @@ class Dispatcher:
         encoded = await context.tensors.pack([samples], "raw")
         push = orders.first_push(order, context.run_id, encoded[0].meta)
 
-        async def hand(member: MemberRecord) -> None:
-            def granted() -> None:
+        async def push_once(member: MemberRecord, progress: PushProgress) -> None:
+            async def load() -> Sequence[EncodedTensor]:
                 note = orders.handed(order, member)
                 coordinator.handed(incarnation_of(member), note, self._now_s())
                 self._pump()
+                return encoded
 
-            await self._pusher.hand(member, push, encoded, granted)
+            await self._pusher.push(member, push, load, progress)
 
-        reason = await push_to_any(self._router, 0, hand)
+        nobody = "nobody serves stage 0"
+        reason = await push_to_any(self._router, nobody, self._view_changed, push_once)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
             coordinator.undelivered(orders.undelivered(order, reason), self._now_s())

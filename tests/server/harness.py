@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 
 import torch
 
+from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Priority, Stream
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
+from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc, SimWorld
+from p2pswarm.state.pieces import PIECE_BYTES
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Load, MemberRecord, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Push, Receipt
 from p2pswarm.swarm.messages.run import Finished
@@ -48,6 +51,9 @@ CONFIG = RunConfig(
 )
 
 
+B = CONFIG.batch.microbatches
+
+
 def peer(number: int) -> PeerId:
     return PeerId(number.to_bytes(32))
 
@@ -60,7 +66,7 @@ def microbatch(number: int, config: RunConfig = CONFIG) -> torch.Tensor:
 
 @dataclass
 class Member:
-    """A life as the trainer sees it."""
+    """One incarnation, as the trainer sees it."""
 
     contact: Contact
     record: MemberRecord
@@ -71,7 +77,7 @@ class Member:
 
 
 class ScriptedTrainer:
-    """Opens lives, and says what it is told to say."""
+    """Takes servers in, and says what it is told to say."""
 
     def __init__(self, rpc: SimRpc, config: RunConfig) -> None:
         self.rpc, self.config = rpc, config
@@ -263,12 +269,58 @@ class ScriptedTrainer:
             await member.stream.send(Finished("done"))
 
 
+def virtual(main, seed=1, limit_s=300.0):
+    """Run a test in virtual time; what takes too long in it hangs."""
+
+    async def limited():
+        async with asyncio.timeout(limit_s):
+            return await main()
+
+    return run(limited(), seed)
+
+
+class Gate:
+    """A compute thread that a test can hold up."""
+
+    def __init__(self):
+        self.open = asyncio.Event()
+        self.open.set()
+        self.waiting = asyncio.Event()
+
+    async def __call__(self, work):
+        if not self.open.is_set():
+            self.waiting.set()
+        await self.open.wait()
+        return work()
+
+
+def plain_after(steps, config=CONFIG):
+    plain = ReferenceTrainer(config)
+    for step in range(steps):
+        for number in range(B * step, B * step + B):
+            plain.add(microbatch(number, config))
+        plain.apply(1.0, 1e-2)
+    return plain
+
+
+def weights_of(r: "Swarm"):
+    """The parameters of the whole model, each stage's from its first server."""
+    flats = [r.engines[who][-1].weights._flat for who in r.servers]
+    by_stage = {flat.numbers.start: flat for flat in reversed(flats)}
+    return [p for _, flat in sorted(by_stage.items()) for p in flat.parameters]
+
+
+def assert_equal(ours, theirs, within=1e-12):
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a - b).abs().max() <= within * b.abs().max()
+
+
 async def compute_here(work):
     return work()
 
 
 @dataclass
-class Rig:
+class Swarm:
     """A world with a trainer; servers join on demand."""
 
     world: SimWorld
@@ -279,7 +331,14 @@ class Rig:
     running: dict[bytes, asyncio.Task] = field(default_factory=dict)
     engines: dict[bytes, list] = field(default_factory=dict)
 
-    def serve(self, number: int, *, compute=compute_here, keep_bytes: int = 1 << 30) -> StageServer:
+    def serve(
+        self,
+        number: int,
+        *,
+        compute=compute_here,
+        keep_bytes: int = 1 << 30,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> StageServer:
         who = peer(number)
 
         def make_engine(stage: int):
@@ -297,6 +356,7 @@ class Rig:
             make_engine=make_engine,
             make_router=lambda: Router(random.Random(number)),
             rejoin_s=20.0,
+            piece_bytes=piece_bytes,
         )
         server = self.servers[who.raw] = StageServer(context)
         self.running[who.raw] = self.tasks.create_task(server.run())
@@ -318,11 +378,11 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(config: RunConfig = CONFIG, seed: int = 1) -> AsyncIterator[Rig]:
+async def swarm(config: RunConfig = CONFIG, seed: int = 1) -> AsyncIterator[Swarm]:
     world = SimWorld(seed)
     trainer = ScriptedTrainer(world.rpc(peer(1)), config)
     async with asyncio.TaskGroup() as tasks:
-        the_rig = Rig(world, trainer, config, tasks)
-        yield the_rig
-        for task in the_rig.running.values():
+        the_swarm = Swarm(world, trainer, config, tasks)
+        yield the_swarm
+        for task in the_swarm.running.values():
             task.cancel()

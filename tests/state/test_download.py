@@ -10,21 +10,15 @@ from p2pswarm.ids import PeerId
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.state import donor, pieces
-from p2pswarm.state.donor import QUIET_S, SNAPSHOTS_MAX, VERSION_WAIT_S, Donor
+from p2pswarm.state.donor import QUIET_S, VERSION_WAIT_S, Donor
 from p2pswarm.state.download import fetch
+from p2pswarm.state.held_snapshots import SNAPSHOTS_MAX
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.state import FetchPiece, FetchState, StateOffer
 
 NBYTES = 95_000
 PIECE = 10_000
 SLOW = WorldConfig(bandwidth_bytes_per_s=50_000.0)
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch):
-    monkeypatch.setattr(donor, "PIECE_BYTES", PIECE)
-    monkeypatch.setattr(pieces.PieceTracker.__init__, "__defaults__", (PIECE,))
 
 
 def content(version):
@@ -43,7 +37,7 @@ class Source:
         self.version = version
         self.moved = asyncio.Event()
         self.copies = 0
-        self.donor = Donor(self.take)
+        self.donor = Donor(self.take, PIECE)
         self.rpc.serve_stream(FetchState, self.donor.serve)
 
     def move(self, version):
@@ -66,7 +60,7 @@ async def fetched(rpc, *sources, at_least=0):
     async def donors():
         return tuple(s.rpc.contact for s in sources)
 
-    return await fetch(rpc, donors, request(at_least), NBYTES)
+    return await fetch(rpc, donors, request(at_least), NBYTES, PIECE)
 
 
 def test_a_snapshot_arrives_whole():
@@ -78,7 +72,7 @@ def test_a_snapshot_arrives_whole():
     snapshot, source = run(main(), seed=1)
     assert (snapshot.version, snapshot.digest) == (3, b"d3")
     assert bytes(snapshot.data) == content(3)
-    assert source.donor._held == {}
+    assert len(source.donor.held) == 0
 
 
 def test_two_fetchers_share_one_copy():
@@ -181,19 +175,19 @@ def test_a_silent_fetcher_is_given_up():
 
     source, ended_s = run(main(), seed=1)
     assert ended_s >= QUIET_S
-    assert source.donor._held == {}
+    assert len(source.donor.held) == 0
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "asked",
     [FetchPiece(NBYTES - 1, 2, 1), FetchPiece(0, PIECE + 1, 1), StateOffer(0, b"", 1)],
 )
-def test_a_wish_that_no_honest_fetcher_has_ends_the_exchange(wish):
+def test_a_piece_that_no_honest_fetcher_asks_for_ends_the_stream(asked):
     async def main():
         world = SimWorld(1)
         async with await conversation(world, Source(world, 1)) as stream:
             await stream.receive()
-            await stream.send(wish)
+            await stream.send(asked)
             with pytest.raises(BadMessage):
                 await stream.receive()
 

@@ -10,15 +10,13 @@ import torch
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.ids import Address, PeerId
+from p2pswarm.ids import PeerId
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.tensors.budget import Budget
@@ -58,13 +56,11 @@ class Swarm:
         self.on_report: Callable[[act.Report], None] = lambda report: None
         self.running: dict[int, asyncio.Task] = {}
         self.servers: dict[int, StageServer] = {}
-        identity = Identity.from_bytes(bytes(range(32)))
         rpc = self.world.rpc(peer(1))
         context = TrainerContext(
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
             run=config,
-            manifest=sign_manifest(identity, config, Address("sim", 1)),
             run_id=run_id(run_to_json(config)),
             corpus=corpus(config),
             report=self.reported,

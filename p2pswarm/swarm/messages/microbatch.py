@@ -86,7 +86,7 @@ class Push(Message):
     stage: Stage
     """The receiver's stage."""
     incarnation: IncarnationNumber
-    """The receiver's, as the sender knows it: a push meant for a former life is refused."""
+    """The receiver's, as the sender knows it: a push meant for a former one is refused."""
     counting: Annotated[tuple[Stage, ...], Size(STAGES_MAX)]
     """The stages that are to count this attempt."""
     tensors: Annotated[tuple[TensorMeta, ...], Size(2)]

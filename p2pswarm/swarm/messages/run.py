@@ -10,12 +10,6 @@ from p2pswarm.swarm.messages.types import Reason
 from p2pswarm.wire.message import Message, Size, message
 
 
-@message(50)
-@dataclass(frozen=True, slots=True)
-class Describe(Message):
-    """Asks a trainer what it trains."""
-
-
 @message(51)
 @dataclass(frozen=True, slots=True)
 class Manifest(Message):

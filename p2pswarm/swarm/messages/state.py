@@ -35,7 +35,7 @@ class StateOffer(Message):
 @message(77)
 @dataclass(frozen=True, slots=True)
 class FetchPiece(Message):
-    """Asks for bytes of the snapshot, into room the sender of this set aside."""
+    """Asks for bytes of the snapshot, into memory that the sender of this message has set aside."""
 
     offset: Annotated[int, Range(0, 2**50)]
     nbytes: Annotated[int, Range(0, 2**30)]

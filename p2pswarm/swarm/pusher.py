@@ -1,0 +1,91 @@
+"""Sends a microbatch to a server: one stream with each server that `push` says to ask.
+
+The trainer pushes tokens to stage 0 so, a server pushes activations to the next stage, and
+gradients back to where their microbatch came from.
+
+Units:   seconds.
+Errors:  `push_to_any` raises none; it returns the reason.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from p2pswarm.errors import BadMessage, Busy, SwarmError
+from p2pswarm.flow.signal import Signal
+from p2pswarm.rpc.base import Priority, Rpc
+from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Push, Receipt
+from p2pswarm.swarm.push import Candidates, PushProgress
+from p2pswarm.swarm.view import contact
+from p2pswarm.tensors.codecs.registry import EncodedTensor
+from p2pswarm.tensors.meta import Grant
+from p2pswarm.tensors.transfer import TensorTransfer
+
+PUSH_S = 600.0  # grant, bytes, queue and compute; the trainer's fence comes long before
+
+PushOnce = Callable[[MemberRecord, PushProgress], Awaitable[None]]
+"""Pushes to one server, and returns when it has computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pusher:
+    """What carries a push."""
+
+    rpc: Rpc
+    tensors: TensorTransfer
+
+    async def push(
+        self,
+        member: MemberRecord,
+        push: Push,
+        load: Callable[[], Awaitable[Sequence[EncodedTensor]]],
+        progress: PushProgress,
+    ) -> None:
+        """Push to one server; returns when it has computed.
+
+        `load` gives the bytes. It is called with the grant in hand, so that the grant can be asked
+        for while they are still computed: a round trip less between two stages.
+        """
+        loop = asyncio.get_running_loop()
+        push = replace(push, incarnation=member.incarnation)
+        async with self.rpc.open_stream(contact(member), push, PUSH_S) as stream:
+            grant = await stream.receive()
+            if not isinstance(grant, Grant):
+                raise BadMessage(f"{type(grant).__name__} where a Grant is due")
+            progress.granted(loop.time())
+            encoded = await load()
+            started_s = loop.time()
+            if tuple(encoded_tensor.meta for encoded_tensor in encoded) != push.tensors:
+                raise Busy("other bytes than were announced", 0.0)  # none left: announce anew
+            await self.tensors.send(stream, grant, encoded, Priority.TENSOR)
+            progress.sent(started_s)
+            receipt = await stream.receive()
+            if not isinstance(receipt, Receipt):
+                raise BadMessage(f"{type(receipt).__name__} where a Receipt is due")
+            progress.computed(loop.time())
+
+
+async def push_to_any(
+    candidates: Candidates, nobody: str, view_changed: Signal, push_once: PushOnce
+) -> str | None:
+    """Find a server that takes it; None, or why none did or why nobody can know.
+
+    `nobody` is the reason where no server is known; `view_changed` tells that there may be one now.
+    """
+    loop = asyncio.get_running_loop()
+    progress = PushProgress(candidates, nobody, loop.time())
+    while not progress.over:
+        member = progress.choose(loop.time())
+        if member is not None:
+            try:
+                await push_once(member, progress)
+            except SwarmError as error:
+                progress.failed(error, loop.time())
+        elif not progress.over:
+            try:
+                async with asyncio.timeout_at(progress.next_deadline_s()):
+                    await view_changed.wait()
+            except TimeoutError:
+                continue
+    return progress.reason

@@ -1,0 +1,312 @@
+"""A stage server from its first try to join to its end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.errors import BadMessage, LinkLost
+from p2pswarm.server.lifecycle import (
+    LEAVE_S,
+    MOVES,
+    REJOIN_FIRST_S,
+    REJOIN_MAX_S,
+    STEADY_S,
+    Lifecycle,
+    ServerEnd,
+    ServerState,
+)
+from p2pswarm.swarm.messages.membership import Assigned, Leaving, MemberRecord, Ready, View
+from p2pswarm.swarm.messages.run import Finished
+
+ASSIGNED = Assigned(1, 7, 0, keep=False)
+VIEW = View(1, 0, 1, ())
+REJOIN_S = 20.0
+
+
+def server():
+    return Lifecycle("10.0.0.1:4000", REJOIN_S, 0.0)
+
+
+def joining(now_s=0.0):
+    one = server()
+    one.joining(now_s)
+    return one
+
+
+def preparing():
+    one = joining()
+    assert one.answered(ASSIGNED) == ASSIGNED
+    return one
+
+
+def loading():
+    one = preparing()
+    one.prepared()
+    return one
+
+
+def serving():
+    one = loading()
+    one.loaded()
+    return one
+
+
+def finishing():
+    one = serving()
+    one.leave(50.0)
+    return one
+
+
+def leaving():
+    one = loading()
+    one.leave(1.0)
+    return one
+
+
+BY_STATE = {
+    ServerState.OUT: server,
+    ServerState.JOINING: joining,
+    ServerState.PREPARING: preparing,
+    ServerState.LOADING: loading,
+    ServerState.SERVING: serving,
+    ServerState.FINISHING: finishing,
+    ServerState.LEAVING: leaving,
+}
+
+
+def test_a_server_joins_prepares_loads_and_serves():
+    for state, make in BY_STATE.items():
+        assert make().state is state
+    assert server().may_join
+
+
+def test_orders_wait_from_the_first_word_until_there_is_memory():
+    waiting = [state for state, make in BY_STATE.items() if make().orders_wait]
+
+    assert waiting == [ServerState.JOINING, ServerState.PREPARING]
+
+
+def test_a_run_that_is_over_takes_nobody():
+    one = joining()
+
+    assert one.answered(Finished("all steps are done")) is None
+    assert one.end == ServerEnd("all steps are done")
+
+
+@pytest.mark.parametrize("answer", [None, VIEW])
+def test_another_answer_to_join_is_a_lost_session(answer):
+    with pytest.raises(LinkLost, match="the trainer answered"):
+        joining().answered(answer)
+
+
+def test_a_session_hears_views_until_the_run_ends():
+    one = serving()
+
+    assert one.told(VIEW) is VIEW
+    assert one.told(Finished("done")) is None
+    assert one.end == ServerEnd("done")
+
+
+def test_a_trainer_that_ends_the_stream_has_dismissed_the_server():
+    with pytest.raises(LinkLost, match="ended this server's part"):
+        serving().told(None)
+
+
+def test_another_word_of_the_trainer_breaks_the_protocol():
+    with pytest.raises(BadMessage, match="a Leaving from the trainer"):
+        serving().told(Leaving())
+
+
+def test_a_server_that_the_view_calls_ready_does_not_say_it_again():
+    record = MemberRecord(b"p" * 32, "10.0.0.2:1", 1, 7, ready=False)
+    ready = MemberRecord(b"p" * 32, "10.0.0.2:1", 1, 7, ready=True)
+
+    assert serving().ready_after_commit(ready, 3, b"d") is None
+    assert serving().ready_after_commit(record, 3, b"d") == Ready(3, b"d")
+    assert serving().ready_after_commit(None, 3, b"d") == Ready(3, b"d")
+
+
+def test_a_serving_server_leaves_when_its_step_ends():
+    one = finishing()
+    assert not one.must_say_goodbye
+
+    one.step_ended()
+
+    assert one.must_say_goodbye
+    assert one.next_deadline_s() is None
+    one.said_goodbye()
+    assert one.end == ServerEnd("left")
+
+
+def test_a_serving_server_does_not_wait_for_the_step_for_ever():
+    one = finishing()
+    assert one.next_deadline_s() == 50.0 + LEAVE_S
+
+    one.on_deadline(50.0 + LEAVE_S - 0.1)
+    assert not one.must_say_goodbye
+    one.on_deadline(50.0 + LEAVE_S)
+
+    assert one.must_say_goodbye
+
+
+def test_the_end_of_a_step_is_nothing_to_a_server_that_stays():
+    one = serving()
+
+    one.step_ended()
+
+    assert one.state is ServerState.SERVING
+
+
+@pytest.mark.parametrize("make", [preparing, loading])
+def test_a_server_without_weights_leaves_at_once(make):
+    one = make()
+
+    one.leave(1.0)
+
+    assert one.must_say_goodbye
+    one.prepared()
+    one.loaded()
+    assert one.must_say_goodbye
+
+
+@pytest.mark.parametrize("make", [server, joining])
+def test_a_server_out_of_the_run_leaves_without_a_word(make):
+    one = make()
+
+    one.leave(1.0)
+
+    assert one.end == ServerEnd("left")
+
+
+def test_an_assignment_that_comes_after_leaving_is_not_taken():
+    one = joining()
+    one.leave(1.0)
+
+    assert one.answered(ASSIGNED) is None
+
+
+def test_to_leave_twice_is_to_leave_once():
+    one = finishing()
+
+    one.leave(99.0)
+
+    assert one.next_deadline_s() == 50.0 + LEAVE_S
+
+
+@pytest.mark.parametrize("make", [finishing, leaving])
+def test_a_server_that_is_leaving_does_not_join_again(make):
+    one = make()
+
+    one.session_lost("the link was lost", 60.0)
+
+    assert one.end == ServerEnd("left")
+
+
+def test_a_session_that_ends_after_the_run_has_changes_nothing():
+    one = serving()
+    one.told(Finished("done"))
+
+    one.session_lost("the link was lost", 60.0)
+
+    assert one.end == ServerEnd("done")
+
+
+def test_a_lost_session_is_followed_by_another_after_a_pause():
+    one = serving()
+
+    one.session_lost("the link was lost", 100.0)
+
+    assert one.state is ServerState.OUT
+    assert not one.may_join
+    assert one.next_deadline_s() == 100.0 + REJOIN_FIRST_S
+    one.on_deadline(100.0 + REJOIN_FIRST_S)
+    assert one.may_join
+
+
+def fail(one, now_s):
+    """One try that fails at once."""
+    one.on_deadline(now_s)
+    one.joining(now_s)
+    one.session_lost("nobody is there", now_s)
+
+
+def test_pauses_double_to_a_limit():
+    one, pauses_s, now_s = Lifecycle("x", 1e9, 0.0), [], 0.0
+    for _ in range(8):
+        fail(one, now_s)
+        pauses_s.append(one.next_deadline_s() - now_s)
+        now_s = one.next_deadline_s()
+
+    assert pauses_s[:3] == [REJOIN_FIRST_S, 2 * REJOIN_FIRST_S, 4 * REJOIN_FIRST_S]
+    assert max(pauses_s) == pauses_s[-1] == REJOIN_MAX_S
+
+
+def test_a_long_session_makes_the_next_pause_short_again():
+    one = server()
+    fail(one, 0.0)
+    fail(one, 1.0)
+    one.on_deadline(2.0)
+    one.joining(2.0)
+    one.answered(ASSIGNED)
+
+    one.session_lost("the link was lost", 2.0 + STEADY_S + 1.0)
+
+    assert one.next_deadline_s() == 2.0 + STEADY_S + 1.0 + REJOIN_FIRST_S
+
+
+def test_a_trainer_that_is_gone_for_too_long_is_given_up():
+    one = server()
+    fail(one, REJOIN_S - 0.1)
+    assert one.end is None
+
+    fail(one, REJOIN_S + 5.0)
+
+    assert one.end == ServerEnd(
+        "the trainer at 10.0.0.1:4000 is gone for 25 s: nobody is there", failed=True
+    )
+
+
+def test_the_time_without_a_trainer_counts_from_the_end_of_the_session():
+    one = serving()
+    one.session_lost("the link was lost", 1000.0)
+
+    fail(one, 1000.0 + REJOIN_S - 0.1)
+    assert one.end is None
+    fail(one, 1000.0 + REJOIN_S)
+
+    assert one.end is not None
+
+
+def test_a_deadline_that_is_not_due_does_nothing():
+    one = server()
+
+    one.on_deadline(1e9)
+
+    assert one.may_join
+
+
+INPUTS = {
+    "joining": lambda one, now_s: one.may_join and one.joining(now_s),
+    "assigned": lambda one, now_s: (
+        one.state is ServerState.JOINING and one.answered(ASSIGNED) and None
+    ),
+    "prepared": lambda one, now_s: one.prepared(),
+    "loaded": lambda one, now_s: one.loaded(),
+    "leave": lambda one, now_s: one.leave(now_s),
+    "step": lambda one, now_s: one.step_ended(),
+    "goodbye": lambda one, now_s: one.must_say_goodbye and one.said_goodbye(),
+    "deadline": lambda one, now_s: one.on_deadline(now_s),
+    "lost": lambda one, now_s: one.state is not ServerState.OUT and one.session_lost("lost", now_s),
+}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(INPUTS)), st.floats(0.0, 10.0)), max_size=60))
+def test_whatever_happens_a_server_moves_along_its_table_and_stays_over_once_it_is(inputs):
+    one, now_s = server(), 0.0
+    for name, later_s in inputs:
+        before, now_s = one.state, now_s + later_s
+        INPUTS[name](one, now_s)
+        assert one.state is before or one.state in MOVES[before]
+        assert (one.end is not None) == (one.state is ServerState.OVER)
+        if one.state is ServerState.OUT:
+            assert one.may_join or one.next_deadline_s() is not None

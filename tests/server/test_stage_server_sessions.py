@@ -1,0 +1,253 @@
+"""Stage servers with a scripted trainer, in virtual time: they join, catch up, leave and return."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from server.harness import (
+    CONFIG,
+    RUN_ID,
+    B,
+    Gate,
+    assert_equal,
+    peer,
+    plain_after,
+    swarm,
+    virtual,
+    weights_of,
+)
+
+from p2pswarm.errors import NotServing, RunEnded
+from p2pswarm.swarm.messages.membership import Leaving
+from p2pswarm.swarm.messages.state import FetchState
+
+
+def test_a_newcomer_that_downloads_while_steps_pass_ends_bit_identical():
+    async def main():
+        async with swarm() as r:
+            for number in (2, 3):
+                r.serve(number)
+            await r.trainer.until_ready(2)
+            await r.trainer.whole_step()
+            r.serve(4, piece_bytes=5_000)  # small ones, so that shards get through
+            r.world.world.hosts[peer(4).raw].down_bytes_per_s = 10_000.0  # 20 s for the snapshot
+            await r.trainer.until(lambda: len(r.trainer.members) == 3)
+            for _ in range(2):
+                answers = await r.trainer.whole_step()
+                assert answers[peer(4).raw].digest == b""
+            await r.trainer.until_ready(3)
+            stage = r.servers[peer(4).raw].stage
+            assert len(r.digests(stage)) == 1
+            await r.trainer.whole_step()
+            assert len(r.digests(stage)) == 1
+            return weights_of(r), r.servers[peer(4).raw].version
+
+    weights, version = virtual(main)
+    assert version == 4
+    assert_equal(weights, plain_after(4).flat.parameters)
+
+
+def test_a_reduction_that_overtakes_the_making_of_a_newcomers_memory_is_not_missed():
+    """A large stage takes long to lay out, and steps do not wait for it."""
+
+    async def main():
+        config = dataclasses.replace(CONFIG, stages=1)
+        async with swarm(config) as it:
+            it.serve(2)
+            await it.trainer.until_ready(1)
+            gate = Gate()
+            gate.open.clear()
+            newcomer = it.serve(3, compute=gate)
+            await gate.waiting.wait()
+
+            await it.trainer.step_pushes()
+            answers = asyncio.create_task(it.trainer.reduce())
+            await asyncio.sleep(5.0)
+            gate.open.set()
+            await answers
+            await it.trainer.commit()
+            await it.trainer.until_ready(2)
+
+            assert newcomer.version == 1
+            assert len(it.digests(0)) == 1
+            assert len(it.trainer.joins) == 2
+
+    virtual(main)
+
+
+def test_a_stage_is_not_given_away_by_a_server_of_another():
+    async def main():
+        async with swarm() as r:
+            r.serve(2)
+            await r.trainer.until_ready(1)
+            (first,) = r.trainer.of_stage(0)
+            ask = FetchState(RUN_ID, 1, 0)
+            async with r.trainer.rpc.open_stream(first.contact, ask, 10.0) as stream:
+                with pytest.raises(NotServing, match="stage 1"):
+                    await stream.receive()
+
+    virtual(main)
+
+
+def test_a_lost_trainer_ends_the_run_in_the_end():
+    async def main():
+        async with swarm() as r:
+            server = r.serve(2)
+            await r.trainer.until_ready(1)
+            running = r.running[peer(2).raw]
+            running.cancel()
+            task = asyncio.ensure_future(server.run())
+            r.world.kill(peer(1), silent=False)
+            with pytest.raises(RunEnded, match=r"the trainer at .* is gone for"):
+                await task
+            return asyncio.get_running_loop().time()
+
+    assert 20.0 <= virtual(main) < 60.0
+
+
+def test_a_server_that_comes_back_in_time_keeps_its_weights():
+    async def main():
+        async with swarm() as r:
+            r.serve(2)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            await r.trainer.whole_step()
+            (first,) = r.trainer.of_stage(0)
+            who = first.record.peer
+            await r.trainer.push(first, B)  # counted in an incarnation that ends
+            await r.trainer.until(lambda: len(r.trainer.holders(B)) == 2)
+            r.trainer.keep = lambda join: join.version == 1
+            r.world.world.partition([first.contact.peer])
+            await first.over.wait()
+            r.world.world.heal()
+            await r.trainer.until_ready(2)
+            assert r.trainer.joins[-1].digest == r.servers[who]._replica.digest
+            again = r.trainer.members[who]
+            flat = r.engines[who][-1].weights._flat
+            assert again.record.incarnation > first.record.incarnation
+            assert not flat.sum_N.any()
+            with pytest.raises(NotServing, match="incarnation"):
+                await r.trainer.push(again, B, incarnation=first.record.incarnation)
+            return len(r.engines[who])
+
+    assert virtual(main) == 1
+
+
+def test_a_server_that_leaves_waits_for_the_step_and_says_goodbye():
+    async def main():
+        async with swarm() as r:
+            for number in (2, 3, 4):
+                r.serve(number)
+            await r.trainer.until_ready(3)
+            stage = next(s for s in (0, 1) if len(r.trainer.of_stage(s)) == 2)
+            member = r.trainer.of_stage(stage)[0]
+            await r.trainer.step_pushes()
+            leaving = asyncio.ensure_future(r.servers[member.record.peer].leave())
+            await asyncio.sleep(0.1)
+            assert not leaving.done()
+            await r.trainer.reduce()
+            await r.trainer.commit()
+            await leaving
+            assert await r.running.pop(member.record.peer) == "left"
+            await member.over.wait()
+            return member.notes
+
+    assert isinstance(virtual(main)[-1], Leaving)
+
+
+def test_a_server_that_leaves_in_the_middle_of_a_step_does_not_wait_for_ever():
+    async def main():
+        async with swarm() as r:
+            server = r.serve(2)
+            await r.trainer.until_ready(1)
+            began_s = asyncio.get_running_loop().time()
+            await server.leave()
+            assert await r.running.pop(peer(2).raw) == "left"
+            return asyncio.get_running_loop().time() - began_s
+
+    assert virtual(main) < 5.0
+
+
+def test_the_end_of_the_run_is_told():
+    async def main():
+        async with swarm() as r:
+            r.serve(2)
+            await r.trainer.until_ready(1)
+            await r.trainer.finish()
+            return await r.running.pop(peer(2).raw)
+
+    assert virtual(main) == "done"
+
+
+def test_a_newcomer_that_missed_a_reduction_keeps_its_place_and_fetches_a_later_snapshot():
+    async def main():
+        config = dataclasses.replace(CONFIG, stages=1)
+        async with swarm(config) as r:
+            r.serve(2)
+            await r.trainer.until_ready(1)
+            await r.trainer.whole_step()
+            r.serve(3, piece_bytes=5_000)
+            r.world.world.hosts[peer(3).raw].down_bytes_per_s = 2_000.0
+            await r.trainer.until(lambda: len(r.trainer.members) == 2)
+            await r.trainer.step_pushes()
+            (old,), (new,) = r.trainer.of_stage(0), r.trainer.of_stage(0, ready=False)
+            r.trainer.generation += 1
+            order = dataclasses.replace(r.trainer.reduce_order(old), observers=())
+            await r.trainer.call(old, order)
+            answers = await r.trainer.commit()
+            assert answers[peer(3).raw].digest == b""
+            r.world.world.hosts[peer(3).raw].down_bytes_per_s = 1e6
+            await r.trainer.until_ready(2)
+            assert r.trainer.members[peer(3).raw] is new
+            return r.servers[peer(3).raw].version, len(r.digests(0)), len(r.trainer.joins)
+
+    assert virtual(main) == (2, 1, 2)
+
+
+def test_an_order_ends_with_the_session_that_it_was_for():
+    async def main():
+        config = dataclasses.replace(CONFIG, stages=1)
+        async with swarm(config) as r:
+            r.serve(2)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            await r.trainer.step_pushes()
+            first, _ = r.trainer.of_stage(0)
+            r.trainer.generation += 1
+            averaging = asyncio.ensure_future(r.trainer.call(first, r.trainer.reduce_order(first)))
+            await asyncio.sleep(1.0)
+            await r.trainer.finish()
+            with pytest.raises(NotServing, match="incarnation is over"):
+                await averaging
+            return asyncio.get_running_loop().time()
+
+    assert virtual(main) < 10.0
+
+
+def test_a_server_says_when_it_serves_a_stage():
+    async def main():
+        async with swarm() as r:
+            server = r.serve(2)
+            stage = await server.serving()
+            again = asyncio.ensure_future(server.serving(other_than=stage))
+            await asyncio.sleep(1.0)
+            assert not again.done()
+            again.cancel()
+            return stage, server.stage, server.version
+
+    assert virtual(main) == (0, 0, 0)
+
+
+def test_a_server_that_waits_to_join_again_leaves_at_once():
+    async def main():
+        async with swarm() as r:
+            server = r.serve(2)
+            await r.trainer.until_ready(1)
+            r.world.kill(peer(1), silent=False)
+            await asyncio.sleep(8.0)
+            left_s = asyncio.get_running_loop().time()
+            await server.leave()
+            assert await r.running.pop(peer(2).raw) == "left"
+            return asyncio.get_running_loop().time() - left_s
+
+    assert virtual(main) < 1.0
