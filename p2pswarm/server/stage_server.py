@@ -29,6 +29,7 @@ from p2pswarm.errors import (
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
+from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.replica import ReducedGradient, Replica
 from p2pswarm.server.scheduler import Scheduler
@@ -351,7 +352,9 @@ def _session(
     context: ServerContext, replica: Replica, assigned: Assigned, note: Callable[[Message], None]
 ) -> MemberSession:
     run = context.run
-    scheduler = Scheduler(assigned.stage, run.stages, assigned.incarnation, run.batch.microbatches)
+    expected = expected_tensors(run, replica.engine)
+    stage, incarnation = assigned.stage, assigned.incarnation
+    scheduler = Scheduler(stage, run.stages, incarnation, run.batch.microbatches, expected)
     router = context.make_router()
     return MemberSession(context, replica.engine, scheduler, MemberView(), router, note)
 
