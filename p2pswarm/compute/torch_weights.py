@@ -22,6 +22,7 @@ from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import EncodedTensor, decoder, encode
 
 
@@ -54,7 +55,7 @@ class TorchSums:
                 place.copy_(term)
         encoded_tensor = encode(place, self._codec_name)
         if self._codec_name != "raw":
-            received = decoder(encoded_tensor.meta, place.device)
+            received = decoder(encoded_tensor.meta, Memory(place.device, keep_bytes=0))
             received.buffer[:] = encoded_tensor.data
             place.copy_(received.finish())
         return encoded_tensor

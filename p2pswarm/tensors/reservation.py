@@ -12,7 +12,7 @@ from p2pswarm.rpc.base import Arrival
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import Decoder
 from p2pswarm.tensors.codecs.memory import Memory
-from p2pswarm.tensors.codecs.registry import EncodedTensor, admit, decoder_in, named
+from p2pswarm.tensors.codecs.registry import EncodedTensor, admit, decoder, named
 from p2pswarm.tensors.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 
 THREAD_BYTES = 256 * 1024  # the hop to a thread takes 0.1 ms; int8 makes so much of it meanwhile
@@ -53,7 +53,7 @@ class Reservation:
         self._held_bytes = need_bytes
         try:
             for meta in self._metas:
-                place = decoder_in(meta, memory)
+                place = decoder(meta, memory)
                 arrival = expect(place.buffer) if travels_alone(meta) else None
                 self.tensors.append(ReservedTensor(place, arrival, _decoded_on_thread(meta)))
         except BaseException:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.tensors.bundle import BundleSpec
-from p2pswarm.tensors.codecs.base import CPU, DTYPES, Decoder, Device, Use
+from p2pswarm.tensors.codecs.base import DTYPES, Decoder, Use
 from p2pswarm.tensors.codecs.byte_planes import PlanesZstd
 from p2pswarm.tensors.codecs.cast import Cast
 from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
@@ -157,13 +157,8 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
     return AdmittedTensor(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
-def decoder(meta: TensorMeta, device: Device = CPU) -> Decoder:
+def decoder(meta: TensorMeta, memory: Memory = FRESH) -> Decoder:
     """Memory for the tensor that `meta` announces, filled already if its bytes are inline."""
-    return decoder_in(meta, Memory(device, keep_bytes=0))
-
-
-def decoder_in(meta: TensorMeta, memory: Memory) -> Decoder:
-    """The same, of memory that is used again."""
     admission = admit(meta)
     place = admission.codec.decoder(admission.layout, meta.encoded_bytes, memory)
     if meta.inline:
