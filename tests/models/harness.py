@@ -1,16 +1,32 @@
 """A family whose bundle has three keys, two of which skip a stage."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  everybody's name for it
 
-from p2pswarm.config import ModelConfig
+from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.base import Bundle
 from p2pswarm.models.registry import register
 
 MARKS = 4
+RUN = RunConfig(model=ModelConfig(d_model=16, sequence_length=12))
+_numbers = itertools.count()
+
+
+def run_of(makes: Sequence[Callable[[], nn.Module]], stages: int = 1) -> RunConfig:
+    """A run of a family of its own, of the blocks that `makes` make."""
+
+    def build(config: ModelConfig) -> list[nn.Module]:
+        del config
+        return [make() for make in makes]
+
+    name = f"test {next(_numbers)}"
+    register(name)(build)
+    return replace(RUN, stages=stages, model=replace(RUN.model, family=name))
 
 
 class Start(nn.Module):
