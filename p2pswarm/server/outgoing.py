@@ -109,10 +109,11 @@ class OutgoingBundle:
 
     def failed(self, error: Exception) -> None:
         """It was not handed over: give the edge what it had, if the peer surely has nothing."""
-        sure = isinstance(error, Refused | DialFailed | Unencodable)
-        if sure and self._open is not None and self._direction.stateful:
+        if self._open is None or not self._direction.stateful:
+            return
+        if isinstance(error, Refused | DialFailed | Unencodable):
             self._open.transfer.refused()
-            self._open = None  # to be encoded anew, with what the edge has by then
+        self._open = None  # to be encoded anew, with what the edge has by then
 
 
 def edge_to(member: MemberRecord) -> EdgeKey:
