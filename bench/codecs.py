@@ -18,7 +18,7 @@ import torch
 from p2pswarm.tensors.codecs.base import TORCH
 from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.memory import Memory
-from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder_in, encode
+from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder, encode
 from p2pswarm.tensors.meta import Dtype
 
 ROUNDS = 7
@@ -47,11 +47,11 @@ def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
         return encode(tensor, codec.name, inline_bytes=0, memory=memory)
 
     encoded = pack()
-    place = decoder_in(encoded.meta, memory)
+    place = decoder(encoded.meta, memory)
     place.buffer[:] = encoded.data
     error = (place.finish().double() - tensor.double()).abs()
     encode_s = best_s(pack, tensor.device)
-    decode_s = best_s(lambda: decoder_in(encoded.meta, memory), tensor.device)
+    decode_s = best_s(lambda: decoder(encoded.meta, memory), tensor.device)
     decode_s += best_s(place.finish, tensor.device)
     return {
         "codec": codec.name,

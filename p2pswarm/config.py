@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd")
+CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
 """The codec registry's names; a test holds the two together."""
+CODEC_KEYS_MAX = 16  # as many as a bundle has keys
+GRADIENT_CODEC_NAMES = ("int8-ef",)
+"""Those that are fit for the gradients that go back between stages, and for nothing else."""
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -49,17 +52,20 @@ class Text:
         return f"1 to {self.longest} printable characters"
 
 
-Codec = Annotated[str, OneOf(*CODEC_NAMES)]
+ANY_CODEC = OneOf(*CODEC_NAMES)
+COMMON_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in GRADIENT_CODEC_NAMES))
+Codec = Annotated[str, COMMON_CODEC]
+GradientCodec = Annotated[str, ANY_CODEC]
 Share = Annotated[float, Between(0.0, 1.0)]
 Count = Annotated[int, Between(1, 65_536)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """The transformer, a list of blocks: embedding, `layers` layers, head."""
+    """The model, a list of blocks; of the GPT: embedding, `layers` layers, head."""
 
-    family: Annotated[str, OneOf("gpt")] = "gpt"
-    """The named family; `gpt` is the only one so far."""
+    family: Annotated[str, Text(64)] = "gpt"
+    """`gpt`, or a name that the program has registered (docs/bundle.md)."""
     vocabulary: Annotated[int, Between(256, 256)] = 256
     """Tokens; 256 = bytes, the only tokenizer so far."""
     d_model: Annotated[int, Between(2, 65_536)] = 128
@@ -71,6 +77,8 @@ class ModelConfig:
     """Of weights and gradients."""
 
     def __post_init__(self) -> None:
+        if self.family != "gpt":  # another family may mean something else by these
+            return
         if self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is no multiple of heads {self.heads}")
         if self.d_model // self.heads % 2:
@@ -109,11 +117,35 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecConfig:
-    """How tensors travel, by name in the codec registry."""
+    """How tensors travel, by name in the codec registry. Whole numbers travel exactly."""
 
     activation: Codec = "bf16"
-    gradient: Codec = "bf16"
+    gradient: GradientCodec = "bf16"
     averaging: Codec = "raw"
+    activation_keys: tuple[str, ...] = ()
+    """For single tensors of a bundle, such as ["memory=raw"]: instead of `activation`."""
+    gradient_keys: tuple[str, ...] = ()
+    """For the gradients of single tensors, such as ["memory=int8-ef"]: instead of `gradient`."""
+
+    def __post_init__(self) -> None:
+        for name, allowed, entries in (
+            ("activation_keys", COMMON_CODEC, self.activation_keys),
+            ("gradient_keys", ANY_CODEC, self.gradient_keys),
+        ):
+            if len(entries) > CODEC_KEYS_MAX:
+                raise ValueError(f"{name} has more than {CODEC_KEYS_MAX} entries")
+            for entry in entries:
+                key, _, codec = entry.partition("=")
+                if not key.isidentifier() or codec not in allowed.choices:
+                    raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
+
+    def activation_of(self, key: str) -> str | None:
+        """The codec that was set for one tensor of a bundle."""
+        return _set_for(key, self.activation_keys)
+
+    def gradient_of(self, key: str) -> str | None:
+        """The codec that was set for the gradient of one tensor."""
+        return _set_for(key, self.gradient_keys)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +166,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         blocks = self.model.layers + 2
-        if self.stages > blocks:
+        if self.model.family == "gpt" and self.stages > blocks:
             raise ValueError(
                 f"stages {self.stages} is more than the {blocks} blocks of the model "
                 f"(embedding, {self.model.layers} layers, head)"
@@ -210,3 +242,8 @@ class NodeConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+
+
+def _set_for(key: str, entries: tuple[str, ...]) -> str | None:
+    pairs = (entry.partition("=") for entry in entries)
+    return next((codec for name, _, codec in pairs if name == key), None)

@@ -127,8 +127,35 @@ runs = st.builds(
         beta1=st.floats(0, 0.999999),
         epsilon=st.floats(1e-16, 1),
     ),
-    codecs=st.builds(config.CodecConfig, activation=st.sampled_from(config.CODEC_NAMES)),
+    codecs=st.builds(
+        config.CodecConfig,
+        gradient=st.sampled_from(config.CODEC_NAMES),
+        gradient_keys=st.sampled_from([(), ("x=int8-ef", "memory=raw")]),
+    ),
 )
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries"),
+    [
+        ("activation_keys", ["x"]),
+        ("activation_keys", ["x=gzip"]),
+        ("activation_keys", ["x=int8-ef"]),
+        ("activation_keys", ["two words=raw"]),
+        ("gradient_keys", ["=raw"]),
+        ("gradient_keys", [f"x{number}=raw" for number in range(17)]),
+    ],
+)
+def test_a_codec_for_a_key_is_named_as_key_and_codec(kind, entries):
+    with pytest.raises(ValueError, match=kind):
+        config.CodecConfig(**{kind: tuple(entries)})
+
+
+def test_a_codec_for_a_key_stands_before_the_common_one():
+    codecs = config.CodecConfig(activation_keys=("a=int8",), gradient_keys=("b=int8-ef",))
+
+    assert (codecs.activation_of("a"), codecs.activation_of("b")) == ("int8", None)
+    assert (codecs.gradient_of("a"), codecs.gradient_of("b")) == (None, "int8-ef")
 
 
 @given(runs)

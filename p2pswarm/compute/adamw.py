@@ -19,17 +19,23 @@ from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import OptimizerConfig
 
-CHUNK = 1 << 17  # elements the optimizer works on at a time: 0.5 MiB each, and few calls for them
+CHUNK_VALUES = (
+    1 << 17
+)  # elements the optimizer works on at a time: 0.5 MiB each, and few calls for them
 
 
 class AdamW:
     """Decoupled weight decay, on flat memory."""
 
-    def __init__(self, config: OptimizerConfig, flat: FlatParameters) -> None:
+    def __init__(
+        self, config: OptimizerConfig, flat: FlatParameters, chunk_values: int = CHUNK_VALUES
+    ) -> None:
         self._config = config
         self._flat = flat
         device = flat.params_N.device
-        chunk = CHUNK if device.type == "cpu" else flat.length  # a GPU wants one large launch
+        chunk = (
+            chunk_values if device.type == "cpu" else flat.length
+        )  # a GPU wants one large launch
         self._chunks = [(i, min(i + chunk, flat.length)) for i in range(0, flat.length, chunk)]
         self._decay_N = torch.zeros_like(flat.params_N, dtype=torch.bool)
         for segment in flat.segments:

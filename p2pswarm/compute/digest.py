@@ -19,9 +19,12 @@ PIECE_BYTES = 8 << 20  # 5 ms of hashing: what begins and ends a thread is nothi
 THREADS = 8  # 14 GB/s, about what a GPU's bytes take to come
 
 
-def digest_of(x_N: Tensor) -> bytes:
-    """Of the bytes of a contiguous tensor on any device."""
-    parts = torch.split(x_N.detach(), PIECE_BYTES // x_N.element_size())
+def digest_of(x_N: Tensor, piece_bytes: int = PIECE_BYTES) -> bytes:
+    """The digest of the bytes of a contiguous tensor on any device.
+
+    All who compare digests must use the same `piece_bytes`.
+    """
+    parts = torch.split(x_N.detach(), piece_bytes // x_N.element_size())
     if len(parts) == 1:  # no thread for a small stage
         return hashlib.sha256(_sha256(parts[0].cpu())).digest()
     with ThreadPoolExecutor(THREADS) as pool:

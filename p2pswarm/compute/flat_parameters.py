@@ -1,14 +1,11 @@
 """A stage's weights, gradient sum and optimizer state, each one run of memory.
 
 Parameters are views into one buffer, so averaging, digests, snapshots and the optimizer see plain
-numbers and never a tree of tensors. The optimizer uses only operations that IEEE 754 rounds
-exactly once, in a fixed order: replicas on different processors stay bit-identical as long as they
-are given the same bytes.
+numbers and never a tree of tensors.
 
 Units:   elements of the run's dtype; `nbytes` where bytes are meant.
 Shapes:  N all elements of a stage, every parameter starting at a multiple of `ALIGN`.
-Errors:  ValueError when a buffer does not fit.
-Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it.
+Errors:  Unusable for blocks that cannot be trained.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
@@ -20,8 +17,8 @@ from torch import Tensor, nn
 
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.config import RunConfig
-from p2pswarm.models.base import DTYPES, Block
-from p2pswarm.models.blocks import draw_blocks, make_blocks
+from p2pswarm.models.base import DTYPES
+from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
 from p2pswarm.tensors.codecs.base import bytes_of
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
@@ -43,7 +40,8 @@ class FlatParameters:
 
     def __init__(self, run: RunConfig, numbers: range, device: torch.device) -> None:
         with torch.device("meta"):
-            self.blocks: list[Block] = make_blocks(run, numbers)
+            self.blocks = make_blocks(run, numbers)
+        fill_buffers(run, numbers, self.blocks, device)
         self.numbers = numbers
         self._run = run
         self.segments: list[Segment] = []
@@ -89,12 +87,15 @@ class FlatParameters:
 
     def _bind(self) -> list[nn.Parameter]:
         """Put views of the flat buffer where the blocks have their parameters."""
-        spots = [(b, name) for b in self.blocks for name, _ in b.named_parameters()]
-        for (block, name), segment in zip(spots, self.segments, strict=True):
-            view = self.params_N[segment.start : segment.stop]
-            shape = block.get_parameter(name).shape
-            setattr(block, name, nn.Parameter(view.view(shape)))
-        return self._all_parameters()
+        views = {
+            parameter: nn.Parameter(self.params_N[s.start : s.stop].view(parameter.shape))
+            for parameter, s in zip(self._all_parameters(), self.segments, strict=True)
+        }
+        for block in self.blocks:
+            for name, parameter in list(block.named_parameters(remove_duplicate=False)):
+                owner, _, last = name.rpartition(".")
+                setattr(block.get_submodule(owner), last, views[parameter])
+        return list(views.values())
 
 
 def squared_norm(x_N: Tensor) -> float:

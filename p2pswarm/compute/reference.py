@@ -16,8 +16,9 @@ from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.config import RunConfig
-from p2pswarm.models.base import loss_of
+from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
+from p2pswarm.models.boundary import run_blocks
 from p2pswarm.swarm.schedule import clip_scale
 
 
@@ -38,10 +39,8 @@ class ReferenceTrainer:
     def loss(self, tokens_BS: Tensor) -> Tensor:
         """Mean nats per token of one microbatch."""
         tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
-        x = tokens_BS[:, :-1]
-        for block in self.flat.blocks:
-            x = block(x)
-        return loss_of(x, tokens_BS[:, 1:])
+        value = bundle_of(run_blocks(self.flat.blocks, tokens_BS[:, :-1]))
+        return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
     def add(self, tokens_BS: Tensor) -> float:
         """Add one microbatch's gradient to the sum; its loss."""

@@ -5,8 +5,9 @@ found finite, so an error never leaves a microbatch half counted. A graph is kep
 allows, which is a matter of speed alone: making it again from the kept input gives the same bits.
 
 Units:   bytes.
-Shapes:  as `base.py`.
-Errors:  Refused when a loss or a gradient is not finite; NotServing when nothing is kept for a key.
+Shapes:  as `base.py`. What crosses is checked when it is announced (`tensors/bundle.py`).
+Errors:  Refused when a loss or a gradient is not finite, or torch has no memory; NotServing when
+         nothing is kept for a key; Unusable when a block gives another bundle than when traced.
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
@@ -18,10 +19,13 @@ import torch
 from torch import Tensor
 
 from p2pswarm.compute.base import BackwardSpec, Key, LossResult
+from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.torch_errors import computing
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, NotServing, Refused
-from p2pswarm.models.base import loss_of
+from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
+from p2pswarm.models.boundary import run_blocks
 
 
 @dataclass(slots=True)
@@ -29,10 +33,10 @@ class _Kept:
     """One microbatch between its forward and its backward."""
 
     tokens_BS: Tensor
-    x_BTD: Tensor | None
-    """A leaf of the graph."""
-    y_BTD: Tensor | None
-    """The end of the graph, if there was memory for it."""
+    given: Bundle
+    """Its differentiable tensors are leaves of the graph."""
+    made: list[Tensor] | None
+    """The ends of the graph, if there was memory for it."""
     graph_bytes: int
 
 
@@ -42,10 +46,11 @@ class TorchStage:
     def __init__(self, run: RunConfig, stage: int, flat: FlatParameters, keep_bytes: int) -> None:
         self._flat = flat
         self._device = flat.params_N.device
-        self._dtype = flat.params_N.dtype
-        self._model = run.model
-        self._first = stage == 0
-        self._last = stage == run.stages - 1
+        self._vocabulary = run.model.vocabulary
+        self._below = boundary_above(run, stage - 1)
+        self._above = boundary_above(run, stage)
+        self._returned = self._below.differentiable if self._below else ()
+        self._due = self._above.differentiable if self._above else ()
         self._share = 1.0 / run.batch.microbatches
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
@@ -55,55 +60,55 @@ class TorchStage:
         """Measured once a shape of tokens."""
         self.recomputed = 0
 
-    def forward(self, key: Key, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor:
+    @computing()
+    def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         """See `Stage`; keeps the graph if its measured size still fits."""
-        tokens_BS, x_BTD = self._inputs(tokens_BS, x_BTD)
-        kept = _Kept(tokens_BS, _leaf(x_BTD), None, 0)
+        kept = _Kept(self._tokens(tokens_BS), self._leaves(given), None, 0)
         size_bytes = self._graph_bytes.get(tokens_BS.shape)
         if size_bytes is None:
-            y_BTD, size_bytes = self._measured(kept)
+            made, size_bytes = self._measured(kept)
             self._graph_bytes[tokens_BS.shape] = size_bytes
             fits = self._kept_bytes + size_bytes <= self._keep_bytes
         else:
             fits = self._kept_bytes + size_bytes <= self._keep_bytes
             with torch.set_grad_enabled(fits):
-                y_BTD = self._run(kept.tokens_BS, kept.x_BTD)
+                made = self._gives(self._run(kept.tokens_BS, kept.given))
         if fits:
-            kept.y_BTD, kept.graph_bytes = y_BTD, size_bytes
+            kept.made, kept.graph_bytes = self._ends(made), size_bytes
             self._kept_bytes += size_bytes
         self._kept[key] = kept
-        return y_BTD.detach()
+        return {name: x.detach() for name, x in made.items()}
 
-    def backward(self, key: Key, gradient_BTD: Tensor, spec: BackwardSpec) -> Tensor | None:
+    @computing()
+    def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         """See `Stage`."""
         kept = self._take(key)
-        gradient_BTD = gradient_BTD.to(self._device, self._dtype)
-        _require_finite((gradient_BTD,), "the gradient that came")
-        y_BTD = kept.y_BTD
-        if y_BTD is None:
+        gradients = [gradient[name].to(self._device) for name in self._due]
+        _require_finite(gradients, "the gradient that came")
+        made = kept.made
+        if made is None:
             self.recomputed += 1
-            y_BTD = self._run(kept.tokens_BS, kept.x_BTD)
-        if gradient_BTD.shape != y_BTD.shape:
-            raise BadMessage(f"a gradient of {tuple(gradient_BTD.shape)} for {tuple(y_BTD.shape)}")
-        return self._differentiate(y_BTD, gradient_BTD, kept.x_BTD, spec)
+            made = self._ends(self._gives(self._run(kept.tokens_BS, kept.given)))
+        return self._differentiate(made, gradients, kept.given, spec)
 
-    def finish(self, tokens_BS: Tensor, x_BTD: Tensor | None, spec: BackwardSpec) -> LossResult:
+    @computing()
+    def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """See `Stage`."""
-        tokens_BS, x_BTD = self._inputs(tokens_BS, x_BTD)
-        leaf_BTD = _leaf(x_BTD)
-        loss = loss_of(self._run(tokens_BS, leaf_BTD), tokens_BS[:, 1:])
+        tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
+        loss = self._loss(self._run(tokens_BS, leaves), tokens_BS)
         value = loss.item()
         if not math.isfinite(value):
             raise Refused(f"the loss is {value}")
         share = torch.full_like(loss, self._share)
-        return LossResult(value, self._differentiate(loss, share, leaf_BTD, spec))
+        return LossResult(value, self._differentiate([loss], [share], leaves, spec))
 
+    @computing()
     @torch.no_grad()
-    def evaluate(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor | float:
+    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         """See `Stage`."""
-        tokens_BS, x_BTD = self._inputs(tokens_BS, x_BTD)
-        y = self._run(tokens_BS, x_BTD)
-        return loss_of(y, tokens_BS[:, 1:]).item() if self._last else y
+        tokens_BS = self._tokens(tokens_BS)
+        made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
+        return self._gives(made) if self._above else self._loss(made, tokens_BS).item()
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """See `Stage`."""
@@ -118,32 +123,38 @@ class TorchStage:
         self._kept_bytes -= kept.graph_bytes
         return kept
 
-    def _inputs(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _tokens(self, tokens_BS: Tensor) -> Tensor:
         """What came from a peer, checked, where and as the blocks want it."""
-        if tokens_BS.dim() != 2 or tokens_BS.shape[1] < 2 or tokens_BS.is_floating_point():  # noqa: PLR2004
-            raise BadMessage(f"tokens of {tokens_BS.dtype} {tuple(tokens_BS.shape)}")
         tokens_BS = tokens_BS.to(self._device, torch.int64)
         low, high = (x.item() for x in tokens_BS.aminmax())
-        if low < 0 or high >= self._model.vocabulary:
-            raise BadMessage(f"tokens {low}..{high}, the vocabulary has {self._model.vocabulary}")
-        if self._first:
-            if x_BTD is not None:
-                raise BadMessage("an activation for the first stage")
-            return tokens_BS, None
-        rows, length = tokens_BS.shape
-        wanted = (rows, length - 1, self._model.d_model)
-        if x_BTD is None or x_BTD.shape != wanted:
-            came = None if x_BTD is None else tuple(x_BTD.shape)
-            raise BadMessage(f"an activation {came} where {wanted} is due")
-        return tokens_BS, x_BTD.to(self._device, self._dtype)
+        if low < 0 or high >= self._vocabulary:
+            raise BadMessage(f"tokens {low}..{high}, the vocabulary has {self._vocabulary}")
+        return tokens_BS
 
-    def _run(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor:
-        x = tokens_BS[:, :-1] if x_BTD is None else x_BTD
-        for block in self._flat.blocks:
-            x = block(x)
-        return x
+    def _leaves(self, given: Bundle) -> Bundle:
+        """Starts for a graph, on the device."""
+        there = {name: x.detach().to(self._device) for name, x in given.items()}
+        for name in self._returned:
+            there[name].requires_grad_()
+        return there
 
-    def _measured(self, kept: _Kept) -> tuple[Tensor, int]:
+    def _run(self, tokens_BS: Tensor, given: Bundle) -> Value:
+        value = self._below.value(given) if self._below else tokens_BS[:, :-1]
+        return run_blocks(self._flat.blocks, value)
+
+    def _gives(self, value: Value) -> Bundle:
+        """What the next stage is given."""
+        assert self._above is not None, "the last stage has a loss"
+        return self._above.ordered(value)
+
+    def _ends(self, made: Bundle) -> list[Tensor]:
+        """Where gradients come in."""
+        return [made[name] for name in self._due]
+
+    def _loss(self, made: Value, tokens_BS: Tensor) -> Tensor:
+        return loss_of(bundle_of(made)[LONE_KEY], tokens_BS[:, 1:])
+
+    def _measured(self, kept: _Kept) -> tuple[Bundle, int]:
         """Run, and add up the distinct memory that the graph holds, weights aside."""
         storages: dict[int, int] = {}
 
@@ -154,28 +165,27 @@ class TorchStage:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            y_BTD = self._run(kept.tokens_BS, kept.x_BTD)
-        return y_BTD, sum(storages.values())
+            made = self._gives(self._run(kept.tokens_BS, kept.given))
+        return made, sum(storages.values())
 
     def _differentiate(
-        self, end: Tensor, gradient: Tensor, leaf_BTD: Tensor | None, spec: BackwardSpec
-    ) -> Tensor | None:
-        """Gradients of the weights into the sum, that of the input returned; all or nothing."""
-        returned = [leaf_BTD] if spec.returning and leaf_BTD is not None else []
+        self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
+    ) -> Bundle:
+        """Add the gradients of the weights to the sum, return those of the input; all or nothing.
+
+        A tensor that the stage does not use has a gradient of zeros.
+        """
+        names = self._returned if spec.returning else ()
+        returned = [leaves[name] for name in names]
         wanted = [*self._flat.parameters, *returned] if spec.counting else returned
         if not wanted:
-            return None
-        gradients = torch.autograd.grad(end, wanted, gradient)
-        _require_finite(gradients, "a gradient")
+            return {}
+        found = torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
+        _require_finite(found, "a gradient")
         if spec.counting:
-            for total, part in zip(self._flat.sums, gradients, strict=False):
+            for total, part in zip(self._flat.sums, found, strict=False):
                 total.add_(part)
-        return gradients[-1] if returned else None
-
-
-def _leaf(x_BTD: Tensor | None) -> Tensor | None:
-    """A start for a graph."""
-    return None if x_BTD is None else x_BTD.detach().requires_grad_()
+        return dict(zip(names, found[len(found) - len(names) :], strict=True))
 
 
 def _require_finite(tensors: Sequence[Tensor], what: str) -> None:
@@ -184,6 +194,7 @@ def _require_finite(tensors: Sequence[Tensor], what: str) -> None:
     A dot product reads memory as fast as it comes: 1 % of a backward, a tenth of what norms take.
     """
     flats = [x.reshape(-1) for x in tensors]
-    total = torch.stack([torch.dot(x, x) for x in flats]).sum()  # on a GPU, one wait for all
+    squares = [torch.dot(x, x).to(flats[0].dtype) for x in flats]
+    total = torch.stack(squares).sum()  # on a GPU, one wait for all
     if not math.isfinite(total.item()):
         raise Refused(f"{what} is not finite: lower the learning rate or look at the text")

@@ -14,12 +14,15 @@ from p2pswarm.allreduce.base import AveragedGradient, Sums
 from p2pswarm.allreduce.plan import Span
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Engine, Update
+from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, squared_norm
+from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import EncodedTensor, decoder, encode
 
 
@@ -52,7 +55,7 @@ class TorchSums:
                 place.copy_(term)
         encoded_tensor = encode(place, self._codec_name)
         if self._codec_name != "raw":
-            received = decoder(encoded_tensor.meta, place.device)
+            received = decoder(encoded_tensor.meta, Memory(place.device, keep_bytes=0))
             received.buffer[:] = encoded_tensor.data
             place.copy_(received.finish())
         return encoded_tensor
@@ -120,6 +123,10 @@ class TorchWeights:
 
 def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: int) -> Engine:
     """Stage `stage` of a run on `device`, with `keep_bytes` for autograd graphs."""
-    flat = FlatParameters(run, stage_blocks(run, stage), device)
+    takes = bundle_spec(boundary_above(run, stage - 1))
+    gives = bundle_spec(boundary_above(run, stage))
+    with setting_up(stage):
+        flat = FlatParameters(run, stage_blocks(run, stage), device)
+        weights = TorchWeights(run, flat)
     size_bytes = sum(x_N.nbytes for x_N in flat.state())
-    return Engine(TorchStage(run, stage, flat, keep_bytes), TorchWeights(run, flat), size_bytes)
+    return Engine(TorchStage(run, stage, flat, keep_bytes), weights, size_bytes, takes, gives)

@@ -15,7 +15,7 @@ import numpy as np
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.errors import Unusable
 
-CORPUS_BYTES_MAX = 8 << 30  # it is held in memory
+FILE_BYTES_MAX = 8 << 30  # it is held in memory
 PROBE_BYTES = 8192  # a NUL in here means that the file is not text; git looks as far
 SKIPPED = frozenset({"__pycache__", "site-packages", "node_modules"})  # nobody's own text
 SEPARATOR = b"\n"
@@ -28,16 +28,17 @@ def load_corpus(
     held_out_share: float = 0.1,
     seed: int,
     shape: tuple[int, int],
+    file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Corpus:
     """Read a file, or every text file below a folder; `shape` is rows, sequence length."""
     if path.is_file():
-        train, held_out = _split_one(_read(path), held_out_share)
+        train, held_out = _split_one(_read(path, file_bytes_max), held_out_share)
         files = 1
     elif path.is_dir():
         texts = {
             name: text
             for file in _files(path, suffixes)
-            if (text := _read(file)) and b"\0" not in text[:PROBE_BYTES]
+            if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
             for name in [file.relative_to(path).as_posix()]
         }
         files = len(texts)
@@ -73,10 +74,10 @@ def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
             yield file
 
 
-def _read(file: Path) -> bytes:
+def _read(file: Path, bytes_max: int) -> bytes:
     try:
-        if file.stat().st_size > CORPUS_BYTES_MAX:
-            raise Unusable(f"{file}: larger than {CORPUS_BYTES_MAX >> 30} GiB: split it")
+        if file.stat().st_size > bytes_max:
+            raise Unusable(f"{file}: larger than {bytes_max:,} bytes: split it")
         text = file.read_bytes()
     except OSError as error:
         raise Unusable(f"{file}: cannot be read: {error.strerror}") from error

@@ -1,4 +1,5 @@
-"""Models as lists of blocks, and their partition into stages.
+"""Models as lists of blocks, what crosses between blocks, and their partition into stages.
 
-Entrance: `blocks.make_blocks`, `partition.stage_blocks`. `compute/` and the roles use them.
+Entrance: `registry.register`, `blocks.make_blocks`, `boundary.boundaries`,
+`partition.stage_blocks`. `compute/` and the roles use them.
 """

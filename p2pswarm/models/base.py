@@ -1,4 +1,4 @@
-"""What every model family is made of: blocks, and the loss of the last one.
+"""What every model family is made of: blocks, bundles between them, and the loss of the last one.
 
 Shapes:  B rows, T tokens a row, V vocabulary.
 """
@@ -12,13 +12,24 @@ from torch.nn import functional as F  # noqa: N812  everybody's name for it
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
+Bundle = dict[str, Tensor]
+"""What a block gives to the next one: named tensors in a fixed order."""
+Value = Tensor | Bundle
+LONE_KEY = "x"
+"""A tensor without a bundle is the bundle with this key."""
+
 
 class Block(nn.Module, ABC):
-    """One entry of the list; `forward` takes what the block before it made."""
+    """A block that draws its own first weights, and may know its cost."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
         """Fill the parameters with their first values."""
+
+
+def bundle_of(value: Value) -> Bundle:
+    """What a block gave, as a bundle."""
+    return {LONE_KEY: value} if isinstance(value, Tensor) else value
 
 
 def loss_of(scores_BTV: Tensor, targets_BT: Tensor) -> Tensor:

@@ -1,37 +1,146 @@
-"""A model as a list of blocks: how they are made, and their first weights.
+"""A model as a list of blocks: how they are made and checked, and their first weights.
 
 The first weights of a block are a function of the seed and the block's number alone. So whoever
 serves a stage can make version 0 of it, and one process can make all of it for comparison.
 
-Errors:  none; the configuration has been checked.
+Errors:  Unusable for a block that replicas could not hold bit for bit, or that could not be
+         computed twice alike.
 """
 
+import copy
 import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
+from torch import nn
 
 from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block
-from p2pswarm.models.gpt import Embedding, Head, Layer
+from p2pswarm.models.gpt import gpt
+from p2pswarm.models.registry import Family, family, register
+
+register("gpt")(gpt)
+
+DROPOUTS = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+COSTS_KEPT = 8  # models whose costs are remembered; a process serves one or two
 
 
 def block_count(model: ModelConfig) -> int:
-    """Embedding, layers, head."""
-    return model.layers + 2
+    """How many blocks the family makes of `model`."""
+    return len(block_costs(model))
 
 
-def make_blocks(run: RunConfig, numbers: range) -> list[Block]:
-    """The blocks `numbers` of the model, with storage but without values."""
-    model, dtype = run.model, DTYPES[run.model.dtype]
-    last = block_count(model) - 1
-    kinds = {0: Embedding, last: Head}
-    return [kinds.get(number, Layer)(model, dtype) for number in numbers]
+def block_costs(model: ModelConfig) -> tuple[float, ...]:
+    """What each block costs: its attribute `cost`, else the number of its parameters."""
+    return _costs(family(model.family), model)
+
+
+def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
+    """The blocks `numbers` of the model on torch's present device, without first weights."""
+    dtype = DTYPES[run.model.dtype]
+    blocks = list(family(run.model.family)(run.model))[numbers.start : numbers.stop]
+    for number, block in zip(numbers, blocks, strict=True):
+        _require_trainable(number, block)
+        block.to(dtype)
+    return blocks
+
+
+def fill_buffers(
+    run: RunConfig, numbers: range, blocks: Sequence[nn.Module], device: torch.device
+) -> None:
+    """Give blocks that were made on the meta device their constants."""
+    if not any(True for block in blocks for _ in block.buffers()):
+        return
+    for block, made in zip(blocks, make_blocks(run, numbers), strict=True):
+        for name, buffer in made.named_buffers():
+            owner, _, last = name.rpartition(".")
+            block.get_submodule(owner).register_buffer(last, buffer.to(device), persistent=False)
 
 
 @torch.no_grad()
-def draw_blocks(run: RunConfig, numbers: range, blocks: list[Block]) -> None:
+def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> None:
     """Version 0 of the blocks `numbers`: the same wherever it is made."""
     for number, block in zip(numbers, blocks, strict=True):
         tag = f"p2pswarm-init-1:{run.seed}:{number}".encode()
-        seed = int.from_bytes(hashlib.sha256(tag).digest()[:8])
-        block.draw(torch.Generator().manual_seed(seed % 2**63))
+        seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
+        if isinstance(block, Block):
+            block.draw(torch.Generator().manual_seed(seed))
+        else:
+            _reset(block, seed)
+
+
+def _reset(block: nn.Module, seed: int) -> None:
+    """Let torch's own modules draw, on the CPU, so that every device begins alike.
+
+    Their `reset_parameters` takes no generator, only torch's global one.
+    """
+    there = copy.deepcopy(block).cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in there.modules():
+            reset = _reset_of(module)
+            if reset is not None:
+                reset()
+    for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
+        parameter.copy_(drawn)
+
+
+def _reset_of(module: nn.Module):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    found = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+    return found if callable(found) else None
+
+
+@lru_cache(maxsize=COSTS_KEPT)
+def _costs(build: Family, model: ModelConfig) -> tuple[float, ...]:
+    with torch.device("meta"):
+        blocks = list(build(model))
+    if len({id(p) for b in blocks for p in b.parameters()}) < sum(
+        len(list(b.parameters())) for b in blocks
+    ):
+        raise Unusable(
+            f"family {model.family!r}: two blocks share a parameter, and may be served by "
+            "different machines: give each its own"
+        )
+    return tuple(_cost(block) for block in blocks)
+
+
+def _cost(block: nn.Module) -> float:
+    given = getattr(block, "cost", None)
+    if isinstance(given, int | float):
+        return given
+    return sum(parameter.numel() for parameter in block.parameters())
+
+
+def _require_trainable(number: int, block: nn.Module) -> None:
+    """Refuse what would be lost between steps, or differ from one computation to the next."""
+    what = f"block {number} ({type(block).__name__})"
+    kept = block.state_dict().keys() & {name for name, _ in block.named_buffers()}
+    if kept:
+        raise Unusable(
+            f"{what} has the buffer {min(kept)}, which would not be averaged: register it with "
+            "persistent=False if it is a constant"
+        )
+    for name, module in block.named_modules():
+        if isinstance(module, DROPOUTS) and module.p > 0:
+            raise Unusable(
+                f"{what} has dropout in {name or 'itself'}: a microbatch that is computed again "
+                "must give the same gradient, so set it to 0"
+            )
+        own = list(module.parameters(recurse=False))
+        if own and _reset_of(module) is None and not isinstance(block, Block):
+            raise Unusable(
+                f"{what}: {type(module).__name__} has parameters and no reset_parameters(): give "
+                "it one, for the first weights"
+            )
+    for name, parameter in block.named_parameters():
+        if not parameter.requires_grad:
+            raise Unusable(f"{what}: {name} does not train: make it a buffer, persistent=False")

@@ -16,11 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  everybody's name for it
 
 from p2pswarm.config import ModelConfig
-from p2pswarm.models.base import Block
+from p2pswarm.models.base import DTYPES, Block
 
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # of the paper
 NORM_EPS = 1e-6
+
+
+def gpt(config: ModelConfig) -> list[nn.Module]:
+    """Embedding, `config.layers` layers, head. Their costs are multiplications per token."""
+    dtype = DTYPES[config.dtype]
+    layers = [Layer(config, dtype) for _ in range(config.layers)]
+    return [Embedding(config, dtype), *layers, Head(config, dtype)]
 
 
 class Embedding(Block):
@@ -28,6 +35,7 @@ class Embedding(Block):
 
     def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
+        self.cost = model.d_model  # a look-up
         self.token_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
 
     def draw(self, generator: torch.Generator) -> None:
@@ -44,6 +52,7 @@ class Layer(Block):
         super().__init__()
         width, hidden = model.d_model, MLP_RATIO * model.d_model
         self.heads, self.layers = model.heads, model.layers
+        self.cost = (4 + 2 * MLP_RATIO) * width**2 + 2 * width * model.sequence_length
 
         def matrix(rows: int, columns: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(rows, columns, dtype=dtype))
@@ -99,6 +108,7 @@ class Head(Block):
 
     def __init__(self, model: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
+        self.cost = model.d_model * model.vocabulary
         self.norm_D = nn.Parameter(torch.empty(model.d_model, dtype=dtype))
         self.score_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
 

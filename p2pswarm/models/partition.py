@@ -1,12 +1,14 @@
 """How the blocks of a model are cut into stages.
 
-Units:   costs in multiplications per token.
-Errors:  ValueError for a stage that the run has not.
+Units:   costs as the family gives them; of the GPT, multiplications per token.
+Errors:  ValueError for a stage that the run has not; Unusable for more stages than blocks.
 """
 
-from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.models.blocks import block_count
-from p2pswarm.models.gpt import MLP_RATIO
+from collections.abc import Sequence
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.blocks import block_costs
 
 
 def stage_blocks(run: RunConfig, stage: int) -> range:
@@ -14,32 +16,27 @@ def stage_blocks(run: RunConfig, stage: int) -> range:
 
     Contiguous, at least one each, and the costliest stage as cheap as it can be.
     """
-    costs = [block_cost(run.model, number) for number in range(block_count(run.model))]
     if not 0 <= stage < run.stages:
         raise ValueError(f"stage {stage} of {run.stages}")
+    costs = block_costs(run.model)
+    if run.stages > len(costs):
+        raise Unusable(
+            f"run.stages {run.stages} is more than the {len(costs)} blocks that the family "
+            f"{run.model.family!r} makes"
+        )
     borders = _cut(costs, run.stages)
     return range(borders[stage], borders[stage + 1])
 
 
-def block_cost(model: ModelConfig, number: int) -> int:
-    """Multiplications per token, forward."""
-    if number == 0:
-        return model.d_model  # a look-up
-    if number == block_count(model) - 1:
-        return model.d_model * model.vocabulary
-    attention = 2 * model.d_model * model.sequence_length
-    return (4 + 2 * MLP_RATIO) * model.d_model**2 + attention
-
-
-def _cut(costs: list[int], stages: int) -> list[int]:
+def _cut(costs: Sequence[float], stages: int) -> list[int]:
     """Borders of the cut whose costliest part is cheapest; the earliest of equals."""
     count = len(costs)
-    sums = [0]
+    sums = [0.0]
     for cost in costs:
         sums.append(sums[-1] + cost)
-    best = [[0] * (count + 1) for _ in range(stages + 1)]
+    best = [[0.0] * (count + 1) for _ in range(stages + 1)]
     came = [[0] * (count + 1) for _ in range(stages + 1)]
-    best[0] = [0] + [sums[-1] + 1] * count
+    best[0] = [0.0] + [sums[-1] + 1] * count
     for parts in range(1, stages + 1):
         best[parts][0] = sums[-1] + 1
         for end in range(1, count + 1):

@@ -12,6 +12,7 @@ from random import Random
 
 import torch
 
+from p2pswarm.compute.bundle_spec import check_model
 from p2pswarm.config import NodeConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
@@ -39,6 +40,7 @@ Say = Callable[[str], None]
 async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
+    check_model(config.run)
     corpus = await asyncio.to_thread(_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "

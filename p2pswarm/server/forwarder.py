@@ -1,90 +1,108 @@
 """Carries what a stage computes to the next one, or back to the one before.
 
 Forward, the router chooses. Backward there is but one way: to the server that the microbatch came
-from. What cannot be carried is told to the trainer.
-
-Room is asked for while the microbatch is still computed: once two of a kind have had the same size,
-the next is announced with it. That hides one round trip of every hop.
+from. What is announced, encoded and told is decided in `outgoing.py`.
 
 Units:   seconds.
 Errors:  none: what fails is told to the trainer.
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from p2pswarm.compute.base import Key
+from p2pswarm.compute.bundle_spec import activation_codecs, gradient_codecs
+from p2pswarm.errors import SwarmError
+from p2pswarm.models.base import Bundle
+from p2pswarm.server.outgoing import (
+    Direction,
+    Metas,
+    OutgoingBundle,
+    edge_to,
+    handed,
+    metas_of,
+    push_back,
+    push_onward,
+)
 from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
+from p2pswarm.server.work_plan import undelivered
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
-from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 from p2pswarm.swarm.push import OnlyPeer, PushProgress
 from p2pswarm.swarm.pusher import Pusher, push_to_any
-from p2pswarm.tensors.codecs.base import Tensor
+from p2pswarm.tensors.codecs.base import Tensor, Unencodable
 from p2pswarm.tensors.codecs.registry import EncodedTensor
-from p2pswarm.tensors.meta import TensorMeta, travels_alone
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _ExpectedSize:
-    """What the last tensor of a kind was announced with."""
+class _PendingBundle:
+    """A bundle that is being computed."""
 
-    meta: TensorMeta
-    steady: bool
-    """The one before had the same; so will the next."""
-
-
-class _PendingTensor:
-    """A tensor that is being computed, and what may be said of it before."""
-
-    def __init__(self, forwarder: "Forwarder", made: asyncio.Future[Tensor], work: Work) -> None:
-        self._forwarder = forwarder
+    def __init__(
+        self, session: MemberSession, direction: Direction, made: asyncio.Future[Bundle]
+    ) -> None:
+        self._session = session
+        self._direction = direction
         self._made = made
-        self._backward = work is Work.BACKWARD
-        self._parcels: list[EncodedTensor] = []
+        self.outgoing = OutgoingBundle(direction)
 
-    async def meta(self) -> TensorMeta:
-        """To announce it with: foreseen, or read off the tensor."""
-        size = self._forwarder.sizes.get(self._backward)
-        if not self._made.done() and size is not None and size.steady:
-            return size.meta
-        return (await self.encoded())[0].meta
+    async def metas(self, to: MemberRecord) -> Metas:
+        """To announce it with: foreseen, or read off the encoded tensors."""
+        foreseen = self._direction.forecast.foreseen
+        if not self._made.done() and foreseen is not None:
+            return foreseen
+        return metas_of(await self.encoded(to))
 
-    async def encoded(self) -> list[EncodedTensor]:
-        """The tensor, encoded once it is there."""
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """A push of it: afterwards it was taken, or not."""
+        try:
+            yield
+        except SwarmError as error:
+            self.outgoing.failed(error)
+            raise
+        self.outgoing.taken()
+
+    async def encoded(self, to: MemberRecord) -> list[EncodedTensor]:
+        """The bundle as it goes to one peer, once it is computed."""
         made = await self._made
-        if not self._parcels:
-            self._parcels = await self._forwarder.pack(made, backward=self._backward)
-        return self._parcels
+        encoded = self.outgoing.encoded_for(edge_to(to))
+        if encoded is not None:
+            return encoded
+        alive = [edge_to(member) for member in self._session.members.members]
+        todo = self.outgoing.begin(edge_to(to), alive, made)
+        return self.outgoing.finish(await self._session.context.tensors.pack_bundle(todo))
 
 
 class Forwarder:
     """Outgoing pushes of one session, each a task of the session's group."""
 
     def __init__(self, session: MemberSession, tasks: asyncio.TaskGroup) -> None:
+        run, engine = session.context.run, session.engine
         self._session = session
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
-        self._carrier = Pusher(session.context.rpc, session.context.tensors)
-        self.sizes: dict[bool, _ExpectedSize] = {}
-        """By direction: forward False, backward True."""
+        self._pusher = Pusher(session.context.rpc, session.context.tensors)
+        self._forward = Direction(activation_codecs(run, engine.gives))
+        self._backward = Direction(gradient_codecs(run, engine.takes))
 
-    def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Tensor]:
-        """Hand a microbatch to the next stage, as soon as the future has its activation."""
-        made: asyncio.Future[Tensor] = asyncio.get_running_loop().create_future()
-        self._start(item, self._onward(item, tokens, _PendingTensor(self, made, Work.FORWARD)))
+    def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Bundle]:
+        """Hand a microbatch to the next stage, as soon as the future has its bundle."""
+        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+        pending = _PendingBundle(self._session, self._forward, made)
+        self._start(item, self._onward(item, tokens, pending), pending)
         return made
 
-    def back(self, item: WorkItem) -> asyncio.Future[Tensor]:
+    def back(self, item: WorkItem) -> asyncio.Future[Bundle]:
         """Hand a gradient to where `item`'s forward came from, as soon as the future has it."""
-        made: asyncio.Future[Tensor] = asyncio.get_running_loop().create_future()
-        self._start(item, self._back(item, _PendingTensor(self, made, Work.BACKWARD)))
+        made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
+        pending = _PendingBundle(self._session, self._backward, made)
+        self._start(item, self._back(item, pending), pending)
         return made
 
     def drop_fenced(self, microbatch: int, attempt: int) -> None:
@@ -93,67 +111,56 @@ class Forwarder:
             if key[0] == microbatch and key[1] <= attempt:
                 task.cancel()
 
-    async def pack(self, made: Tensor, *, backward: bool) -> list[EncodedTensor]:
-        """Encode for the way, and remember the size."""
-        codecs = self._session.context.run.codecs
-        codec_name = codecs.gradient if backward else codecs.activation
-        encoded = await self._session.context.tensors.pack([made], codec_name)
-        meta, last = encoded[0].meta, self.sizes.get(backward)
-        steady = last is not None and last.meta == meta and travels_alone(meta)
-        self.sizes[backward] = _ExpectedSize(meta, steady)
-        return encoded
-
-    def _start(self, item: WorkItem, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks.create_task(work)
+    def _start(
+        self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
+    ) -> None:
+        task = self._tasks.create_task(self._carry(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
 
-    async def _onward(self, item: WorkItem, tokens: Tensor, pending: _PendingTensor) -> None:
+    async def _carry(
+        self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
+    ) -> None:
+        """Do `work`; tell the trainer the reason that it gives."""
+        try:
+            reason = await work
+        except Unencodable as error:
+            pending.outgoing.failed(error)
+            reason = str(error)
+        if reason is not None:
+            log.info("microbatch %d attempt %d: %s", *item.key, reason)
+            self._session.note(undelivered(item.push, reason))
+
+    async def _onward(self, item: WorkItem, tokens: Tensor, pending: _PendingBundle) -> str | None:
         session = self._session
+        stage = session.scheduler.stage
         first = await session.context.tensors.pack([tokens], "raw")
-        stage = session.scheduler.stage + 1
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            metas = (first[0].meta, await pending.meta())
-            push = replace(item.push, stage=stage, tensors=metas)
+            push = push_onward(item, stage, metas_of(first) + await pending.metas(member))
 
             async def load() -> Sequence[EncodedTensor]:
-                self._note_handed(push, member)
-                encoded = [*first, *await pending.encoded()]
+                session.note(handed(push, member))
+                encoded = [*first, *await pending.encoded(member)]
                 session.scheduler.handed(item.key, member.peer)
                 return encoded
 
             session.scheduler.handed(item.key, member.peer)  # what rides inline needs no grant
-            await self._carrier.push(member, push, load, progress)
+            with pending.settled():
+                await self._pusher.push(member, push, load, progress)
 
-        nobody = f"nobody serves stage {stage}"
-        reason = await push_to_any(session.router, nobody, session.view_changed, push_once)
-        if reason is not None:
-            self._undelivered(item, reason)
+        nobody = f"nobody serves stage {stage + 1}"
+        return await push_to_any(session.router, nobody, session.view_changed, push_once)
 
-    async def _back(self, item: WorkItem, pending: _PendingTensor) -> None:
+    async def _back(self, item: WorkItem, pending: _PendingBundle) -> str | None:
         session = self._session
-        stage = session.scheduler.stage - 1
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
-            metas = (await pending.meta(),)
-            push = replace(item.push, work=Work.BACKWARD, stage=stage, tensors=metas)
-            await self._carrier.push(member, push, pending.encoded, progress)
+            push = push_back(item, session.scheduler.stage, await pending.metas(member))
+            load = functools.partial(pending.encoded, member)
+            with pending.settled():
+                await self._pusher.push(member, push, load, progress)
 
         sender = OnlyPeer(session.members, item.sender)
         nobody = "the server that waits for the gradient is gone"
-        reason = await push_to_any(sender, nobody, session.view_changed, push_once)
-        if reason is not None:
-            self._undelivered(item, reason)
-
-    def _note_handed(self, push: Push, to: MemberRecord) -> None:
-        self._session.note(
-            Handed(push.step, push.microbatch, push.attempt, to.peer, to.incarnation)
-        )
-
-    def _undelivered(self, item: WorkItem, reason: str) -> None:
-        push = item.push
-        log.info("microbatch %d attempt %d: %s", push.microbatch, push.attempt, reason)
-        self._session.note(
-            Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS])
-        )
+        return await push_to_any(sender, nobody, session.view_changed, push_once)

@@ -17,6 +17,8 @@ from enum import IntEnum
 
 from p2pswarm.compute.base import BackwardSpec, Key
 from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
+from p2pswarm.flow.estimates import Ema
+from p2pswarm.server.expected import ExpectedTensors
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
@@ -89,7 +91,15 @@ class Period:
 class Scheduler:
     """One life of a server: a stage, an incarnation, and the weights of one version at a time."""
 
-    def __init__(self, stage: int, stages: int, incarnation: int, microbatches: int) -> None:
+    def __init__(
+        self,
+        stage: int,
+        stages: int,
+        incarnation: int,
+        microbatches: int,
+        expected: ExpectedTensors,
+    ) -> None:
+        self.expected = expected
         self.stage = stage
         self.incarnation = incarnation
         self.last = stage == stages - 1
@@ -107,7 +117,7 @@ class Scheduler:
         """With the time when their bytes were here."""
         self._in_hand: WorkItem | None = None
         self._held: dict[Key, HeldInput] = {}
-        self._service_s: float | None = None
+        self._service = Ema(SMOOTHING)
         self._period = Period(0.0)
 
     @property
@@ -250,7 +260,7 @@ class Scheduler:
 
     def retry_after_s(self) -> float:
         """When room may be had again: the time that one forward takes."""
-        service_s = RETRY_FIRST_S if self._service_s is None else self._service_s
+        service_s = RETRY_FIRST_S if self._service.value is None else self._service.value
         return min(max(service_s, RETRY_MIN_S), RETRY_MAX_S)
 
     def queued(self) -> int:
@@ -273,9 +283,7 @@ class Scheduler:
 
     def _refuse_unfit(self, item: WorkItem) -> None:
         push, held = item.push, self._held.get(item.key)
-        wanted = 2 if self.stage > 0 and item.work is not Work.BACKWARD else 1
-        if len(push.tensors) != wanted:
-            raise BadMessage(f"{len(push.tensors)} tensors where {wanted} are due")
+        self.expected.check(item.work, push.tensors)
         if item.work is Work.BACKWARD:
             if held is None or held.next_peer != item.sender:
                 raise NotServing(f"no gradient of microbatch {push.microbatch} is due from you")
@@ -304,8 +312,7 @@ class Scheduler:
         self._in_hand = None
         self._period.computes_s.append(compute_s)
         if item.work is Work.FORWARD:
-            before_s = compute_s if self._service_s is None else self._service_s
-            self._service_s = before_s + SMOOTHING * (compute_s - before_s)
+            self._service.add(compute_s)
 
     def _check_incarnation(self, incarnation: int) -> None:
         if incarnation != self.incarnation:

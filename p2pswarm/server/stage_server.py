@@ -20,6 +20,7 @@ from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
+from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
 from p2pswarm.server.notes import NoteQueue
@@ -214,9 +215,9 @@ class StageServer:
             notes.add(message)
             self._changed.fire()
 
-        scheduler = Scheduler(
-            assigned.stage, run.stages, assigned.incarnation, run.batch.microbatches
-        )
+        expected = expected_tensors(run, replica.engine)
+        stage, incarnation = assigned.stage, assigned.incarnation
+        scheduler = Scheduler(stage, run.stages, incarnation, run.batch.microbatches, expected)
         members, router = MemberView(), context.make_router()
         session = MemberSession(context, replica.engine, scheduler, members, router, note, Signal())
         averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)

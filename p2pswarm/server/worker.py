@@ -11,26 +11,33 @@ Errors:  to the sender Busy, NotServing, TooLarge or BadMessage; what cannot be 
 import asyncio
 from dataclasses import dataclass
 
-from p2pswarm.compute.base import BackwardSpec, LossResult
-from p2pswarm.errors import Busy, NotServing, SwarmError
+from p2pswarm.errors import NotServing, SwarmError, Unusable
+from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
+from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
+from p2pswarm.server.work_plan import (
+    Exit,
+    Made,
+    WorkPlan,
+    bundle_in,
+    load_of,
+    plan,
+    refuse_stranger,
+    undelivered,
+)
 from p2pswarm.swarm.messages.membership import Load
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Receipt, Undelivered
+from p2pswarm.swarm.messages.microbatch import Push, Receipt
 from p2pswarm.swarm.messages.step import Fence, Fenced
-from p2pswarm.swarm.messages.types import REASON_CHARS, Work
-from p2pswarm.tensors.codecs.base import Tensor
-
-UNKNOWN_RETRY_S = 0.05  # the sender's view is newer than ours for so long at most
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingInput:
-    """The bytes of a item, and the sender's task that waits for its receipt."""
+    """The tensors of an item, and the sender's task that waits for its receipt."""
 
-    inputs: list[Tensor]
+    inputs: WorkInputs
     arrived_s: float
     waiting: asyncio.Future[Receipt]
 
@@ -46,14 +53,15 @@ class Worker:
         self._put_down = asyncio.Condition()
 
     async def push(self, stream: Stream, push: Push) -> None:
-        """One stream with a sender: grant, bytes, compute, receipt."""
-        scheduler, loop = self._session.scheduler, asyncio.get_running_loop()
-        self._require_neighbour(stream.peer.raw, push)
-        item = scheduler.admit(push, stream.peer.raw)
+        """Serve one stream with a sender: grant, bytes, compute, receipt."""
+        session, loop = self._session, asyncio.get_running_loop()
+        scheduler, sender = session.scheduler, stream.peer.raw
+        refuse_stranger(push, sender, session.context.trainer.peer, session.members.record(sender))
+        item = scheduler.admit(push, sender)
         try:
-            async with self._session.context.tensors.accept(stream, push.tensors) as coming:
+            async with session.context.tensors.accept(stream, push.tensors) as coming:
                 await stream.send(coming.grant)
-                inputs = await coming.tensors()
+                inputs = scheduler.expected.inputs(item.work, await coming.tensors())
             scheduler.arrived(item, loop.time())
         finally:
             scheduler.withdraw(item)
@@ -62,7 +70,7 @@ class Worker:
         await stream.send(await job.waiting)
 
     def wake(self) -> None:
-        """There may be something to compute."""
+        """Look whether there is something to compute."""
         self._wake.set()
 
     async def work(self) -> None:
@@ -79,7 +87,7 @@ class Worker:
                 self._put_down.notify_all()
 
     async def fence(self, fence: Fence) -> Fenced:
-        """Do away with attempts; answers when that is certain."""
+        """Give attempts up; returns when nothing of them can begin any more."""
         scheduler = self._session.scheduler
         dropped = scheduler.fence(fence)
         self._refuse(dropped.items, "its attempt is over")
@@ -95,104 +103,50 @@ class Worker:
         return Fenced(scheduler.counted(fence))
 
     def moved_to(self, version: int) -> None:
-        """The weights have changed: what belonged to the former step goes, what waited begins."""
+        """Drop what belonged to the former step and begin what waited: the weights have changed."""
         dropped = self._session.scheduler.moved_to(version)
         self._refuse(dropped.items, "its step is over")
         self.wake()
 
     def close(self) -> None:
-        """The life is over."""
+        """End this incarnation: nothing more is computed."""
         self._refuse(tuple(self._jobs), "this server's incarnation is over")
 
     def load(self, now_s: float) -> Load:
-        """What was done since the last report."""
-        period = self._session.scheduler.period(now_s)
-        span_s = max(now_s - period.started_s, 1e-9)
-        return Load(
-            self._session.scheduler.queued(),
-            _mean(period.waits_s),
-            _mean(period.computes_s),
-            period.counted / span_s,
-            self._session.engine.stage.recomputed,
-        )
+        """Sum up what was done since the last report."""
+        scheduler, stage = self._session.scheduler, self._session.engine.stage
+        return load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
 
     async def _compute(self, item: WorkItem, job: _PendingInput) -> None:
-        scheduler, loop = self._session.scheduler, asyncio.get_running_loop()
-        spec, started_s = scheduler.spec(item), loop.time()
-        leaving = self._way_out(item, job.inputs, spec)
+        session, loop = self._session, asyncio.get_running_loop()
+        work, started_s = plan(session.scheduler, item), loop.time()
+        leaving = self._leaving(work, job.inputs)
+        result: Made | None = None
         try:
-            made = await self._session.context.compute(lambda: self._call(item, job.inputs, spec))
+            made = await session.context.compute(lambda: work.run(session.engine.stage, job.inputs))
+        except Unusable:  # this server cannot go on
+            raise
         except SwarmError as error:
-            scheduler.failed(item, loop.time() - started_s)
-            self._undelivered(item, str(error))
-            made = None
+            session.scheduler.failed(item, loop.time() - started_s)
+            session.note(undelivered(item.push, str(error)))
         else:
-            counted = spec.counting and (item.work is Work.BACKWARD or isinstance(made, LossResult))
-            if scheduler.done(item, loop.time() - started_s, counted=counted):
-                self._tell(item, made, counted=counted)
+            if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
+                result, note = made, work.note(made)
+                if note is not None:
+                    session.note(note)
             else:
-                made = None
-                await self._session.context.compute(
-                    lambda: self._session.engine.stage.drop((item.key,))
-                )
-        _send_off(leaving, made.gradient_BTD if isinstance(made, LossResult) else made)
+                await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
+        _send_off(leaving, bundle_in(result))
         if not job.waiting.done():
             queue_s = started_s - job.arrived_s
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
 
-    def _way_out(
-        self, item: WorkItem, inputs: list[Tensor], spec: BackwardSpec
-    ) -> asyncio.Future[Tensor] | None:
-        """Where the result of a item will leave, if it is to."""
-        scheduler = self._session.scheduler
-        if item.work is Work.BACKWARD:
-            forward = scheduler.held_from(item.key)
-            assert forward is not None, "a backward is admitted only while its forward is held"
-            return self._forwarder.back(forward) if spec.returning else None
-        if not scheduler.last:
-            return self._forwarder.onward(item, inputs[0])
-        training = item.work is Work.FORWARD
-        return self._forwarder.back(item) if training and spec.returning else None
-
-    def _call(
-        self, item: WorkItem, inputs: list[Tensor], spec: BackwardSpec
-    ) -> Tensor | LossResult | float | None:
-        """On the compute thread."""
-        stage, scheduler = self._session.engine.stage, self._session.scheduler
-        if item.work is Work.BACKWARD:
-            return stage.backward(item.key, inputs[0], spec)
-        tokens, x = inputs[0], inputs[1] if len(inputs) > 1 else None
-        if item.work is Work.EVALUATE:
-            return stage.evaluate(tokens, x)
-        if scheduler.last:
-            return stage.finish(tokens, x, spec)
-        if scheduler.returns(item):
-            return stage.forward(item.key, tokens, x)
-        return stage.evaluate(tokens, x)
-
-    def _tell(
-        self, item: WorkItem, made: Tensor | LossResult | float | None, *, counted: bool
-    ) -> None:
-        """What the trainer is to know of a result."""
-        push, note = item.push, self._session.note
-        if isinstance(made, float):
-            note(Evaluated(push.step, push.microbatch, made))
-        elif isinstance(made, LossResult):
-            note(Counted(push.step, push.microbatch, push.attempt, counted, made.loss))
-        elif item.work is Work.BACKWARD:
-            note(Counted(push.step, push.microbatch, push.attempt, counted, None))
-
-    def _require_neighbour(self, sender: bytes, push: Push) -> None:
-        """Refuse pushes from anybody but the trainer and the stage next to ours."""
-        stage = push.stage + (1 if push.work == Work.BACKWARD else -1)
-        if stage < 0:
-            trainer = self._session.context.trainer.peer
-            if trainer is not None and trainer.raw != sender:
-                raise NotServing("the first stage takes microbatches from the trainer")
-            return
-        record = self._session.members.record(sender)
-        if record is None or record.stage != stage:
-            raise Busy("the sender is not in the view here yet", UNKNOWN_RETRY_S)
+    def _leaving(self, work: WorkPlan, inputs: WorkInputs) -> asyncio.Future[Bundle] | None:
+        """What the forwarder waits for already."""
+        if work.exit is Exit.ONWARD:
+            assert inputs.tokens is not None, "only a gradient comes without tokens"
+            return self._forwarder.onward(work.item, inputs.tokens)
+        return self._forwarder.back(work.forward) if work.exit is Exit.BACK else None
 
     def _refuse(self, items: tuple[WorkItem, ...], reason: str) -> None:
         for item in items:
@@ -201,22 +155,12 @@ class Worker:
                 push = item.push
                 job.waiting.set_exception(NotServing(f"microbatch {push.microbatch}: {reason}"))
 
-    def _undelivered(self, item: WorkItem, reason: str) -> None:
-        push = item.push
-        self._session.note(
-            Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS])
-        )
 
-
-def _mean(values_s: list[float]) -> float:
-    return sum(values_s) / len(values_s) if values_s else 0.0
-
-
-def _send_off(leaving: asyncio.Future[Tensor] | None, made: Tensor | float | None) -> None:
+def _send_off(leaving: asyncio.Future[Bundle] | None, bundle: Bundle | None) -> None:
     """Give the forwarder what it waits for, or tell it that nothing comes."""
     if leaving is None or leaving.done():
         return
-    if isinstance(made, Tensor):
-        leaving.set_result(made)
-    else:
+    if bundle is None:
         leaving.cancel()
+    else:
+        leaving.set_result(bundle)

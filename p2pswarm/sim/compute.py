@@ -6,7 +6,7 @@ an update with any other is an error, here and now. Activations are of the true 
 the links that they cross.
 
 Units:   virtual seconds, bytes.
-Shapes:  as `stage/base.py`; sum_N with N >= microbatches of a step.
+Shapes:  as `compute/base.py`; sum_N with N >= microbatches of a step.
 Errors:  NotServing when nothing is kept for a key, AssertionError when a microbatch was not counted
          exactly once: the protocol has a bug then.
 """
@@ -27,8 +27,10 @@ from p2pswarm.compute.torch_weights import TorchSums
 from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import NotServing
+from p2pswarm.models.base import Bundle
+from p2pswarm.tensors.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.base import TORCH, Tensor
-from p2pswarm.tensors.meta import Dtype
+from p2pswarm.tensors.meta import Dtype, TensorLayout
 
 T = TypeVar("T")
 
@@ -161,38 +163,37 @@ class SimStage:
         self._spend = spend
         self._cost = tally.cost
         self._kept: dict[Key, int] = {}
-        shape = run.batch.rows, run.model.sequence_length, run.model.d_model
-        self._x_BTD = _zeros(shape, Dtype[run.model.dtype.upper()])
+        self._made = {"x": _zeros(activation_layout(run).shape, activation_layout(run).dtype)}
 
-    def forward(self, key: Key, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor:
-        """The next stage's x."""
-        del x_BTD
+    def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
+        """Give the next stage's x."""
+        del given
         self._spend(self._cost.forward_s)
         self._kept[key] = number_in(tokens_BS)
-        return self._x_BTD
+        return self._made
 
-    def backward(self, key: Key, gradient_BTD: Tensor, spec: BackwardSpec) -> Tensor | None:
-        """The gradient of this stage's x, if it is wanted."""
+    def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
+        """Give the gradient of this stage's x, if it is wanted."""
         number = self._kept.pop(key, None)
         if number is None:
             raise NotServing(f"nothing is kept for {key}")
         self._spend(BACKWARD_SHARE * self._cost.forward_s)
         if spec.counting:
             self._tally.count(number)
-        return gradient_BTD if spec.returning else None
+        return gradient if spec.returning else {}
 
-    def finish(self, tokens_BS: Tensor, x_BTD: Tensor | None, spec: BackwardSpec) -> LossResult:
+    def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
         self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
         if spec.counting:
             self._tally.count(number_in(tokens_BS))
-        return LossResult(self._loss(), x_BTD if spec.returning else None)
+        return LossResult(self._loss(), given if spec.returning else {})
 
-    def evaluate(self, tokens_BS: Tensor, x_BTD: Tensor | None) -> Tensor | float:
-        """The next stage's x, or the loss."""
-        del tokens_BS, x_BTD
+    def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
+        """Give the next stage's x, or the loss."""
+        del tokens_BS, given
         self._spend(self._cost.forward_s)
-        return self._loss() if self._last else self._x_BTD
+        return self._loss() if self._last else self._made
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """Forget what is kept."""
@@ -206,7 +207,20 @@ class SimStage:
 def sim_engine(run: RunConfig, stage: int, cost: Cost, processor: Processor) -> Engine:
     """Stage `stage` of a run on a simulated processor."""
     tally = CountingWeights(run, stage, cost)
-    return Engine(SimStage(run, stage, tally, processor.spend), tally, len(tally.snapshot()))
+    spec = BundleSpec((BundleKey("x", activation_layout(run), differentiable=True),))
+    return Engine(
+        SimStage(run, stage, tally, processor.spend),
+        tally,
+        len(tally.snapshot()),
+        takes=spec if stage else BundleSpec(),
+        gives=spec if stage < run.stages - 1 else BundleSpec(),
+    )
+
+
+def activation_layout(run: RunConfig) -> TensorLayout:
+    """What crosses between two stages: of the GPT's size."""
+    shape = run.batch.rows, run.model.sequence_length, run.model.d_model
+    return TensorLayout(Dtype[run.model.dtype.upper()], shape)
 
 
 def _zeros(shape: tuple[int, ...], dtype: Dtype) -> Tensor:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from p2pswarm.compute import adamw as adamw_module
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import ALIGN, FlatParameters, host_bytes, squared_norm
@@ -63,10 +62,9 @@ def test_memory_is_seen_without_a_copy():
 
 
 @pytest.mark.parametrize("chunk", [1 << 15, 64])
-def test_the_optimizer_is_adamw(monkeypatch, chunk):
-    monkeypatch.setattr(adamw_module, "CHUNK", chunk)
+def test_the_optimizer_is_adamw(chunk):
     run, flat = made(weight_decay=0.3, beta2=0.99, epsilon=1e-7)
-    ours = AdamW(run.optimizer, flat)
+    ours = AdamW(run.optimizer, flat, chunk)
     weights = [p.detach().clone().requires_grad_() for p in flat.parameters]
     groups = [
         {"params": [w for w in weights if w.dim() > 1], "weight_decay": 0.3},

@@ -26,7 +26,7 @@ def engine():
 
 def trained(steps, one):
     for number in range(steps):
-        one.stage.finish(TOKENS, None, ADD)
+        one.stage.finish(TOKENS, {}, ADD)
         digest = step(one, number + 1)
     return digest
 
@@ -45,8 +45,8 @@ def test_a_snapshot_carries_weights_and_optimizer():
 
     assert snapshot.nbytes == one.state_bytes
     assert other.weights.install(snapshot) == digest
-    one.stage.finish(TOKENS, None, ADD)
-    other.stage.finish(TOKENS, None, ADD)
+    one.stage.finish(TOKENS, {}, ADD)
+    other.stage.finish(TOKENS, {}, ADD)
     assert step(one, 4) == step(other, 4)
 
 

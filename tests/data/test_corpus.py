@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2pswarm.data import text_files as module
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import is_held_out, load_corpus
 from p2pswarm.errors import Unusable
@@ -130,11 +129,9 @@ def test_a_folder_without_text_names_the_suffixes_that_were_asked_for(tmp_path: 
         load(tmp_path, suffixes=(".py",))
 
 
-def test_a_file_that_does_not_fit_in_memory_is_refused(folder: Path, monkeypatch):
-    monkeypatch.setattr(module, "CORPUS_BYTES_MAX", 10)
-
-    with pytest.raises(Unusable, match="split it"):
-        load(folder)
+def test_a_file_that_does_not_fit_in_memory_is_refused(folder: Path):
+    with pytest.raises(Unusable, match="larger than 10 bytes: split it"):
+        load(folder, file_bytes_max=10)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):

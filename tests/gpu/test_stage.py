@@ -54,10 +54,10 @@ def test_a_microbatch_gives_nearly_the_same_loss_and_gradient_on_every_device():
         for engine in engines:
             engine.weights.reset(draw=True)
         first, middle, last = (engine.stage for engine in engines)
-        x = first.forward((0, 0), tokens, None)
+        x = first.forward((0, 0), tokens, {})
         y = middle.forward((0, 0), tokens, x)
         finish = last.finish(tokens, y, ALL)
-        middle.backward((0, 0), finish.gradient_BTD, ALL)
+        middle.backward((0, 0), finish.gradient, ALL)
         reduced = engines[1].weights.reduction()
         reduced.reduce(Span(0, reduced.length), [None])
         sums.append(reduced.reduced_N.cpu())
@@ -74,7 +74,7 @@ def test_a_graph_made_again_gives_the_same_gradient():
     for keep_bytes in (1 << 30, 0):
         engine = torch_engine(RUN, 1, DEVICES[1], keep_bytes)
         engine.weights.reset(draw=True)
-        engine.stage.forward((0, 0), tokens, x)
-        gradients.append(engine.stage.backward((0, 0), x, ALL).cpu())
+        engine.stage.forward((0, 0), tokens, {"x": x})
+        gradients.append(engine.stage.backward((0, 0), {"x": x}, ALL)["x"].cpu())
 
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-6)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.config import ModelConfig, RunConfig
-from p2pswarm.models.blocks import block_count
-from p2pswarm.models.partition import block_cost, stage_blocks
+from p2pswarm.models.blocks import block_costs, block_count
+from p2pswarm.models.partition import stage_blocks
 
 CPU = torch.device("cpu")
 MODEL = ModelConfig(d_model=16, layers=3, heads=2, sequence_length=12)
@@ -58,7 +58,7 @@ def test_every_cut_covers_all_blocks_in_order_and_no_other_is_cheaper(layers, st
 
     assert [n for part in cut for n in part] == list(range(block_count(model)))
     assert all(len(part) for part in cut)
-    costs = [block_cost(model, n) for n in range(block_count(model))]
+    costs = block_costs(model)
     assert max(sum(costs[n] for n in part) for part in cut) == cheapest(costs, stages)
 
 

@@ -19,6 +19,7 @@ from p2pswarm.swarm.messages.types import (
     Stage,
     Step,
 )
+from p2pswarm.tensors.bundle import BUNDLE_KEYS_MAX
 from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.wire.message import Message, Range, Size, message
 
@@ -89,8 +90,11 @@ class Push(Message):
     """The receiver's, as the sender knows it: a push meant for a former one is refused."""
     counting: Annotated[tuple[Stage, ...], Size(STAGES_MAX)]
     """The stages that are to count this attempt."""
-    tensors: Annotated[tuple[TensorMeta, ...], Size(2)]
-    """FORWARD, EVALUATE: tokens, then the activation unless stage 0. BACKWARD: the gradient."""
+    tensors: Annotated[tuple[TensorMeta, ...], Size(1 + BUNDLE_KEYS_MAX)]
+    """FORWARD, EVALUATE: tokens, then the bundle that the stage below gave; BACKWARD: its gradient.
+
+    The model and the manifest fix a bundle's keys and their order (docs/bundle.md).
+    """
 
 
 @message(73)

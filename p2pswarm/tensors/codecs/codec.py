@@ -5,6 +5,7 @@ Errors:  Unencodable, a ValueError, for values that cannot be told; BadMessage f
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from p2pswarm.tensors.codecs.base import Decoder, Tensor, Use
 from p2pswarm.tensors.codecs.memory import Memory
@@ -37,3 +38,21 @@ class Codec(ABC):
     @abstractmethod
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
         """Memory to receive into; the tensor will be on the memory's device."""
+
+
+class StatefulCodec(Codec):
+    """A codec that keeps something of a tensor for the next one on the same edge.
+
+    Encoding is a function: it is given what was kept and returns what is to be kept. `edge.py`
+    keeps it, and decides which of it counts.
+    """
+
+    @abstractmethod
+    def encode_after(
+        self, tensor: Tensor, carried: Sequence[Tensor], memory: Memory
+    ) -> tuple[memoryview, Tensor]:
+        """The bytes of a tensor, and what to carry to the next; `carried` is what others left."""
+
+    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+        """The bytes of the first tensor on an edge."""
+        return self.encode_after(tensor, (), memory)[0]

@@ -57,12 +57,7 @@ class Int8(Codec):
 
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
         """Quantise on the tensor's device, then move the quarter that is left."""
-        flat = tensor.detach().reshape(-1)
-        encoded = memory.on(flat.device, (_encoded_bytes(len(flat)),), torch.uint8)
-        scales, codes = _parts(encoded, len(flat))
-        for at, blocks in _chunks(flat):
-            _quantise(flat[at], scales[blocks], codes[at])
-        return bytes_of(memory.on_host(encoded))
+        return bytes_of(memory.on_host(quantised(tensor, memory)))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
         """Scales and codes; `finish` multiplies them on the device."""
@@ -73,11 +68,27 @@ class Int8(Codec):
             scales, codes = _parts(encoded.to(memory.device), layout.values)
             if not bool(((scales >= 0) & (scales <= SCALE_MAX)).all()):
                 raise BadMessage("an int8 scale that no encoder makes")
-            for at, blocks in _chunks(values):
-                _restore(scales[blocks], codes[at], values[at])
+            _restore_all(scales, codes, values)
             return values.reshape(layout.shape)
 
         return Decoder(bytes_of(encoded), finish)
+
+
+def quantised(tensor: Tensor, memory: Memory) -> Tensor:
+    """The encoded bytes of a tensor, on its device."""
+    flat = tensor.detach().reshape(-1)
+    encoded = memory.on(flat.device, (_encoded_bytes(len(flat)),), torch.uint8)
+    scales, codes = _parts(encoded, len(flat))
+    for at, blocks in _chunks(flat):
+        _quantise(flat[at], scales[blocks], codes[at])
+    return encoded
+
+
+def restored(encoded: Tensor, values: Tensor) -> Tensor:
+    """Overwrite `values` with what a receiver makes of our own encoded bytes."""
+    flat = values.view(-1)
+    _restore_all(*_parts(encoded, len(flat)), flat)
+    return values
 
 
 def _blocks(values: int) -> int:
@@ -116,6 +127,11 @@ def _quantise(values: Tensor, scales: Tensor, codes: Tensor) -> None:
     scales.mul_(1 / STEPS).clamp_(SCALE_MIN, SCALE_MAX)
     torch.mul(exact, scales.reciprocal().unsqueeze(1), out=work)
     codes.view(-1, width).copy_(work.round_())
+
+
+def _restore_all(scales: Tensor, codes: Tensor, values: Tensor) -> None:
+    for at, blocks in _chunks(values):
+        _restore(scales[blocks], codes[at], values[at])
 
 
 def _restore(scales: Tensor, codes: Tensor, values: Tensor) -> None:

@@ -5,17 +5,19 @@ Errors:  Unusable for a name or a use that the user got wrong; ValueError for a 
          for what a peer announces.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.tensors.codecs.base import CPU, DTYPES, Decoder, Device, Use
+from p2pswarm.tensors.bundle import BundleSpec
+from p2pswarm.tensors.codecs.base import DTYPES, Decoder, Use
 from p2pswarm.tensors.codecs.byte_planes import PlanesZstd
 from p2pswarm.tensors.codecs.cast import Cast
-from p2pswarm.tensors.codecs.codec import Codec
+from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
 from p2pswarm.tensors.codecs.int8 import Int8
+from p2pswarm.tensors.codecs.int8_feedback import Int8ErrorFeedback
 from p2pswarm.tensors.codecs.memory import FRESH, Memory
 from p2pswarm.tensors.codecs.raw import Raw
 from p2pswarm.tensors.meta import (
@@ -33,6 +35,7 @@ CODECS: tuple[Codec, ...] = (
     Cast("bf16", 3, Dtype.BFLOAT16),
     Int8(),
     PlanesZstd(),
+    Int8ErrorFeedback(),
 )
 BY_NAME = {codec.name: codec for codec in CODECS}
 BY_CODE = {codec.code: codec for codec in CODECS}
@@ -46,6 +49,17 @@ class EncodedTensor:
     meta: TensorMeta
     data: memoryview
     """The encoded bytes; of a raw CPU tensor its own memory, so leave it alone until it is sent."""
+    left: Tensor | None = None
+    """What a codec with state keeps for the edge's next tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorToEncode:
+    """A tensor, how it is to travel, and what its edge carries for it."""
+
+    tensor: Tensor
+    codec_name: str
+    carried: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,11 @@ def named(name: str, use: Use | None = None) -> Codec:
     return codec
 
 
+def keeps_state(name: str) -> bool:
+    """Whether the codec carries something from one tensor of an edge to the next."""
+    return isinstance(named(name), StatefulCodec)
+
+
 def encode(
     tensor: Tensor,
     codec_name: str,
@@ -76,29 +95,54 @@ def encode(
     memory: Memory = FRESH,
 ) -> EncodedTensor:
     """Write a tensor as bytes; up to `inline_bytes` of them ride in the announcement."""
-    codec = named(codec_name)
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None or dtype not in codec.dtypes:
-        raise ValueError(f"codec {codec_name} does not take {tensor.dtype}")
-    if tensor.dim() > RANK_MAX:
-        raise ValueError(f"a tensor of rank {tensor.dim()}; {RANK_MAX} is the most")
-    data = codec.encode(tensor, memory)
-    inline = bytes(data) if len(data) <= inline_bytes else b""
-    return EncodedTensor(
-        TensorMeta(dtype, tuple(tensor.shape), codec.code, len(data), inline), data
-    )
+    codec = _fit(tensor, codec_name)
+    return _announced(tensor, codec, codec.encode(tensor, memory), inline_bytes)
 
 
 def encode_all(
     tensors: Sequence[Tensor], codec_name: str, memory: Memory = FRESH
 ) -> list[EncodedTensor]:
-    """Parcels for one announcement: inline what fits into a message together, in order."""
+    """Tensors for one announcement: inline what fits into a message together, in order."""
     encoded: list[EncodedTensor] = []
     left = MESSAGE_INLINE_BYTES
     for tensor in tensors:
         encoded.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX), memory))
         left -= len(encoded[-1].meta.inline)
     return encoded
+
+
+def encode_bundle(bundle: Sequence[TensorToEncode], memory: Memory = FRESH) -> list[EncodedTensor]:
+    """Tensors that cross an edge together: all inline, or none.
+
+    Then the announcement of a large bundle does not depend on its values, and can be made ahead.
+    """
+    made = [_encoded_after(each, memory) for each in bundle]
+    size_bytes = sum(len(data) for data, _ in made)
+    inline_bytes = INLINE_BYTES_MAX if size_bytes <= INLINE_BYTES_MAX else -1
+    return [
+        replace(_announced(each.tensor, named(each.codec_name), data, inline_bytes), left=left)
+        for each, (data, left) in zip(bundle, made, strict=True)
+    ]
+
+
+def bundle_codecs(
+    bundle: BundleSpec, default: str, set_for: Callable[[str], str | None], use: Use
+) -> tuple[str, ...]:
+    """The codec of each tensor of a bundle: as set for its key, else the default.
+
+    What a default codec does not take, such as whole numbers, travels raw.
+    """
+    chosen = []
+    for key in bundle.keys:
+        name = set_for(key.name)
+        codec = named(name or default, use)
+        fits = key.layout.dtype in codec.dtypes
+        if name and not fits:
+            raise Unusable(
+                f"codec {name} does not take {key.name}, which is {key.layout.dtype.name}"
+            )
+        chosen.append(codec.name if fits else "raw")
+    return tuple(chosen)
 
 
 def admit(meta: TensorMeta) -> AdmittedTensor:
@@ -113,15 +157,34 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
     return AdmittedTensor(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
-def decoder(meta: TensorMeta, device: Device = CPU) -> Decoder:
+def decoder(meta: TensorMeta, memory: Memory = FRESH) -> Decoder:
     """Memory for the tensor that `meta` announces, filled already if its bytes are inline."""
-    return decoder_in(meta, Memory(device, keep_bytes=0))
-
-
-def decoder_in(meta: TensorMeta, memory: Memory) -> Decoder:
-    """The same, of memory that is used again."""
     admission = admit(meta)
     place = admission.codec.decoder(admission.layout, meta.encoded_bytes, memory)
     if meta.inline:
         place.buffer[:] = meta.inline
     return place
+
+
+def _fit(tensor: Tensor, codec_name: str) -> Codec:
+    """The codec, if it takes the tensor."""
+    codec = named(codec_name)
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None or dtype not in codec.dtypes:
+        raise ValueError(f"codec {codec_name} does not take {tensor.dtype}")
+    if tensor.dim() > RANK_MAX:
+        raise ValueError(f"a tensor of rank {tensor.dim()}; {RANK_MAX} is the most")
+    return codec
+
+
+def _encoded_after(each: TensorToEncode, memory: Memory) -> tuple[memoryview, Tensor | None]:
+    codec = _fit(each.tensor, each.codec_name)
+    if isinstance(codec, StatefulCodec):
+        return codec.encode_after(each.tensor, each.carried, memory)
+    return codec.encode(each.tensor, memory), None
+
+
+def _announced(tensor: Tensor, codec: Codec, data: memoryview, inline_bytes: int) -> EncodedTensor:
+    inline = bytes(data) if len(data) <= inline_bytes else b""
+    meta = TensorMeta(DTYPES[tensor.dtype], tuple(tensor.shape), codec.code, len(data), inline)
+    return EncodedTensor(meta, data)

@@ -1,0 +1,62 @@
+"""From what a model's blocks give to what crosses between stages.
+
+Errors:  Unusable for tensors that cannot travel.
+"""
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.boundary import Boundary, boundaries
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.tensors.bundle import BundleKey, BundleSpec
+from p2pswarm.tensors.codecs.base import DTYPES, Use
+from p2pswarm.tensors.codecs.registry import bundle_codecs
+from p2pswarm.tensors.meta import TensorLayout
+
+
+def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
+    """What crosses from `stage` to the next one; None above the last and below the first."""
+    if not 0 <= stage < run.stages - 1:
+        return None
+    return boundaries(run)[stage_blocks(run, stage).stop - 1]
+
+
+def bundle_spec(boundary: Boundary | None) -> BundleSpec:
+    """What is announced where `boundary` is crossed; nothing at the ends of the model."""
+    if boundary is None:
+        return BundleSpec()
+    keys = []
+    for tensor in boundary.tensors:
+        dtype = DTYPES.get(tensor.dtype)
+        if dtype is None:
+            known = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
+            raise Unusable(
+                f"{tensor.key!r} crosses between stages as {tensor.dtype}: convert it to one of "
+                f"{known}"
+            )
+        keys.append(BundleKey(tensor.key, TensorLayout(dtype, tensor.shape), tensor.differentiable))
+    if not any(key.differentiable for key in keys):
+        raise Unusable(
+            "nothing that crosses between two stages depends on weights: use fewer stages"
+        )
+    return BundleSpec(tuple(keys))
+
+
+def check_model(run: RunConfig) -> None:
+    """Raise Unusable for a run whose stages cannot be cut, traced or joined."""
+    for stage in range(run.stages):
+        stage_blocks(run, stage)
+        bundle = bundle_spec(boundary_above(run, stage))
+        activation_codecs(run, bundle)
+        gradient_codecs(run, bundle)
+
+
+def activation_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
+    """How a bundle travels to the stage above."""
+    codecs = run.codecs
+    return bundle_codecs(bundle, codecs.activation, codecs.activation_of, Use.ACTIVATION)
+
+
+def gradient_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
+    """How the gradient of a bundle travels back."""
+    codecs = run.codecs
+    return bundle_codecs(bundle.gradient(), codecs.gradient, codecs.gradient_of, Use.GRADIENT)

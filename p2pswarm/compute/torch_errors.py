@@ -1,0 +1,59 @@
+"""Torch's errors as ours, translated where torch is entered.
+
+Errors:  Refused when a microbatch cannot be computed here: another server may; Unusable when a
+         stage cannot be set up, or its device is lost.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from p2pswarm.errors import Refused, Unusable
+
+REASON_CHARS_MAX = 160  # torch's messages have pages of advice after the first line
+ALLOCATOR = "DefaultCPUAllocator"
+"""Torch has a class for a GPU without memory; a CPU's allocator only names itself."""
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Raise Refused, with the remedy, for what torch cannot compute; Unusable for a lost device.
+
+    After an error of the device itself every later call fails too, so the server has to end.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory(error):
+            raise Refused(
+                f"out of memory: lower serve.graph_mib here, or run.batch.rows ({_first(error)})"
+            ) from error
+        if isinstance(error, torch.AcceleratorError):
+            raise Unusable(f"the device failed, start this node again: {_first(error)}") from error
+        raise Refused(f"torch could not compute it: {_first(error)}") from error
+
+
+@contextmanager
+def setting_up(stage: int) -> Iterator[None]:
+    """Raise Unusable, with the remedy, when there is no memory for a stage's weights."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise Unusable(
+            f"no memory for the weights of stage {stage}: set serve.device to another one, or "
+            f"raise run.stages ({_first(error)})"
+        ) from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether torch means that there is no memory."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or (isinstance(error, RuntimeError) and ALLOCATOR in str(error))
+
+
+def _first(error: BaseException) -> str:
+    line = str(error).strip().partition("\n")[0] or type(error).__name__
+    return line[:REASON_CHARS_MAX]

@@ -1,0 +1,117 @@
+"""What crosses from block to block, found by running the model on the meta device.
+
+Tracing computes shapes and no numbers. It depends on the manifest alone, so all members of a run
+find the same keys in the same order, and keys need not travel.
+
+Shapes:  tokens_BT: B rows of T tokens.
+Errors:  Unusable for a model that cannot be traced, or whose last block gives no scores.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, bundle_of
+from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.registry import Family, family
+
+TRACES_KEPT = 4  # models whose boundaries are remembered; a process serves one or two
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedTensor:
+    """One tensor of a bundle."""
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    differentiable: bool
+    """It depends on weights, so a gradient of it goes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What a block gives to the next one."""
+
+    tensors: tuple[CarriedTensor, ...]
+    lone: bool
+    """The block gives a tensor without a bundle, and so the next block is given one."""
+
+    @property
+    def differentiable(self) -> tuple[str, ...]:
+        """The keys that gradients come back for, in order."""
+        return tuple(each.key for each in self.tensors if each.differentiable)
+
+    def value(self, bundle: Bundle) -> Value:
+        """A bundle in the form in which the next block takes it."""
+        return bundle[LONE_KEY] if self.lone else bundle
+
+    def ordered(self, value: Value) -> Bundle:
+        """What the block gave, in the order of the boundary; Unusable if it is another bundle."""
+        bundle = bundle_of(value)
+        keys = tuple(each.key for each in self.tensors)
+        if bundle.keys() != set(keys):
+            raise Unusable(
+                f"a block gave {', '.join(bundle)}; when traced it was {', '.join(keys)}"
+            )
+        return {key: bundle[key] for key in keys}
+
+
+def boundaries(run: RunConfig) -> tuple[Boundary, ...]:
+    """What each block of the model gives, in order."""
+    return _traced(family(run.model.family), run)
+
+
+def run_blocks(blocks: Iterable[nn.Module], value: Value) -> Value:
+    """One block after another."""
+    for block in blocks:
+        value = block(value)
+    return value
+
+
+@lru_cache(maxsize=TRACES_KEPT)
+def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
+    del build  # the same name may mean another function later
+    shape = run.batch.rows, run.model.sequence_length
+    with torch.device("meta"), torch.enable_grad():
+        blocks = make_blocks(run, range(block_count(run.model)))
+        value: Value = torch.zeros(shape, dtype=torch.int64)
+        found: list[Boundary] = []
+        for number, block in enumerate(blocks):
+            try:
+                value = block(value)
+                found.append(_boundary(value))
+            except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+                reason = str(error).partition("\n")[0]
+                raise Unusable(
+                    f"block {number} ({type(block).__name__}) of family {run.model.family!r} "
+                    f"cannot be traced on the meta device: {reason}"
+                ) from error
+    _require_scores(bundle_of(value), shape, run)
+    return tuple(found)
+
+
+def _boundary(value: Value) -> Boundary:
+    tensors = tuple(
+        CarriedTensor(
+            key, x.dtype, tuple(x.shape), differentiable=x.is_floating_point() and x.requires_grad
+        )
+        for key, x in bundle_of(value).items()
+    )
+    return Boundary(tensors, lone=isinstance(value, Tensor))
+
+
+def _require_scores(bundle: Bundle, shape: Sequence[int], run: RunConfig) -> None:
+    scores = bundle.get(LONE_KEY)
+    wanted = (*shape, run.model.vocabulary)
+    if scores is None or scores.shape != wanted or scores.dtype != DTYPES[run.model.dtype]:
+        came = "nothing" if scores is None else f"{scores.dtype} {tuple(scores.shape)}"
+        raise Unusable(
+            f"the last block of family {run.model.family!r} gives {came} as {LONE_KEY!r}; "
+            f"scores of {run.model.dtype} {wanted} are due"
+        )

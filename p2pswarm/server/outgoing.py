@@ -1,0 +1,136 @@
+"""What is said of a result before and after it is handed over, and what an edge makes of the end.
+
+Room is asked for while the microbatch is still computed: once two of a kind have had the same size,
+the next is announced with it. That hides one round trip of every hop.
+
+Units:   seconds.
+Errors:  none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from p2pswarm.errors import DialFailed, Refused
+from p2pswarm.models.base import Bundle
+from p2pswarm.server.scheduler import WorkItem
+from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Handed, Push
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.tensors.codecs.base import Unencodable
+from p2pswarm.tensors.codecs.edge import EdgeKey, EdgeStates, EdgeTransfer
+from p2pswarm.tensors.codecs.registry import EncodedTensor, TensorToEncode, keeps_state
+from p2pswarm.tensors.meta import TensorMeta, travels_alone
+
+Metas = tuple[TensorMeta, ...]
+
+
+def metas_of(encoded: Sequence[EncodedTensor]) -> Metas:
+    """What announces them."""
+    return tuple(each.meta for each in encoded)
+
+
+class SizeForecast:
+    """What the next bundle of a direction will be announced with."""
+
+    def __init__(self) -> None:
+        self._last: Metas = ()
+        self._steady = False
+
+    @property
+    def foreseen(self) -> Metas | None:
+        """The announcement that the last two had in common; None where there is none."""
+        return self._last if self._steady else None
+
+    def learn(self, metas: Metas) -> None:
+        """A bundle was encoded. What rides inline holds values, so it is not foreseen."""
+        self._steady = metas == self._last and all(travels_alone(meta) for meta in metas)
+        self._last = metas
+
+
+class Direction:
+    """One way of bundles out of this stage: how they are encoded, and what is known of them."""
+
+    def __init__(self, codecs: tuple[str, ...]) -> None:
+        """`codecs`: of each tensor of a bundle, in order."""
+        self.codecs = codecs
+        self.forecast = SizeForecast()
+        self.edges = EdgeStates(len(codecs))
+        self.stateful = any(map(keeps_state, codecs))
+
+    def to_encode(self, bundle: Bundle, transfer: EdgeTransfer) -> list[TensorToEncode]:
+        """A bundle in its order, with what its edge carries."""
+        each = zip(bundle.values(), self.codecs, transfer.carried, strict=True)
+        return [TensorToEncode(tensor, codec, carried) for tensor, codec, carried in each]
+
+
+@dataclass(slots=True)
+class _OpenEdge:
+    """A bundle as it was encoded for one edge."""
+
+    edge: EdgeKey
+    transfer: EdgeTransfer
+    encoded: list[EncodedTensor] | None = None
+
+
+class OutgoingBundle:
+    """The encodings of one bundle: one for all peers, or one for each where codecs keep state."""
+
+    def __init__(self, direction: Direction) -> None:
+        self._direction = direction
+        self._open: _OpenEdge | None = None
+
+    def encoded_for(self, edge: EdgeKey) -> list[EncodedTensor] | None:
+        """What goes to a peer, if it has been encoded; None: call `begin`, encode, `finish`."""
+        there = self._open
+        if there is None or (self._direction.stateful and there.edge != edge):
+            return None
+        return there.encoded
+
+    def begin(
+        self, edge: EdgeKey, alive: Sequence[EdgeKey], bundle: Bundle
+    ) -> list[TensorToEncode]:
+        """What to encode for a peer."""
+        transfer = self._direction.edges.edge(edge, alive).start()
+        self._open = _OpenEdge(edge, transfer)
+        return self._direction.to_encode(bundle, transfer)
+
+    def finish(self, encoded: list[EncodedTensor]) -> list[EncodedTensor]:
+        """It is encoded; the next of its kind will look alike."""
+        assert self._open is not None, "begin comes before finish"
+        self._open.encoded = encoded
+        self._direction.forecast.learn(metas_of(encoded))
+        return encoded
+
+    def taken(self) -> None:
+        """The peer has computed it."""
+        there, self._open = self._open, None
+        if there is not None and there.encoded is not None:
+            there.transfer.taken(there.encoded)
+
+    def failed(self, error: Exception) -> None:
+        """It was not handed over: give the edge what it had, if the peer surely has nothing."""
+        if self._open is None or not self._direction.stateful:
+            return
+        if isinstance(error, Refused | DialFailed | Unencodable):
+            self._open.transfer.refused()
+        self._open = None  # to be encoded anew, with what the edge has by then
+
+
+def edge_to(member: MemberRecord) -> EdgeKey:
+    """The edge to a peer's incarnation."""
+    return member.peer, member.incarnation
+
+
+def push_onward(item: WorkItem, stage: int, metas: Metas) -> Push:
+    """The push of `item` to the stage above `stage`."""
+    return replace(item.push, stage=stage + 1, tensors=metas)
+
+
+def push_back(item: WorkItem, stage: int, metas: Metas) -> Push:
+    """The push of the gradient of `item` to the stage below `stage`."""
+    return replace(item.push, work=Work.BACKWARD, stage=stage - 1, tensors=metas)
+
+
+def handed(push: Push, to: MemberRecord) -> Handed:
+    """What the trainer is told before the bytes go to the next server."""
+    return Handed(push.step, push.microbatch, push.attempt, to.peer, to.incarnation)

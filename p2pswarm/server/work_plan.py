@@ -1,0 +1,141 @@
+"""What is done with a microbatch: the call of the stage, where its result leaves, who is told.
+
+All of it is decided when a microbatch is taken up, from what the scheduler knows then.
+
+Units:   seconds.
+Errors:  NotServing or Busy for a sender that is not next to this stage.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from p2pswarm.compute.base import BackwardSpec, LossResult, Stage
+from p2pswarm.errors import Busy, NotServing
+from p2pswarm.ids import PeerId
+from p2pswarm.models.base import Bundle
+from p2pswarm.server.expected import WorkInputs
+from p2pswarm.server.scheduler import Period, Scheduler, WorkItem
+from p2pswarm.swarm.messages.membership import Load, MemberRecord
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Undelivered
+from p2pswarm.swarm.messages.types import REASON_CHARS, Work
+
+UNKNOWN_RETRY_S = 0.05  # the sender's view is newer than ours for so long at most
+
+Made = Bundle | LossResult | float
+"""What a stage computes: a bundle or its gradient, the last stage's result, or a held-out loss."""
+
+
+class StageCall(Enum):
+    """The method of `Stage` that does the work."""
+
+    FORWARD = auto()
+    BACKWARD = auto()
+    FINISH = auto()
+    EVALUATE = auto()
+
+
+class Exit(Enum):
+    """Where a result leaves."""
+
+    ONWARD = auto()
+    """To a server of the next stage."""
+    BACK = auto()
+    """As a gradient, to the server that the microbatch came from."""
+    NOWHERE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPlan:
+    """What is done with one microbatch."""
+
+    item: WorkItem
+    call: StageCall
+    spec: BackwardSpec
+    exit: Exit
+    forward: WorkItem
+    """The item whose sender a gradient goes back to."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether the gradient is in the sum once the call has returned."""
+        return self.spec.counting and self.call in (StageCall.BACKWARD, StageCall.FINISH)
+
+    def run(self, stage: Stage, inputs: WorkInputs) -> Made:
+        """Call the stage."""
+        if self.call is StageCall.BACKWARD:
+            return stage.backward(self.item.key, inputs.bundle, self.spec)
+        assert inputs.tokens is not None, "only a gradient comes without tokens"
+        if self.call is StageCall.FORWARD:
+            return stage.forward(self.item.key, inputs.tokens, inputs.bundle)
+        if self.call is StageCall.FINISH:
+            return stage.finish(inputs.tokens, inputs.bundle, self.spec)
+        return stage.evaluate(inputs.tokens, inputs.bundle)
+
+    def note(self, made: Made) -> Counted | Evaluated | None:
+        """What the trainer is to know of the result."""
+        push = self.item.push
+        if isinstance(made, float):
+            return Evaluated(push.step, push.microbatch, made)
+        if self.call not in (StageCall.BACKWARD, StageCall.FINISH):
+            return None
+        loss = made.loss if isinstance(made, LossResult) else None
+        return Counted(push.step, push.microbatch, push.attempt, self.counted, loss)
+
+
+def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:
+    """What to do with an item that was just taken up."""
+    spec = scheduler.spec(item)
+    if item.work is Work.BACKWARD:
+        forward = scheduler.held_from(item.key)
+        assert forward is not None, "a backward is admitted only while its forward is held"
+        return WorkPlan(item, StageCall.BACKWARD, spec, _back_if(spec.returning), forward)
+    if not scheduler.last:
+        kept = item.work is Work.FORWARD and scheduler.returns(item)
+        return WorkPlan(
+            item, StageCall.FORWARD if kept else StageCall.EVALUATE, spec, Exit.ONWARD, item
+        )
+    if item.work is Work.EVALUATE:
+        return WorkPlan(item, StageCall.EVALUATE, spec, Exit.NOWHERE, item)
+    return WorkPlan(item, StageCall.FINISH, spec, _back_if(spec.returning), item)
+
+
+def _back_if(wanted: bool) -> Exit:  # noqa: FBT001  a verb with its object
+    return Exit.BACK if wanted else Exit.NOWHERE
+
+
+def bundle_in(made: Made | None) -> Bundle | None:
+    """What of a result goes to another stage; None for a result that is thrown away."""
+    if isinstance(made, LossResult):
+        return made.gradient
+    return made if isinstance(made, dict) else None
+
+
+def refuse_stranger(
+    push: Push, sender: bytes, trainer: PeerId | None, record: MemberRecord | None
+) -> None:
+    """Refuse pushes from anybody but the trainer and the stage next to ours.
+
+    `record`: of the sender, as our view has it.
+    """
+    stage = push.stage + (1 if push.work == Work.BACKWARD else -1)
+    if stage < 0:
+        if trainer is not None and trainer.raw != sender:
+            raise NotServing("the first stage takes microbatches from the trainer")
+    elif record is None or record.stage != stage:
+        raise Busy("the sender is not in the view here yet", UNKNOWN_RETRY_S)
+
+
+def undelivered(push: Push, reason: str) -> Undelivered:
+    """What the trainer is told of a microbatch that cannot go on from here."""
+    return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS])
+
+
+def load_of(period: Period, queued: int, recomputed: int, now_s: float) -> Load:
+    """What was done since the last report."""
+    span_s = max(now_s - period.started_s, 1e-9)
+    waits_s, computes_s = _mean(period.waits_s), _mean(period.computes_s)
+    return Load(queued, waits_s, computes_s, period.counted / span_s, recomputed)
+
+
+def _mean(values_s: list[float]) -> float:
+    return sum(values_s) / len(values_s) if values_s else 0.0

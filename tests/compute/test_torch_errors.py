@@ -1,0 +1,54 @@
+"""Torch's errors become ours, with the remedy, where torch is entered."""
+
+import pytest
+import torch
+
+from p2pswarm.compute.torch_errors import REASON_CHARS_MAX, computing, setting_up
+from p2pswarm.errors import NotServing, Refused, Unusable
+
+CPU_FULL = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError(CPU_FULL)]
+)
+def test_a_microbatch_without_memory_is_refused_with_the_remedy(error):
+    with (
+        pytest.raises(Refused, match=r"lower serve.graph_mib here, or run.batch.rows") as caught,
+        computing(),
+    ):
+        raise error
+    assert caught.value.__cause__ is error
+
+
+def test_any_other_error_of_torch_is_a_refusal_of_one_line():
+    with pytest.raises(Refused, match="torch could not compute it: shapes") as caught, computing():
+        raise RuntimeError("shapes " + "x" * 999 + "\nadvice")
+    assert len(str(caught.value)) < REASON_CHARS_MAX + 50
+    assert "advice" not in str(caught.value)
+
+
+def test_a_lost_device_ends_the_server():
+    with pytest.raises(Unusable, match="start this node again: CUDA error"), computing():
+        raise torch.AcceleratorError("CUDA error: device-side assert")
+
+
+@pytest.mark.parametrize("error", [NotServing("gone"), KeyError("ours"), Unusable("theirs")])
+def test_other_errors_pass(error):
+    with pytest.raises(type(error)), computing():
+        raise error
+
+
+def test_a_stage_without_memory_names_what_to_set():
+    with (
+        pytest.raises(Unusable, match=r"weights of stage 3: set serve.device .* run.stages"),
+        setting_up(3),
+    ):
+        raise RuntimeError(CPU_FULL)
+    with pytest.raises(RuntimeError, match="another"), setting_up(3):
+        raise RuntimeError("another")
+
+
+def test_a_real_allocation_that_fails_is_recognised():
+    with pytest.raises(Refused, match="out of memory"), computing():
+        torch.empty(1 << 60, dtype=torch.uint8)

@@ -1,0 +1,159 @@
+"""Families by name: who knows them, what their blocks may be, how they start and are cut."""
+
+import dataclasses
+
+import pytest
+import torch
+from models.harness import run_of
+from torch import nn
+
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.base import Block
+from p2pswarm.models.blocks import block_costs, make_blocks
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.registry import NAME_CHARS_MAX, family, register
+
+CPU = torch.device("cpu")
+MODEL = ModelConfig(family="skipping", d_model=16, sequence_length=12)
+RUN = RunConfig(stages=3, model=MODEL)
+
+
+def test_an_unknown_family_names_those_known_and_how_to_register():
+    with pytest.raises(Unusable, match=r"known are .*gpt, .*skipping") as caught:
+        family("nowhere")
+
+    assert 'register("nowhere")' in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_may_be_registered_again_and_another_may_not():
+    def one(config):
+        return [nn.Linear(2, 2)]
+
+    again = one
+    assert register("again")(one) is one
+    register("again")(again)
+    with pytest.raises(ValueError, match=r"registered already, by .*one"):
+        register("again")(lambda config: [nn.Linear(2, 2)])
+    assert family("again") is one
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * (NAME_CHARS_MAX + 1)])
+def test_a_name_that_no_manifest_holds_is_our_callers_mistake(name):
+    with pytest.raises(ValueError, match="printable"):
+        register(name)
+
+
+def test_first_weights_depend_on_the_seed_and_the_blocks_number_alone():
+    def drawn(run, numbers):
+        flat = FlatParameters(run, numbers, CPU)
+        torch.manual_seed(99)  # the process's own chance does not matter
+        flat.draw()
+        return flat
+
+    whole, part = drawn(RUN, range(3)), drawn(RUN, range(1, 2))
+    theirs = list(whole.blocks[1].parameters())
+    assert all(map(torch.equal, part.parameters, theirs))
+    assert not torch.equal(
+        theirs[0], drawn(dataclasses.replace(RUN, seed=2), range(1, 2)).parameters[0]
+    )
+
+
+def test_drawing_leaves_the_process_its_own_chance():
+    flat = FlatParameters(RUN, range(3), CPU)
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    flat.draw()
+
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_constants_of_a_block_are_there_with_it():
+    (block,) = FlatParameters(RUN, range(1, 2), CPU).blocks
+
+    assert block.share == 0.5
+
+
+def test_a_parameter_with_two_names_stays_one():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Linear(4, 4, bias=False)
+            self.other = nn.Linear(4, 4, bias=False)
+            self.other.weight = self.one.weight
+
+    flat = FlatParameters(run_of([Twice]), range(1), CPU)
+    flat.draw()
+
+    assert flat.length == 16
+    assert flat.blocks[0].one.weight is flat.blocks[0].other.weight is flat.parameters[0]
+    assert flat.parameters[0].any()
+
+
+def test_blocks_are_cut_by_their_cost_or_by_their_parameters():
+    sizes = (3, 1, 1, 5)
+    linear = run_of([lambda n=n: nn.Linear(n, n, bias=False) for n in sizes], stages=2)
+    assert block_costs(linear.model) == (9, 1, 1, 25)
+    assert [stage_blocks(linear, s) for s in range(2)] == [range(3), range(3, 4)]
+    assert block_costs(MODEL) == (1.0, 1.0, 1.0)
+
+
+def test_more_stages_than_blocks_are_the_users_mistake():
+    with pytest.raises(Unusable, match="4 is more than the 3 blocks"):
+        stage_blocks(dataclasses.replace(RUN, stages=4), 0)
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+class Drawn(Block):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def draw(self, generator):
+        self.weight.fill_(7.0)
+
+
+class Frozen(Drawn):
+    def __init__(self):
+        super().__init__()
+        self.weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: nn.BatchNorm1d(3), "buffer num_batches_tracked, which would not be averaged"),
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), r"dropout in 1: "),
+        (lambda: nn.Dropout(0.1), "dropout in itself"),
+        (Bare, r"Bare has parameters and no reset_parameters\(\)"),
+        (Frozen, "weight does not train"),
+    ],
+    ids=["batch norm", "dropout", "dropout alone", "bare", "frozen"],
+)
+def test_a_block_that_cannot_be_trained_here_says_why(make, match):
+    run = run_of([make])
+
+    with pytest.raises(Unusable, match=match):
+        make_blocks(run, range(1))
+
+
+def test_a_parameter_of_two_blocks_is_refused():
+    shared = nn.Linear(2, 2)
+
+    with pytest.raises(Unusable, match="share a parameter"):
+        block_costs(run_of([lambda: shared, lambda: shared]).model)
+
+
+def test_a_block_may_draw_its_own_first_weights():
+    flat = FlatParameters(run_of([Drawn, lambda: nn.Dropout(0.0)]), range(2), CPU)
+    flat.draw()
+
+    assert bool((flat.parameters[0] == 7.0).all())

@@ -1,0 +1,233 @@
+"""The scheduler: what may be counted, what is given up, and when a step begins and ends."""
+
+import dataclasses
+
+import pytest
+from server.pushes import (
+    ABOVE,
+    BELOW,
+    ME,
+    META,
+    OTHER,
+    RUN,
+    TOKENS,
+    B,
+    backward,
+    compute,
+    count,
+    evaluation,
+    fence,
+    forwarded,
+    push,
+    queue,
+    scheduler,
+)
+
+from p2pswarm.compute.base import BackwardSpec
+from p2pswarm.errors import NotServing, Refused
+from p2pswarm.swarm.messages.step import Commit, Reduce
+
+
+@pytest.mark.parametrize(
+    ("stage", "counting", "spec", "returns"),
+    [
+        (1, (0, 1, 2), BackwardSpec(counting=True, returning=True), True),
+        (1, (1,), BackwardSpec(counting=True, returning=False), True),
+        (1, (0,), BackwardSpec(counting=False, returning=True), True),
+        (1, (2,), BackwardSpec(counting=False, returning=False), False),
+        (0, (0,), BackwardSpec(counting=True, returning=False), True),
+        (2, (0,), BackwardSpec(counting=False, returning=True), True),
+    ],
+)
+def test_what_a_backward_is_for_follows_from_the_counting_stages(stage, counting, spec, returns):
+    one = scheduler(stage=stage)
+    tensors = (TOKENS,) if stage == 0 else (TOKENS, META)
+    item = queue(one, push(stage=stage, counting=counting, tensors=tensors))
+
+    assert one.spec(item) == spec
+    assert one.returns(item) is returns
+
+
+def test_what_is_in_the_ledger_is_not_counted_again():
+    one = scheduler()
+    count(one)
+    item = queue(one, push(attempt=1))
+
+    assert one.spec(item) == BackwardSpec(counting=False, returning=True)
+
+
+def test_a_forward_whose_gradient_goes_elsewhere_is_not_held():
+    one = scheduler()
+    compute(one, queue(one, push(counting=(2,))))
+
+    assert one.held_from((0, 0)) is None
+
+
+def test_the_last_stage_holds_nothing():
+    one = scheduler(stage=2)
+    compute(one, queue(one, push(stage=2)), counted=True)
+
+    assert one.held_from((0, 0)) is None
+    assert one.bitmap == b"\x01"
+
+
+def test_the_ledger_is_written_bit_by_bit():
+    one = scheduler()
+    for number in (0, 3):
+        count(one, number)
+
+    assert one.bitmap == b"\x09"
+
+
+def test_the_ledger_starts_at_the_steps_first_microbatch():
+    one = scheduler(version=3)
+    count(one, 3 * B + 2)
+
+    assert one.bitmap == b"\x04"
+
+
+def test_what_cannot_be_computed_is_not_held_or_counted():
+    one = scheduler()
+    forwarded(one)
+    item = queue(one, backward(), ABOVE)
+    one.take(0.0)
+    one.failed(item, 0.1)
+
+    assert one.bitmap == b"\0"
+    assert one.held_from((0, 0)) is None
+    assert one.in_hand is None
+
+
+def test_a_fence_drops_what_has_not_begun():
+    one = scheduler()
+    forwarded(one)
+    coming = one.admit(push(1), BELOW)
+    waiting = queue(one, push(2))
+    kept = queue(one, push(3))
+    dropped = one.fence(fence((0, 0), (1, 0), (2, 3)))
+
+    assert dropped.items == (coming, waiting)
+    assert dropped.keys == ((0, 0),)
+    assert one.take(0.0) is kept
+    with pytest.raises(NotServing, match="given up"):
+        one.arrived(coming, 0.0)
+    with pytest.raises(NotServing):
+        one.admit(backward(), ABOVE)
+
+
+def test_a_fence_stands_for_all_earlier_attempts_and_no_later_one():
+    one = scheduler()
+    one.fence(fence((0, 3)))
+    one.fence(fence((0, 1)))
+
+    with pytest.raises(NotServing, match="over"):
+        one.admit(push(attempt=3), BELOW)
+    one.admit(push(attempt=4), BELOW)
+
+
+def test_a_fence_waits_for_what_is_in_hand_and_tells_that_it_counted():
+    one = scheduler()
+    forwarded(one)
+    item = queue(one, backward(), ABOVE)
+    one.take(0.0)
+    order = fence((0, 0), (1, 0))
+    dropped = one.fence(order)
+
+    assert dropped.keys == ()
+    assert one.fences_in_hand(order)
+    assert not one.fences_in_hand(fence((1, 0)))
+    assert not one.done(item, 0.1, counted=True)
+    assert not one.fences_in_hand(order)
+    assert one.counted(order) == (0,)
+
+
+def test_a_forward_that_was_fenced_in_hand_is_thrown_away():
+    one = scheduler()
+    item = queue(one, push())
+    one.take(0.0)
+    one.fence(fence((0, 0)))
+
+    assert not one.done(item, 0.1, counted=False)
+    assert one.held_from((0, 0)) is None
+
+
+def test_a_fence_of_the_next_step_holds_when_that_begins():
+    one = scheduler()
+    waiting = queue(one, push(B))
+    order = fence((B, 0), step=1)
+
+    assert one.fence(order).items == (waiting,)
+    assert one.counted(order) == ()
+    one.moved_to(1)
+    with pytest.raises(NotServing, match="over"):
+        one.admit(push(B), BELOW)
+
+
+def test_a_fence_of_one_step_does_not_touch_the_evaluation_of_the_next():
+    one = scheduler()
+    one.fence(fence((2**61, 0)))
+    one.moved_to(1)
+
+    one.admit(evaluation(step=1), BELOW)
+
+
+@pytest.mark.parametrize("order", [fence((0, 0), incarnation=4), fence((0, 0), step=2)])
+def test_a_fence_for_another_life_or_step_is_refused(order):
+    with pytest.raises(NotServing):
+        scheduler().fence(order)
+
+
+def reduce_order(counted, group=(ME, OTHER), step=0, incarnation=5):
+    return Reduce(RUN, step, 1, incarnation, counted, group, ())
+
+
+def test_an_averaging_is_of_the_ledger_that_the_trainer_knows():
+    one = scheduler()
+    count(one, 2)
+
+    one.check_reduce(reduce_order(b"\x04"), ME)
+    one.check_reduce(reduce_order(b"\x04\0\0"), ME)
+    with pytest.raises(Refused, match="ledger"):
+        one.check_reduce(reduce_order(b"\x06"), ME)
+
+
+def test_an_observer_has_no_ledger_to_compare():
+    scheduler(version=None).check_reduce(reduce_order(b"\x04", group=(OTHER,), step=9), ME)
+
+
+@pytest.mark.parametrize("order", [reduce_order(b"", step=1), reduce_order(b"", incarnation=4)])
+def test_an_averaging_of_another_step_or_life_is_refused(order):
+    with pytest.raises(NotServing):
+        scheduler().check_reduce(order, ME)
+
+
+def test_a_commit_for_a_former_life_is_refused():
+    order = Commit(RUN, 0, 1, 5, 1.0, 0.1)
+
+    scheduler().check_commit(order)
+    with pytest.raises(NotServing):
+        scheduler().check_commit(dataclasses.replace(order, incarnation=4))
+
+
+def test_a_new_step_begins_with_an_empty_ledger_and_nothing_held():
+    one = scheduler()
+    count(one, 1)
+    forwarded(one)
+    old, new = queue(one, push(2)), queue(one, push(B + 1))
+    dropped = one.moved_to(1)
+
+    assert dropped.items == (old,)
+    assert dropped.keys == ((0, 0),)
+    assert one.held_from((0, 0)) is None
+    assert one.bitmap == b"\0"
+    assert one.take(0.0) is new
+
+
+def test_what_was_in_hand_when_the_step_ended_does_not_enter_the_next():
+    one = scheduler()
+    item = queue(one, push())
+    one.take(0.0)
+    one.moved_to(1)
+
+    assert not one.done(item, 0.1, counted=True)
+    assert one.bitmap == b"\0"

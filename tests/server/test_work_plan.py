@@ -1,0 +1,182 @@
+"""What is done with a microbatch: which call, where the result leaves, who is told."""
+
+import pytest
+from server.pushes import (
+    ABOVE,
+    ALL,
+    BELOW,
+    LAST,
+    META,
+    OTHER,
+    TOKENS,
+    backward,
+    evaluation,
+    forwarded,
+    push,
+    queue,
+    scheduler,
+)
+
+from p2pswarm.compute.base import BackwardSpec, LossResult
+from p2pswarm.errors import Busy, NotServing
+from p2pswarm.ids import PeerId
+from p2pswarm.server.expected import WorkInputs
+from p2pswarm.server.scheduler import Period
+from p2pswarm.server.work_plan import (
+    UNKNOWN_RETRY_S,
+    Exit,
+    StageCall,
+    bundle_in,
+    load_of,
+    plan,
+    refuse_stranger,
+    undelivered,
+)
+from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Undelivered
+from p2pswarm.swarm.messages.types import REASON_CHARS
+
+BUNDLE = {"x": "tensor"}
+
+
+def taken(stage=1, message=None, sender=BELOW, **changes):
+    """The plan for a push that was just taken up."""
+    one = scheduler(stage=stage)
+    tensors = (TOKENS, META) if stage else (TOKENS,)
+    message = message or push(stage=stage, tensors=tensors, **changes)
+    queue(one, message, sender)
+    return plan(one, one.take(0.0))
+
+
+def gradient_taken(stage=1, counting=ALL):
+    one = scheduler(stage=stage)
+    tensors = (TOKENS, META) if stage else (TOKENS,)
+    forwarded(one, push(stage=stage, counting=counting, tensors=tensors))
+    queue(one, backward(stage=stage, counting=counting), ABOVE)
+    return plan(one, one.take(0.0))
+
+
+@pytest.mark.parametrize(
+    ("stage", "counting", "call", "way"),
+    [
+        (0, ALL, StageCall.FORWARD, Exit.ONWARD),
+        (1, ALL, StageCall.FORWARD, Exit.ONWARD),
+        (1, (0,), StageCall.FORWARD, Exit.ONWARD),
+        (1, (2,), StageCall.EVALUATE, Exit.ONWARD),  # its gradient ends above
+        (LAST, ALL, StageCall.FINISH, Exit.BACK),
+        (LAST, (0,), StageCall.FINISH, Exit.BACK),
+        (LAST, (2,), StageCall.FINISH, Exit.NOWHERE),
+    ],
+)
+def test_a_microbatch_is_kept_only_where_its_gradient_comes_back(stage, counting, call, way):
+    work = taken(stage, counting=counting)
+
+    assert (work.call, work.exit) == (call, way)
+    assert work.forward is work.item
+    assert work.counted is (stage == LAST and LAST in counting)
+
+
+@pytest.mark.parametrize(
+    ("stage", "counting", "way", "counted"),
+    [
+        (1, ALL, Exit.BACK, True),
+        (1, (0,), Exit.BACK, False),
+        (1, (1,), Exit.NOWHERE, True),
+        (0, ALL, Exit.NOWHERE, True),
+    ],
+)
+def test_a_gradient_goes_on_while_a_stage_below_counts(stage, counting, way, counted):
+    work = gradient_taken(stage, counting)
+
+    assert (work.call, work.exit, work.counted) == (StageCall.BACKWARD, way, counted)
+    assert work.forward.sender == BELOW
+    assert work.item.sender == ABOVE
+
+
+@pytest.mark.parametrize(("stage", "way"), [(1, Exit.ONWARD), (LAST, Exit.NOWHERE)])
+def test_a_held_out_batch_is_evaluated_and_never_counted(stage, way):
+    work = taken(stage, evaluation(stage=stage, counting=()))
+
+    assert (work.call, work.exit, work.counted) == (StageCall.EVALUATE, way, False)
+
+
+class Recorder:
+    """A stage that says how it was called."""
+
+    def __getattr__(self, name):
+        return lambda *arguments: (name, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("work", "called"),
+    [
+        (taken(), ("forward", (0, 0), "tokens", BUNDLE)),
+        (gradient_taken(), ("backward", (0, 0), BUNDLE, BackwardSpec(True, True))),
+        (taken(LAST), ("finish", "tokens", BUNDLE, BackwardSpec(True, True))),
+        (taken(counting=(2,)), ("evaluate", "tokens", BUNDLE)),
+    ],
+)
+def test_the_stage_is_called_with_what_came(work, called):
+    tokens = None if work.call is StageCall.BACKWARD else "tokens"
+
+    assert work.run(Recorder(), WorkInputs(tokens, BUNDLE)) == called
+
+
+def test_the_trainer_is_told_what_is_counted_and_what_was_lost():
+    loss = LossResult(2.5, BUNDLE)
+
+    assert taken(LAST).note(loss) == Counted(0, 0, 0, True, 2.5)
+    assert taken(LAST, counting=(0,)).note(loss) == Counted(0, 0, 0, False, 2.5)
+    assert gradient_taken().note(BUNDLE) == Counted(0, 0, 0, True, None)
+    assert gradient_taken(counting=(0,)).note({}) == Counted(0, 0, 0, False, None)
+    assert taken(LAST, evaluation(3, stage=LAST)).note(1.5) == Evaluated(0, 2**61 + 3, 1.5)
+
+
+def test_of_a_forward_the_trainer_hears_from_the_forwarder():
+    assert taken().note(BUNDLE) is None
+    assert taken(counting=(2,)).note(BUNDLE) is None
+
+
+@pytest.mark.parametrize(
+    ("made", "leaves"),
+    [(BUNDLE, BUNDLE), (LossResult(1.0, BUNDLE), BUNDLE), (1.5, None), (None, None)],
+)
+def test_a_bundle_leaves_and_a_loss_does_not(made, leaves):
+    assert bundle_in(made) == leaves
+
+
+def member(stage):
+    return MemberRecord(BELOW, "127.0.0.1:1", stage, 1, ready=True)
+
+
+def test_the_first_stage_listens_to_the_trainer_alone():
+    message = push(stage=0, tensors=(TOKENS,))
+
+    refuse_stranger(message, OTHER, PeerId(OTHER), None)
+    refuse_stranger(message, OTHER, None, None)
+    with pytest.raises(NotServing, match="from the trainer"):
+        refuse_stranger(message, BELOW, PeerId(OTHER), member(1))
+
+
+def test_microbatches_come_from_below_and_gradients_from_above():
+    refuse_stranger(push(), BELOW, None, member(0))
+    refuse_stranger(backward(), ABOVE, None, member(2))
+    for message, record in ((push(), member(2)), (backward(), member(0)), (push(), None)):
+        with pytest.raises(Busy, match="not in the view") as refusal:
+            refuse_stranger(message, BELOW, None, record)
+        assert refusal.value.retry_after_s == UNKNOWN_RETRY_S
+
+
+def test_a_reason_is_cut_to_what_a_message_holds():
+    assert undelivered(push(3, 1), "r" * 9999) == Undelivered(0, 3, 1, "r" * REASON_CHARS)
+
+
+def test_a_report_has_means_and_a_rate():
+    period = Period(2.0, counted=6, waits_s=[1.0, 2.0], computes_s=[])
+
+    load = load_of(period, 4, 9, 5.0)
+
+    assert (load.queued, load.recomputed) == (4, 9)
+    assert (load.queue_s, load.compute_s) == (1.5, 0.0)
+    assert load.rate_per_s == 2.0
+    assert load_of(Period(5.0), 0, 0, 5.0).rate_per_s == 0.0
