@@ -22,6 +22,6 @@ config = ps.testing.SwarmConfig(
 result = ps.testing.run(ps.testing.SimSwarm(config).play(), seed)
 
 print(f"{result.ended.reason}: {result.steps} steps in {result.seconds:.1f} virtual seconds")
-print(f"{result.lost} machines were lost; {result.replayed} microbatches were sent again")
+print(f"machines lost: {result.lost}; microbatches sent again: {result.replayed}")
 print(f"{result.microbatches_per_s:.1f} microbatches a second, each counted once in every stage")
 print(f"the same seed gives the same digest: {result.digest[:16]}")
