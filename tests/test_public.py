@@ -222,6 +222,39 @@ async def test_server_and_trainer_train_and_save(text, tmp_path):
     assert path.stat().st_size == size_bytes
 
 
+async def test_program_that_leaves_its_run_early_says_goodbye(text):
+    async with ps.Node(listen=LOOPBACK) as node:
+        address = str(node.contact.address)
+        async with ps.Node(listen=LOOPBACK, bootstrap=[address]) as other, asyncio.TaskGroup() as t:
+            serving = t.create_task(ps.Server(other, device="cpu").serve())
+            run = tiny_run(steps=1_000_000)
+            async with ps.Trainer(node, run, data=ps.data.Bytes(text)) as trainer:
+                async for event in trainer:
+                    if isinstance(event, ps.events.Stepped):
+                        break
+
+    assert serving.result() == "the trainer leaves"
+
+
+async def test_error_in_a_trainers_block_arrives_alone(text):
+    async with ps.Node(listen=LOOPBACK) as node:
+        with pytest.raises(KeyError):
+            async with ps.Trainer(node, tiny_run(), data=ps.data.Bytes(text)):
+                raise KeyError
+
+
+async def test_script_may_train_with_the_servers_of_a_swarm(text):
+    async with ps.Node(listen=LOOPBACK) as node, asyncio.TaskGroup() as tasks:
+        address = str(node.contact.address)
+        tasks.create_task(serve(address))
+
+        ended = await asyncio.to_thread(
+            ps.train, tiny_run(), ps.data.Bytes(text), bootstrap=[address], progress="json"
+        )
+
+    assert ended.step == 2
+
+
 async def test_server_that_is_told_to_leave_leaves_though_there_is_no_run():
     async with ps.Node(listen=LOOPBACK) as node:
         server = ps.Server(node, device="cpu")
