@@ -10,12 +10,13 @@ STAMP := $(VENV)/.made
 EXTRAS := test,lint
 ARGS ?=
 
-.PHONY: help venv demo test lint bench clean
+.PHONY: help venv demo test lint docs bench clean
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
 	@echo "make test    every test, through tox"
-	@echo "make lint    ruff and mypy alone"
+	@echo "make lint    ruff and mypy alone, and the links of the docs"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make bench   the benchmarks that need no other machine"
 	@echo "make venv    the environment alone, in $(VENV)"
 	@echo "make clean   remove what the above made"
@@ -41,15 +42,19 @@ test: $(STAMP)
 	$(BIN)/tox run $(ARGS)
 
 lint: $(STAMP)
-	$(BIN)/tox run -e types,lint $(ARGS)
+	$(BIN)/tox run -e types,lint,docs $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/tox run -e docs $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python bench/bandwidth_sweep.py --quick
 	$(BIN)/python bench/rpc_latency.py
+	$(BIN)/python bench/import_time.py
 	$(BIN)/python bench/ready.py
 	$(BIN)/python bench/dht_scale.py
 	$(BIN)/python bench/overhead.py
 
 clean:
-	rm -rf $(VENV) .tox build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png
+	rm -rf $(VENV) .tox build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis loss.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,1 +1,46 @@
-"""p2pswarm: train one transformer on machines that are slow, far apart, and come and go."""
+"""Train one transformer on machines that are slow, far apart, and come and go.
+
+    import p2pswarm as ps
+
+Each name below is imported when it is first used, so that `import p2pswarm` costs a millisecond
+and a node that others join through never loads torch. `__init__.pyi` gives the names to type
+checkers and editors; tests/test_public.py holds the two together.
+"""
+
+import importlib
+
+OFFERED = {
+    "Address": ("ids", "Address"),
+    "Contact": ("ids", "Contact"),
+    "Message": ("wire.message", "Message"),
+    "Node": ("api.node", "Node"),
+    "PeerId": ("ids", "PeerId"),
+    "Range": ("wire.message", "Range"),
+    "Run": ("api.run", "Run"),
+    "Server": ("api.server", "Server"),
+    "Size": ("wire.message", "Size"),
+    "Trainer": ("api.trainer", "RunTrainer"),
+    "data": ("data", ""),
+    "errors": ("errors", ""),
+    "events": ("progress.events", ""),
+    "message": ("wire.message", "message"),
+    "models": ("models", ""),
+    "testing": ("testing", ""),
+    "train": ("api.train", "train"),
+}
+"""Name -> its module, and its name there; without one the module itself is offered."""
+__all__ = list(OFFERED)
+
+
+def __getattr__(name: str) -> object:
+    if name not in OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place, attribute = OFFERED[name]
+    module = importlib.import_module(f"{__name__}.{place}")
+    offered: object = getattr(module, attribute) if attribute else module
+    globals()[name] = offered
+    return offered
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *OFFERED})

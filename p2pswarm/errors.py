@@ -3,7 +3,7 @@
     SwarmError
     |- PeerError      it broke the protocol  -> close, remember, do not retry it
     |    BadFrame  BadHandshake  BadRecord  BadChunk  BadMessage
-    |- PathError      the road failed        -> the same peer by another path
+    |- PathError      the path failed        -> the same peer by another path
     |    DialFailed  LinkLost
     |- Refused        it is well and says no -> another peer
     |    Busy(retry_after_s)  NotServing  TooLarge
@@ -46,7 +46,7 @@ class BadMessage(PeerError):
 
 
 class PathError(SwarmError):
-    """The road failed; the peer may be well: try it by another path."""
+    """The path failed; the peer may be well: try it by another path."""
 
 
 class DialFailed(PathError):

@@ -16,7 +16,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from p2pswarm.config import Between, NodeConfig, OneOf, RunConfig, Text
@@ -52,6 +52,14 @@ def load(path: Path) -> NodeConfig:
         raise Unusable(f"{path}: {error}") from error
 
 
+def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T:
+    """`kind` from Python values, checked as a settings file is; dataclasses stand for tables.
+
+    `key` is where the values would stand in the file. ValueError names the key that is wrong.
+    """
+    return _build(kind, {name: _as_in_a_file(value) for name, value in values.items()}, key, Path())
+
+
 def run_to_json(run: RunConfig) -> bytes:
     """The canonical form: the same run gives the same bytes everywhere."""
     whole = {"version": RUN_VERSION, "run": dataclasses.asdict(run)}
@@ -83,6 +91,19 @@ def run_from_json(data: bytes) -> RunConfig:
 def run_id(config: bytes) -> bytes:
     """A run's 16-byte id, from its configuration as `run_to_json` wrote it."""
     return hashlib.sha256(RUN_TAG + config).digest()[:RUN_ID_BYTES]
+
+
+def _as_in_a_file(value: object) -> object:
+    """What TOML would have given."""
+    match value:
+        case tuple():
+            return list(value)
+        case PurePath():
+            return str(value)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return dataclasses.asdict(value)
+        case _:
+            return value
 
 
 def _build(kind: type[T], table: object, key: str, base: Path) -> T:

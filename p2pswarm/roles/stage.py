@@ -62,8 +62,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = StageServer(_setting(stack, offer, compute, device))
-            reason = await _serve(server, offer, leaving, say)
+            server = StageServer(server_context(stack, offer, compute, device))
+            reason = await serve_run(server, offer, leaving, say)
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
@@ -101,9 +101,10 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
     return None if doing.cancelled() else doing.result()
 
 
-def _setting(
+def server_context(
     stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device
 ) -> ServerContext:
+    """What a stage server of the run in `offer` is made of, on this node."""
     serve, config = stack.config.serve, offer.config
     keep_bytes = serve.graph_mib * MIB
     return ServerContext(
@@ -118,7 +119,7 @@ def _setting(
     )
 
 
-async def _serve(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:
+async def serve_run(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:
     """Serve until the run ends or we leave; the reason."""
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))

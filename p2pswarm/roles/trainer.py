@@ -5,19 +5,21 @@ Errors:  Unusable for text or files that cannot be used; RunEnded when the run f
 """
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
 import torch
 
 from p2pswarm.compute.bundle_spec import check_model
-from p2pswarm.config import NodeConfig
+from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
@@ -41,35 +43,15 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
     check_model(config.run)
-    corpus = await asyncio.to_thread(_corpus, config)
+    corpus = await asyncio.to_thread(read_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.held_out):,} held out"
     )
-    manifest = sign_manifest(stack.identity, config.run, stack.endpoint.contact.address)
-    reporter = Reporter(config.run, _parameters(config))
-    loop = asyncio.get_running_loop()
     with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
-
-        def report(report: act.Report) -> None:
-            for event in reporter.report(report, loop.time()):
-                tell(event)
-
-        context = TrainerContext(
-            rpc=stack.rpc,
-            tensors=tensors_within(config.network, torch.device("cpu")),
-            run=config.run,
-            run_id=run_id(run_to_json(config.run)),
-            corpus=corpus,
-            report=report,
-            rng=Random(os.urandom(32)),
-        )
-        async with asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(stack, manifest))
-            async with Trainer(context) as trainer:
-                ended = await unless(leaving, trainer.run())
-                saved = await _save(trainer, config, ended)
-            announcing.cancel()
+        async with open_trainer(stack, corpus, tell) as trainer:
+            ended = await unless(leaving, trainer.run())
+            saved = await _save(trainer, config, ended)
     if saved:
         say(saved)
     if ended is None:
@@ -79,7 +61,41 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     return 0
 
 
-def _corpus(config: NodeConfig) -> Corpus:
+@contextlib.asynccontextmanager
+async def open_trainer(
+    stack: NodeStack, corpus: Corpus, tell: Callable[[Event], None]
+) -> AsyncIterator[Trainer]:
+    """Offer the run of the settings to the swarm and train it, for this block.
+
+    `tell` hears every event as it happens.
+    """
+    run_config = stack.config.run
+    manifest = sign_manifest(stack.identity, run_config, stack.endpoint.contact.address)
+    reporter = Reporter(run_config, _parameters(run_config))
+    loop = asyncio.get_running_loop()
+
+    def report(report: act.Report) -> None:
+        for event in reporter.report(report, loop.time()):
+            tell(event)
+
+    context = TrainerContext(
+        rpc=stack.rpc,
+        tensors=tensors_within(stack.config.network, torch.device("cpu")),
+        run=run_config,
+        run_id=run_id(run_to_json(run_config)),
+        corpus=corpus,
+        report=report,
+        rng=Random(os.urandom(32)),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        announcing = tasks.create_task(announce(stack, manifest))
+        async with Trainer(context) as trainer:
+            yield trainer
+        announcing.cancel()
+
+
+def read_corpus(config: NodeConfig) -> Corpus:
+    """The text of the settings, as the run's batches need it."""
     train, model, batch = config.train, config.run.model, config.run.batch
     assert train.data is not None, "node.py has asked for it"
     return load_corpus(
@@ -91,10 +107,10 @@ def _corpus(config: NodeConfig) -> Corpus:
     )
 
 
-def _parameters(config: NodeConfig) -> int:
-    """Of the whole model."""
+def _parameters(run_config: RunConfig) -> int:
+    """How many parameters the whole model has."""
     with torch.device("meta"):
-        blocks = make_blocks(config.run, range(block_count(config.run.model)))
+        blocks = make_blocks(run_config, range(block_count(run_config.model)))
     return sum(parameter.numel() for block in blocks for parameter in block.parameters())
 
 
@@ -106,7 +122,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
             snapshots = await trainer.weights(state_sizes(config.run))
-        size_bytes = await asyncio.to_thread(_write, path, config, snapshots)
+        size_bytes = await asyncio.to_thread(write_snapshots, path, config.run, snapshots)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -116,6 +132,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     return f"weights: {path}, {size_bytes:,} bytes"
 
 
-def _write(path: Path, config: NodeConfig, snapshots: list[Snapshot]) -> int:
-    about = run_to_json(config.run).decode()
-    return write_weights(path, named_weights(config.run, snapshots), about)
+def write_snapshots(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> int:
+    """Write what `Trainer.weights` gave as one safetensors file; how many bytes it has."""
+    about = run_to_json(run_config).decode()
+    return write_weights(path, named_weights(run_config, snapshots), about)

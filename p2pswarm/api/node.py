@@ -1,0 +1,118 @@
+"""A node of a swarm, for programs: it listens, it is in the DHT, and it calls its peers.
+
+Units:   seconds.
+Errors:  ValueError for settings that are not allowed. Unusable, on entering, when an address is
+         wrong, taken, or answers nothing, or when the identity file cannot be used.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from p2pswarm.config import NetworkConfig, NodeConfig
+from p2pswarm.crypto.key_file import identity_from
+from p2pswarm.dht.node import Dht
+from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.ids import Contact
+from p2pswarm.roles.stack import NodeStack, open_stack
+from p2pswarm.rpc.base import Rpc
+from p2pswarm.settings import from_values
+
+logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # a program asks for our log
+
+
+class Node:
+    """One machine's place in a swarm: an identity, an address, the DHT, and calls to peers.
+
+    Use it in an `async with`; it is a member of the swarm for the length of that block.
+
+    Args:
+        bootstrap: HOST:PORT of nodes that are in the swarm already. Empty: a swarm of one.
+        identity: The file that keeps this node's key, made if absent. None: a new key each time.
+        listen: HOST:PORT; port 0 takes any free one. Empty: every address of this host, port 4000
+            or any free one.
+        network: What a settings file has under `[network]`, as a mapping or a `NetworkConfig`.
+
+    Raises:
+        ValueError: A setting is not allowed; the message names it and what is.
+        p2pswarm.errors.Unusable: On entering: an address cannot be used, or nobody answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap: Sequence[str] = (),
+        identity: str | Path | None = None,
+        listen: str = "",
+        network: NetworkConfig | Mapping[str, object] | None = None,
+    ) -> None:
+        if isinstance(bootstrap, str):
+            raise TypeError(f'bootstrap is a list of addresses: bootstrap=["{bootstrap}"]')
+        values: dict[str, object] = {
+            "bootstrap": list(bootstrap),
+            "identity": str(identity) if identity else None,
+            "listen": listen,
+            "network": network or {},
+        }
+        self._config = from_values(NodeConfig, values)
+        self._stack: NodeStack | None = None
+        self._blocks = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as blocks:
+            identity = blocks.enter_context(identity_from(self._config.identity))
+            self._stack = await blocks.enter_async_context(open_stack(self._config, identity))
+            self._blocks = blocks.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack = None
+        await leave(self._blocks, kind, error, trace)
+
+    @property
+    def stack(self) -> NodeStack:
+        """What the node is made of; RuntimeError outside of its block."""
+        if self._stack is None:
+            raise RuntimeError("this node is not up: use it inside `async with Node(...) as node`")
+        return self._stack
+
+    @property
+    def contact(self) -> Contact:
+        """This node's peer id, and the address that others dial."""
+        return self.stack.endpoint.contact
+
+    @property
+    def dht(self) -> Dht:
+        """The table that all nodes keep together: `put`, `get`, `closest`."""
+        return self.stack.dht
+
+    @property
+    def rpc(self) -> Rpc:
+        """Calls of typed messages: `call`, `open_stream`, `serve_unary`, `serve_stream`."""
+        return self.stack.rpc
+
+    def __repr__(self) -> str:
+        return f"Node({self.contact.address})" if self._stack else "Node(not up)"
+
+
+async def leave(
+    block: AbstractAsyncContextManager[Any, bool | None],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """Leave a block that owns tasks; what ended it is raised alone and not as a group."""
+    try:
+        await block.__aexit__(kind, error, trace)
+    except BaseExceptionGroup as group:
+        cause = cause_of(group)
+        if cause is not error:  # what the block itself raised goes on by itself
+            raise cause from None

@@ -1,0 +1,87 @@
+"""A stage server, for programs.
+
+Errors:  Unusable when torch has no such device. A run that ends is no error.
+"""
+
+import asyncio
+import dataclasses
+import logging
+
+from p2pswarm.api.node import Node
+from p2pswarm.config import ServeConfig
+from p2pswarm.roles.discovery import RunSearch
+from p2pswarm.roles.stage import ComputeThread, chosen_device, serve_run, server_context, unless
+from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings import from_values
+
+log = logging.getLogger(__name__)
+
+LEFT = "left"  # as a server that leaves a run says
+
+
+class Server:
+    """Serves one stage of a run: the stage that needs a server most. One server a node.
+
+    Args:
+        node: A node that is up.
+        run: The name of the run; empty takes the first run that is found.
+        device: A torch device such as `cpu` or `cuda:0`; `auto` takes the GPU where there is one.
+        threads: Torch's threads, for the whole process; 0 leaves torch's own choice.
+        graph_mib: Memory, in MiB, for what a forward pass keeps for its backward pass.
+
+    Raises:
+        ValueError: A setting is not allowed; the message names it and what is.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        run: str = "",
+        device: str = "auto",
+        threads: int = 0,
+        graph_mib: int = 1024,
+    ) -> None:
+        values = {"run": run, "device": device, "threads": threads, "graph_mib": graph_mib}
+        self._serve = from_values(ServeConfig, values, "serve")
+        self._node = node
+        self._server: StageServer | None = None
+        self._leaving = asyncio.Event()
+
+    @property
+    def stage(self) -> int | None:
+        """The stage that is served, from 0; None before the trainer has given one."""
+        return self._server.stage if self._server else None
+
+    @property
+    def version(self) -> int | None:
+        """How many steps the weights have seen; None while there are none."""
+        return self._server.version if self._server else None
+
+    async def serve(self) -> str:
+        """Wait for the run, serve it until it ends or `leave` is called, and return the reason.
+
+        A trainer that has been gone for a minute has ended the run. Cancelling this ends the
+        server as a crash would: others replay what it had counted in the step.
+
+        Raises:
+            p2pswarm.errors.Unusable: Torch has no such device.
+        """
+        stack = self._node.stack
+        settings = dataclasses.replace(stack.config, serve=self._serve)
+        stack = dataclasses.replace(stack, config=settings)
+        device = chosen_device(self._serve)
+        search = RunSearch(stack, log.info)
+        offer = await unless(self._leaving, search.run(self._serve.run))
+        if offer is None:
+            return LEFT
+        compute = ComputeThread()
+        try:
+            self._server = StageServer(server_context(stack, offer, compute, device))
+            return await serve_run(self._server, offer, self._leaving, log.info)
+        finally:
+            compute.close()
+
+    def leave(self) -> None:
+        """Finish the step, for at most 3 s, and say goodbye; `serve` returns then."""
+        self._leaving.set()

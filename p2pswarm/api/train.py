@@ -1,0 +1,101 @@
+"""Training in one call, for scripts.
+
+Errors:  those of a trainer, and RunEnded when the run could not go on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from p2pswarm.api.node import Node
+from p2pswarm.api.run import Run
+from p2pswarm.api.server import Server
+from p2pswarm.api.trainer import RunTrainer
+from p2pswarm.config import TrainConfig
+from p2pswarm.data.byte_text import Bytes
+from p2pswarm.errors import RunEnded
+from p2pswarm.net.event_loop import run as run_loop
+from p2pswarm.progress.events import Ended
+from p2pswarm.roles.output import output
+from p2pswarm.settings import from_values
+
+LOOPBACK = "127.0.0.1:0"  # a swarm of this process alone is nobody else's business
+
+
+def train(
+    run: Run,
+    data: Bytes | str | Path,
+    *,
+    weights: str | Path | None = None,
+    bootstrap: Sequence[str] = (),
+    device: str = "auto",
+    progress: str = "auto",
+) -> Ended:
+    """Train a run to its end, and print how it goes; for scripts without an event loop.
+
+    Without `bootstrap` the run is trained in this process alone: it starts the servers that the
+    run needs (`stages` times `min_replicas` of them), and all traffic stays on the loopback
+    address. With `bootstrap` this process is a trainer of that swarm and waits for servers.
+
+    Args:
+        run: What to train.
+        data: The text to train on: a path, or `p2pswarm.data.Bytes`.
+        weights: The safetensors file to write at the end; None writes none.
+        bootstrap: HOST:PORT of nodes that are in the swarm already.
+        device: Of the servers of this process, as in `Server`.
+        progress: `live`, `lines`, `json`, or `auto`: live in a terminal, lines elsewhere.
+
+    Returns:
+        The last event: steps done, tokens per second, how often microbatches were replayed.
+
+    Raises:
+        ValueError: A setting is not allowed.
+        p2pswarm.errors.RunEnded: The run could not go on; the message says why.
+    """
+    from_values(TrainConfig, {"progress": progress}, "train")
+    text = data if isinstance(data, Bytes) else Bytes(data)
+    if bootstrap:
+        ended = run_loop(_train_with(Node(bootstrap=bootstrap), run, text, weights, progress))
+    else:
+        ended = run_loop(_train_alone(run, text, weights, device, progress))
+    if ended.failed:
+        raise RunEnded(ended.reason)
+    return ended
+
+
+async def _train_alone(
+    run: Run, text: Bytes, weights: str | Path | None, device: str, progress: str
+) -> Ended:
+    """A trainer and its servers in one process."""
+    servers = run.config.stages * run.config.min_replicas
+    async with Node(listen=LOOPBACK) as node, AsyncExitStack() as nodes:
+        bootstrap = [str(node.contact.address)]
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(servers):
+                own = Node(bootstrap=bootstrap, listen=LOOPBACK)
+                server = Server(await nodes.enter_async_context(own), run=run.name, device=device)
+                tasks.create_task(server.serve())
+            return await _train_on(node, run, text, weights, progress)
+
+
+async def _train_with(
+    own: Node, run: Run, text: Bytes, weights: str | Path | None, progress: str
+) -> Ended:
+    """A trainer of a swarm of others."""
+    async with own as node:
+        return await _train_on(node, run, text, weights, progress)
+
+
+async def _train_on(
+    node: Node, run: Run, text: Bytes, weights: str | Path | None, progress: str
+) -> Ended:
+    with output(progress, run.config.steps, f"run {run.name}") as tell:
+        async with RunTrainer(node, run, data=text) as trainer:
+            async for event in trainer:
+                tell(event)
+                if isinstance(event, Ended):
+                    if weights is not None and not event.failed:
+                        await trainer.save(weights)
+                    return event
+    raise AssertionError("the last event of a run is Ended")

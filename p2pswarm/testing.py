@@ -1,0 +1,29 @@
+"""Virtual time for programs that build on p2pswarm: an event loop, and swarms of whole runs.
+
+`run(main, seed)` runs a coroutine on a `SimLoop`, where an hour costs only its events. `SimSwarm`
+plays a whole run on simulated machines that differ, phase and die, and repeats it from its seed:
+
+    result = run(SimSwarm(SwarmConfig(seed=1, servers=20, death_every_s=4.0)).play(), seed=1)
+
+Units:   virtual seconds, bytes.
+"""
+
+import logging
+
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.loop import SimLoop, run
+from p2pswarm.sim.swarm import SimSwarm, SwarmConfig, SwarmResult, small_run
+from p2pswarm.sim.world import WorldConfig
+
+__all__ = [
+    "Cost",
+    "SimLoop",
+    "SimSwarm",
+    "SwarmConfig",
+    "SwarmResult",
+    "WorldConfig",
+    "run",
+    "small_run",
+]
+
+logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # a program asks for our log

@@ -1,0 +1,69 @@
+"""The examples run as they stand, in a process each, and say what a person understands."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SAID = {
+    "server_and_trainer": [
+        "step 0: held-out loss 5.",
+        "step 20: held-out loss 3.",
+        "all steps are done: ",
+        "the server's run is over: all steps are done",
+    ],
+    "simulated_swarm": [
+        "all steps are done: 10 steps in ",
+        "machines lost: ",
+        "microbatches a second, each counted once in every stage",
+        "the same seed gives the same digest: ",
+    ],
+    "three_node_dht": [
+        "listens at 127.0.0.1:",
+        "the second node published 42; 3 nodes hold it",
+        "the third node found 42, signed by ",
+    ],
+    "typed_messages": [
+        "40 + 2: the server answers Sum(value=42)",
+        "40 + 2000 is not sent: Add.b: expected an int in -1000..1000",
+    ],
+}
+LINES_MAX = 40
+EACH = pytest.mark.parametrize("name", sorted(SAID))
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)
+
+
+@EACH
+def test_example_runs_and_says_what_it_did(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=100,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    missing = [line for line in SAID[name] if line not in done.stdout]
+    assert missing == [], done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@EACH
+def test_example_is_short_and_needs_the_package_alone(name):
+    text = (EXAMPLES / f"{name}.py").read_text()
+    tree = ast.parse(text)
+
+    modules = {a.name for node in tree.body if isinstance(node, ast.Import) for a in node.names}
+    modules |= {n.module.split(".")[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
+
+    assert "p2pswarm" in modules
+    assert modules <= sys.stdlib_module_names | {"p2pswarm"}
+    assert len(text.splitlines()) <= LINES_MAX

@@ -1,0 +1,81 @@
+"""The documentation says what is so: its programs run, and the files that it names are there."""
+
+import ast
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+INCLUDED = re.compile(r'^--8<-- "(.+)"$')
+FRAGMENTS = {"dht.md"}  # shows calls on objects that its text describes: parsed, not run
+QUESTIONS_MIN = 20
+
+
+def programs() -> list:
+    """Every block of Python, by page; what a page includes is tests/procs/test_examples.py's."""
+    found = []
+    for page in sorted(DOCS.rglob("*.md")):
+        for number, text in enumerate(FENCE.findall(page.read_text())):
+            if not INCLUDED.match(text.strip()):
+                found.append(pytest.param(page, text, id=f"{page.relative_to(DOCS)}:{number}"))
+    return found
+
+
+@pytest.mark.parametrize(("page", "text"), programs())
+def test_program_on_a_page_runs(page, text, tmp_path):
+    if page.relative_to(DOCS).as_posix() in FRAGMENTS:
+        compile(text, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        return
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("some text to learn\n" * 500)
+
+    with contextlib.chdir(tmp_path):
+        exec(compile(text, page, "exec"), {"__name__": "__main__"})
+
+
+def test_programs_that_pages_include_are_there():
+    included = [
+        found[1]
+        for page in DOCS.rglob("*.md")
+        for line in page.read_text().splitlines()
+        if (found := INCLUDED.match(line))
+    ]
+
+    assert sorted(included) == [f"examples/{path.name}" for path in sorted(EXAMPLES.glob("*.py"))]
+
+
+def test_the_tour_leads_to_files_that_exist():
+    """A file was moved or renamed? Name its new place in docs/contributing.md."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (DOCS / "contributing.md").read_text().splitlines()
+        if line.startswith("|") and "?" in line
+    ]
+
+    missing = [
+        f"docs/contributing.md: {question!r} leads to {name}, which is not there"
+        for question, file, there in rows
+        for name in re.findall(r"`([\w./]+\.(?:py|pyi|md))`", f"{file} {there}")
+        if not ((ROOT / "p2pswarm" / name).exists() or (ROOT / name).exists())
+    ]
+
+    assert missing == []
+    assert all(re.fullmatch(r"`[\w./]+`", file) for _, file, _ in rows)
+    assert len(rows) >= QUESTIONS_MIN
+
+
+def test_the_tours_words_lead_to_files_that_exist():
+    """The same for files that the text around the questions names."""
+    for page in (DOCS / "contributing.md", ROOT / "CONTRIBUTING.md"):
+        named = set(re.findall(r"`([\w./]+\.(?:py|md))`", page.read_text()))
+        missing = [
+            name
+            for name in sorted(named)
+            if not ((ROOT / "p2pswarm" / name).exists() or (ROOT / name).exists())
+        ]
+        assert missing == [], f"{page.name} names what is not there"

@@ -1,0 +1,307 @@
+"""What `import p2pswarm` offers, used as programs use it."""
+
+import ast
+import asyncio
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import p2pswarm as ps
+from p2pswarm.api.run import RunSettings
+from p2pswarm.config import RunConfig
+from p2pswarm.settings import load
+
+ROOT = Path(ps.__file__).parent
+LOOPBACK = "127.0.0.1:0"
+HEAVY = ("torch", "numpy", "rich", "matplotlib")
+TINY = ps.models.GPT(d_model=16, layers=2, heads=2, sequence_length=32)
+BATCH = {"microbatches": 2, "rows": 2, "evaluate_every": 1, "evaluate_microbatches": 1}
+
+
+def tiny_run(**settings) -> ps.Run:
+    return ps.Run("tiny", **{"model": TINY, "stages": 1, "steps": 2, "batch": BATCH} | settings)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("some text to learn\n" * 200)
+    return path
+
+
+def loaded_after(program: str) -> set[str]:
+    """Which of the heavy modules a fresh process has loaded."""
+    probe = f"import sys\n{program}\nprint(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, cwd=ROOT.parent
+    )
+    return set(done.stdout.split())
+
+
+# What is offered
+
+
+def test_import_loads_nothing_heavy():
+    assert loaded_after("import p2pswarm") == set()
+
+
+def test_node_that_others_join_through_loads_no_torch():
+    program = """
+import asyncio, p2pswarm as ps
+async def main():
+    async with ps.Node(listen="127.0.0.1:0") as node:
+        await node.dht.put(bytes(32), b"", b"value", ttl_s=60)
+asyncio.run(main())"""
+
+    assert loaded_after(program) == set()
+
+
+def test_every_name_is_there():
+    assert set(ps.__all__) <= set(dir(ps))
+    assert all(getattr(ps, name) is not None for name in ps.__all__)
+
+
+def test_stub_names_what_is_offered_and_where_it_is_from():
+    """Type checkers and editors read the stub, programs the table."""
+    stub = ast.parse((ROOT / "__init__.pyi").read_text())
+
+    said = {}
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                said[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+
+    table = {
+        name: ".".join(filter(None, ("p2pswarm", place, attribute)))
+        for name, (place, attribute) in ps.OFFERED.items()
+    }
+    assert said == table
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nodes'"):
+        ps.Nodes  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sorted(ps.OFFERED))
+def test_every_name_is_documented(name):
+    assert (getattr(ps, name).__doc__ or "").strip()
+
+
+# Runs
+
+
+def test_run_takes_the_settings_of_a_run():
+    assert set(RunSettings.__annotations__) == {f.name for f in fields(RunConfig)} - {"name"}
+
+
+def test_run_takes_tables_as_mappings_or_as_dataclasses():
+    as_mapping = ps.Run("r", model={"d_model": 16, "heads": 2}, optimizer={"learning_rate": 1})
+    as_value = ps.Run("r", model=ps.models.GPT(d_model=16, heads=2), optimizer={"learning_rate": 1})
+
+    assert as_mapping.config == as_value.config
+    assert as_mapping.config.optimizer.learning_rate == 1.0
+    assert as_mapping.name == "r"
+    assert repr(as_mapping) == f"Run({as_mapping.config})"
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"stages": 0}, "stages = 0"),
+        ({"stages": "two"}, "stages = 'two'"),
+        ({"stepps": 2}, "stepps = 2"),
+        ({"model": {"d_model": 1}}, "model = {d_model = 1}"),
+        ({"codecs": {"activation": "zip"}}, "codecs = {activation = 'zip'}"),
+        ({"stages": 7}, "stages = 7"),
+    ],
+)
+def test_wrong_setting_is_told_as_for_a_file(tmp_path, settings, lines):
+    path = tmp_path / "run.toml"
+    path.write_text(f"[run]\nname = 'r'\n{lines}")
+    with pytest.raises(ps.errors.Unusable) as of_file:
+        load(path)
+
+    with pytest.raises(ValueError, match=r"stages|stepps|d_model|activation") as of_run:
+        ps.Run("r", **settings)
+
+    assert str(of_file.value) == f"{path}: {of_run.value}"
+    assert "\n" not in str(of_run.value)
+
+
+# Nodes
+
+
+async def test_nodes_find_each_others_values():
+    key = bytes(32)
+    async with ps.Node(listen=LOOPBACK) as first:
+        seeds = [str(first.contact.address)]
+        async with ps.Node(listen=LOOPBACK, bootstrap=seeds) as second:
+            await second.dht.put(key, b"", b"value", ttl_s=60)
+
+            records = await first.dht.get(key)
+
+    assert records[b""].value == b"value"
+
+
+async def test_identity_file_keeps_the_peer(tmp_path):
+    peers = []
+    for _ in range(2):
+        async with ps.Node(listen=LOOPBACK, identity=tmp_path / "node.key") as node:
+            peers.append(node.contact.peer)
+
+    assert peers[0] == peers[1]
+
+
+async def test_node_outside_of_its_block_says_what_to_do():
+    node = ps.Node(listen=LOOPBACK)
+
+    with pytest.raises(RuntimeError, match="async with"):
+        node.contact  # noqa: B018
+
+    assert repr(node) == "Node(not up)"
+    async with node:
+        assert repr(node) == f"Node({node.contact.address})"
+
+
+async def test_error_in_a_block_arrives_alone():
+    with pytest.raises(KeyError):
+        async with ps.Node(listen=LOOPBACK):
+            raise KeyError
+
+
+async def test_node_without_the_nodes_it_was_given_says_so():
+    node = ps.Node(listen=LOOPBACK, bootstrap=["127.0.0.1:1"])
+
+    with pytest.raises(ps.errors.Unusable, match="no bootstrap address answers"):
+        async with node:
+            pass
+
+    assert repr(node) == "Node(not up)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "part"),
+    [
+        ({"network": {"bulk_connections": 17}}, ValueError, "network.bulk_connections"),
+        ({"network": {"peer_mb": 1}}, ValueError, "did you mean peer_mib"),
+        ({"bootstrap": "203.0.113.7:4000"}, TypeError, "bootstrap is a list"),
+    ],
+)
+def test_wrong_setting_of_a_node_is_named(settings, error, part):
+    with pytest.raises(error, match=part):
+        ps.Node(**settings)
+
+
+# Servers and trainers
+
+
+async def serve(address: str) -> str:
+    async with ps.Node(listen=LOOPBACK, bootstrap=[address]) as node:
+        server = ps.Server(node, run="tiny", device="cpu")
+        reason = await server.serve()
+        assert (server.stage, server.version) == (0, 2)
+        return reason
+
+
+async def test_server_and_trainer_train_and_save(text, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    async with ps.Node(listen=LOOPBACK) as node, asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(serve(str(node.contact.address)))
+        async with ps.Trainer(node, tiny_run(), data=ps.data.Bytes(text)) as trainer:
+            events = [event async for event in trainer]
+            size_bytes = await trainer.save(path)
+
+    assert serving.result() == "all steps are done"
+    assert [e.step for e in events if isinstance(e, ps.events.Stepped)] == [1, 2]
+    assert [e.step for e in events if isinstance(e, ps.events.HeldOut)] == [0, 1, 2]
+    assert isinstance(events[-1], ps.events.Ended)
+    assert path.stat().st_size == size_bytes
+
+
+async def test_program_that_leaves_its_run_early_says_goodbye(text):
+    async with ps.Node(listen=LOOPBACK) as node:
+        address = str(node.contact.address)
+        async with ps.Node(listen=LOOPBACK, bootstrap=[address]) as other, asyncio.TaskGroup() as t:
+            serving = t.create_task(ps.Server(other, device="cpu").serve())
+            run = tiny_run(steps=1_000_000)
+            async with ps.Trainer(node, run, data=ps.data.Bytes(text)) as trainer:
+                async for event in trainer:
+                    if isinstance(event, ps.events.Stepped):
+                        break
+
+    assert serving.result() == "the trainer leaves"
+
+
+async def test_error_in_a_trainers_block_arrives_alone(text):
+    async with ps.Node(listen=LOOPBACK) as node:
+        with pytest.raises(KeyError):
+            async with ps.Trainer(node, tiny_run(), data=ps.data.Bytes(text)):
+                raise KeyError
+
+
+async def test_script_may_train_with_the_servers_of_a_swarm(text):
+    async with ps.Node(listen=LOOPBACK) as node, asyncio.TaskGroup() as tasks:
+        address = str(node.contact.address)
+        tasks.create_task(serve(address))
+
+        ended = await asyncio.to_thread(
+            ps.train, tiny_run(), ps.data.Bytes(text), bootstrap=[address], progress="json"
+        )
+
+    assert ended.step == 2
+
+
+async def test_server_that_is_told_to_leave_leaves_though_there_is_no_run():
+    async with ps.Node(listen=LOOPBACK) as node:
+        server = ps.Server(node, device="cpu")
+        server.leave()
+
+        assert await server.serve() == "left"
+        assert (server.stage, server.version) == (None, None)
+
+
+async def test_trainer_without_text_says_so(tmp_path):
+    data = ps.data.Bytes(tmp_path / "nothing")
+    async with ps.Node(listen=LOOPBACK) as node:
+        with pytest.raises(ps.errors.Unusable, match="no such file or folder"):
+            async with ps.Trainer(node, tiny_run(), data=data):
+                pass
+
+
+async def test_wrong_setting_of_data_or_server_is_named():
+    node = ps.Node()
+
+    with pytest.raises(ValueError, match=r"train\.held_out_share"):
+        ps.Trainer(node, tiny_run(), data=ps.data.Bytes("text", held_out_share=0.9))
+    with pytest.raises(ValueError, match=r"serve\.threads"):
+        ps.Server(node, threads=-1)
+
+
+def test_train_starts_what_a_run_needs_and_writes_the_weights(text, tmp_path, capsys):
+    path = tmp_path / "weights.safetensors"
+
+    ended = ps.train(tiny_run(stages=2), text, weights=path, device="cpu", progress="json")
+
+    assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
+    assert path.exists()
+    assert '"event":"ended"' in capsys.readouterr().out
+
+
+def test_train_refuses_an_unknown_kind_of_progress(text):
+    with pytest.raises(ValueError, match=r"train\.progress is one of auto, live"):
+        ps.train(tiny_run(), text, progress="loud")
+
+
+# Testing tools
+
+
+def test_simulated_swarm_is_played_from_its_seed():
+    config = ps.testing.SwarmConfig(seed=3, run=ps.testing.small_run(steps=2))
+
+    result = ps.testing.run(ps.testing.SimSwarm(config).play(), seed=3)
+
+    assert (result.steps, result.ended.failed) == (2, False)
