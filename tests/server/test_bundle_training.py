@@ -5,13 +5,13 @@ import dataclasses
 
 import models.harness  # noqa: F401  registers the family
 import pytest
-from server.harness import CONFIG, Rig, rig
-from server.test_stage_server import B, assert_equal, plain_after, virtual, weights_of
+from server.harness import CONFIG, Swarm, assert_equal, plain_after, swarm, virtual, weights_of
 
 from p2pswarm.config import CodecConfig, RunConfig
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated
 from p2pswarm.swarm.messages.types import Work
 
+B = CONFIG.batch.microbatches
 STAGES = 3
 SKIPPING = dataclasses.replace(
     CONFIG, stages=STAGES, model=dataclasses.replace(CONFIG.model, family="skipping")
@@ -31,7 +31,7 @@ LARGE = dataclasses.replace(
 @pytest.mark.parametrize("config", [SKIPPING, LARGE], ids=["inline", "large"])
 def test_tensors_that_skip_a_stage_train_what_a_plain_loop_trains(config: RunConfig) -> None:
     async def main():
-        async with rig(config) as r:
+        async with swarm(config) as r:
             for number in range(2, 7):
                 r.serve(number)
             await r.trainer.until_ready(5)
@@ -44,7 +44,7 @@ def test_tensors_that_skip_a_stage_train_what_a_plain_loop_trains(config: RunCon
 
 def test_a_graph_that_is_made_again_changes_nothing() -> None:
     async def main():
-        async with rig(SKIPPING) as r:
+        async with swarm(SKIPPING) as r:
             for number in range(2, 5):
                 r.serve(number, keep_bytes=0)
             await r.trainer.until_ready(3)
@@ -59,7 +59,7 @@ def test_a_graph_that_is_made_again_changes_nothing() -> None:
 @pytest.mark.parametrize("stage", range(STAGES))
 def test_what_a_killed_server_had_counted_is_done_again_exactly(stage: int) -> None:
     async def main():
-        async with rig(SKIPPING) as r:
+        async with swarm(SKIPPING) as r:
             for number in range(2, 2 + 2 * STAGES):
                 r.serve(number)
             await r.trainer.until_ready(2 * STAGES)
@@ -73,7 +73,7 @@ def test_what_a_killed_server_had_counted_is_done_again_exactly(stage: int) -> N
     assert_equal(virtual(main), plain_after(2, SKIPPING).flat.parameters)
 
 
-async def replay_without_one_of(stage: int, r: Rig) -> None:
+async def replay_without_one_of(stage: int, r: Swarm) -> None:
     """Kill a server of `stage`, and do again what it alone had counted."""
     numbers = range(B, 2 * B)
     held = {
@@ -96,7 +96,7 @@ async def replay_without_one_of(stage: int, r: Rig) -> None:
 
 def test_a_held_out_loss_passes_through_all_stages() -> None:
     async def main():
-        async with rig(SKIPPING) as r:
+        async with swarm(SKIPPING) as r:
             for number in range(2, 5):
                 r.serve(number)
             await r.trainer.until_ready(3)
@@ -116,7 +116,7 @@ def test_gradients_in_eight_bits_with_feedback_train_nearly_the_same() -> None:
     )
 
     async def main():
-        async with rig(config) as r:
+        async with swarm(config) as r:
             for number in range(2, 6):
                 r.serve(number)
             await r.trainer.until_ready(4)
