@@ -15,7 +15,7 @@ from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.base import Net
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.rpc.handler_pool import HandlerLimits
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet

@@ -27,7 +27,7 @@ from p2pswarm.errors import (
 )
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Priority, Rpc, Stream
-from p2pswarm.rpc.handler_pool import HandlerLimits
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.wire.message import Message, Size, message
 
 LONG_S = 60.0  # no test waits so long; a hang ends the suite instead
