@@ -83,8 +83,10 @@ class SocketNet:
 class SocketListener:
     """A listening socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pause_s: float = OUT_OF_FILES_PAUSE_S) -> None:
+        """`pause_s`: how long to wait for others to close their files when none are left."""
         self._sock = sock
+        self._pause_s = pause_s
         self._address = _address(sock.getsockname())
 
     @property
@@ -99,7 +101,7 @@ class SocketListener:
                 sock, name = await _accept(self._sock)
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
-                    await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
+                    await asyncio.sleep(self._pause_s)
                 elif error.errno not in GONE_IN_BACKLOG:
                     raise LinkLost(f"listener {self._address}: {_reason(error)}") from error
             else:
