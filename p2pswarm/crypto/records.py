@@ -143,11 +143,11 @@ class Opener:
         if len(out) < length:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
         nonce = self._next(ciphertext, prefix)
-        room = out[:length]
+        plaintext = out[:length]
         try:
-            self._aead.decrypt_into(nonce, ciphertext, prefix, room)
+            self._aead.decrypt_into(nonce, ciphertext, prefix, plaintext)
         except InvalidTag:
-            room[:] = bytes(length)  # the cipher writes before it has checked the tag
+            plaintext[:] = bytes(length)  # the cipher writes before it has checked the tag
             raise self._refusal() from None
         if prefix[0] & 0x80:
             self._rekey()

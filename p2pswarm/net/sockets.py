@@ -1,7 +1,7 @@
 """SEAM 1 over real TCP sockets.
 
 First bytes are read with `loop.sock_recv`, so that a socket can still leave
-asyncio for the threads of `net/pump.py`. Socket buffers are never set: that
+asyncio for the threads of `net/bulk_threads.py`. Socket buffers are never set: that
 would end the kernel's own tuning and was slower wherever we measured.
 
 Units:   seconds, bytes.
@@ -23,10 +23,10 @@ from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachi
 from p2pswarm.net.bulk_threads import SocketBulkPipe
 
 BACKLOG = 256  # the kernel's queue; the transport bounds what it takes from it
-USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the road is gone
+USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the path is gone
 NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind no more than this
 READ_BYTES = 16 * 1024  # kept: asyncio's own buffer, fresh each time, costs 20 us a read
-READ_BYTES_MAX = 64 * 1024  # one control record, for a wire that fills the first one
+READ_BYTES_MAX = 64 * 1024  # one control record, for a connection that fills the first one
 OUT_OF_FILES_PAUSE_S = 0.1  # time for others to close theirs
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 GONE_IN_BACKLOG = (errno.ECONNABORTED, errno.EPROTO, errno.ECONNRESET)
@@ -113,7 +113,7 @@ class SocketListener:
 
 
 class SocketConnection:
-    """A connected socket that has not become a wire or a bulk pipe yet."""
+    """A connected socket that has not become a control or a bulk pipe yet."""
 
     def __init__(self, sock: socket.socket, remote: Address) -> None:
         self._sock: socket.socket | None = sock
@@ -172,7 +172,7 @@ class SocketConnection:
             self._release().close()
 
     def _socket(self) -> socket.socket:
-        assert self._sock is not None, "the stream is closed or has become something else"
+        assert self._sock is not None, "the connection is closed or has become something else"
         return self._sock
 
     def _release(self) -> socket.socket:
@@ -181,7 +181,7 @@ class SocketConnection:
 
 
 class _ControlProtocol(asyncio.BufferedProtocol):
-    """An asyncio transport seen as a Wire, and the way from it to the user."""
+    """An asyncio transport seen as a ControlPipe, and the way from it to the user."""
 
     def __init__(self, user: ControlMachine, label: str) -> None:
         self._user = user

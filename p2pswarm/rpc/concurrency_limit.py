@@ -1,4 +1,4 @@
-"""How many handlers may run at once, for each peer and in all.
+"""ConcurrencyLimit: how many handlers may run at once, for each peer and in all.
 
 Errors:  Busy where there is no room for one more.
 """

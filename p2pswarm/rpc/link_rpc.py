@@ -156,7 +156,7 @@ class LinkRpc:
     async def open_stream(
         self, to: Contact, opening: Message, timeout_s: float | None
     ) -> AsyncIterator[RpcStream]:
-        """Open an exchange; see `Rpc`."""
+        """Open a stream; see `Rpc`."""
         frame = pack_opening(Kind.STREAM, timeout_s, encode(opening))
         async with within(timeout_s, f"stream with {to.address}"):
             link = await self._endpoint.link(to)

@@ -1,6 +1,6 @@
 """One side of a stream: messages by a stream, bulk bytes past it.
 
-Whatever waits on a stream is woken by its end: a reader, a writer, and also who
+Whatever waits on a stream is woken by its end: a reader, a writer, and a task that
 waits for bulk bytes that will not come any more. What carries the stream is a
 `StreamTransport`: a link, or one of the simulated world.
 
@@ -52,12 +52,12 @@ class StreamTransport(Protocol):
         """A frame of `n` bytes was taken."""
         ...
 
-    def expect(self, room: memoryview) -> Arrival:
-        """Set room aside."""
+    def expect(self, memory: memoryview) -> Arrival:
+        """Grant memory to a transfer."""
         ...
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Fill the peer's room."""
+        """Fill the memory that the peer has granted."""
         ...
 
     def close(self) -> None:
@@ -119,9 +119,9 @@ class RpcStream:
             self._transport.close()
             raise
 
-    def expect(self, room: memoryview) -> Arrival:
-        """Set `room` aside for bulk bytes from this peer."""
-        return _StreamArrival(self._transport.expect(room), self)
+    def expect(self, memory: memoryview) -> Arrival:
+        """Grant `memory` to bulk bytes from this peer."""
+        return _StreamArrival(self._transport.expect(memory), self)
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
         """Send bulk bytes past the stream."""

@@ -23,7 +23,7 @@ class Machine:
         self.threads: set[str] = set()
         self._news = asyncio.Event()
 
-    def room(self) -> memoryview:
+    def next_in(self) -> memoryview:
         return memoryview(self.buffer)
 
     def filled(self):
@@ -72,7 +72,7 @@ async def piped(size: int = 4):
             await machine.until("released")
 
 
-async def test_a_pipe_sends_what_its_machine_gives_and_fills_its_rooms():
+async def test_a_pipe_sends_what_its_machine_gives_and_fills_its_memory():
     async with piped(size=100_000) as ((source, target), (pipe, _)):
         data = random.Random(1).randbytes(300_000)
         source.to_send = [data[:1], data[1:200_000], data[200_000:]]
@@ -104,6 +104,7 @@ async def test_a_closed_pipe_tells_both_ends_and_leaves_no_thread():
     async with piped() as ((one, other), (pipe, _)):
         one.to_send = [b"abcd"]
         pipe.wake()
+        await one.until("sent")
         await other.until("filled")
 
         pipe.close()

@@ -9,7 +9,7 @@ from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_opening
 from p2pswarm.wire.message import Message, encode
 
 REQUEST = Failure("as good as any")
-UNKNOWN = b"\x91\xcd\xff\xff"  # a message of code 65535
+UNKNOWN = b"\x91\xcd\xfd\xe7"  # a message of code 64999
 
 
 def test_an_opening_says_what_is_asked_and_until_when():
@@ -25,7 +25,7 @@ def test_a_call_is_one_frame_and_a_stream_is_not(kind: Kind, ended: bool):
 
 
 def test_a_message_that_this_release_does_not_know_is_not_served():
-    with pytest.raises(NotServing, match="65535"):
+    with pytest.raises(NotServing, match="64999"):
         read_opening(pack_opening(Kind.UNARY, None, UNKNOWN), ended=True)
 
 
