@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from p2pswarm.errors import SwarmError
 
-RESET_REFUSED = 1  # codes 0..15 are the transport's own: too many streams are open
-RESET_CODES_OURS = 16  # rpc numbers its codes from here
+RESET_REFUSED = 1  # too many streams are open; codes 0..15 are the transport's, from 16 on rpc's
 
 
 @dataclass(frozen=True, slots=True)
