@@ -30,7 +30,7 @@ class BadFrame(PeerError):
 
 
 class BadHandshake(PeerError):
-    """The peer is not who we asked for, speaks another protocol, or stalled."""
+    """The peer is not the one we asked for, speaks another protocol or version, or stalled."""
 
 
 class BadRecord(PeerError):
@@ -46,7 +46,7 @@ class BadMessage(PeerError):
 
 
 class PathError(SwarmError):
-    """The path failed; the peer may be well: try it by another path."""
+    """The path to the peer failed; the peer may be well: try another path."""
 
 
 class DialFailed(PathError):

@@ -39,10 +39,27 @@ Buffer = bytes | bytearray | memoryview
 class Sealer:
     """Seals what one side sends, in order. Not for two threads at once."""
 
-    __slots__ = ("_aead", "_bytes", "_count", "_key", "_key_since_s", "_label", "_suite")
+    __slots__ = (
+        "_aead",
+        "_bytes",
+        "_count",
+        "_key",
+        "_key_since_s",
+        "_label",
+        "_rekey_after_bytes",
+        "_suite",
+    )
 
-    def __init__(self, key: bytes, suite: Suite, label: bytes, now_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        suite: Suite,
+        label: bytes,
+        now_s: float = 0.0,
+        rekey_after_bytes: int = REKEY_AFTER_BYTES,
+    ) -> None:
         """`label`: 4 bytes that begin every nonce, another for each direction and connection."""
+        self._rekey_after_bytes = rekey_after_bytes
         self._suite = suite
         self._key = key
         self._aead = suite.aead(key)
@@ -81,7 +98,7 @@ class Sealer:
         self._count += 1
         self._bytes += length
         header = length + TAG_BYTES
-        if self._bytes >= REKEY_AFTER_BYTES or now_s - self._key_since_s >= REKEY_AFTER_S:
+        if self._bytes >= self._rekey_after_bytes or now_s - self._key_since_s >= REKEY_AFTER_S:
             header |= REKEY_FLAG
         return header.to_bytes(PREFIX_BYTES), nonce
 
@@ -126,11 +143,11 @@ class Opener:
         if len(out) < length:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
         nonce = self._next(ciphertext, prefix)
-        room = out[:length]
+        plaintext = out[:length]
         try:
-            self._aead.decrypt_into(nonce, ciphertext, prefix, room)
+            self._aead.decrypt_into(nonce, ciphertext, prefix, plaintext)
         except InvalidTag:
-            room[:] = bytes(length)  # the cipher writes before it has checked the tag
+            plaintext[:] = bytes(length)  # the cipher writes before it has checked the tag
             raise self._refusal() from None
         if prefix[0] & 0x80:
             self._rekey()

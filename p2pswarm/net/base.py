@@ -1,15 +1,15 @@
 """SEAM 1: what the transport asks of the network, real or simulated.
 
-A stream is born raw: exact reads and writes, awaited, for the first bytes. Then
-it becomes one of two things. A *wire* carries control: bytes are pushed to its
-user from inside the event loop, and writes go out at once. A *bulk pipe*
-carries tensors: a sans-I/O machine says which buffer to fill and which to send,
-and the network drives it, with two threads on a real socket (`net/pump.py`),
-from the event loop in a simulation.
+A connection begins raw: its first bytes are read and written exactly, and awaited.
+Then it becomes one of two things. A *control pipe* carries small messages: bytes are
+pushed to its user from inside the event loop, and writes go out at once. A *bulk
+pipe* carries tensors: a machine says which buffer to fill and which to send, and the
+network drives it, with two threads on a real socket (`net/bulk_threads.py`), from the
+event loop in a simulation.
 
 Units:   bytes.
-Errors:  DialFailed from `dial`; LinkLost from a raw stream that ended; everything
-         that later ends a stream is told to its user once, as `lost`.
+Errors:  DialFailed from `dial`; LinkLost from a raw connection that ended; everything
+         that later ends it is told to its user once, as `lost`.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ CROWDED_BYTES = 64 * 1024  # one record: what an urgent message may wait behind 
 
 
 class ControlPipe(Protocol):
-    """A stream that pushes: the sending side."""
+    """A connection that pushes: the sending side."""
 
     def send(self, data: bytes) -> None:
         """Write now; what the kernel does not take waits in memory."""
@@ -39,10 +39,10 @@ class ControlPipe(Protocol):
 
 
 class ControlMachine(Protocol):
-    """A stream that pushes: the receiving side. Called in the event loop."""
+    """A connection that pushes: the receiving side. Called in the event loop."""
 
-    def opened(self, wire: ControlPipe) -> None:
-        """The wire is up; called before anything else."""
+    def opened(self, pipe: ControlPipe) -> None:
+        """The connection is up; called before anything else."""
         ...
 
     def received(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class ControlMachine(Protocol):
         ...
 
     def pause_writing(self) -> None:
-        """More than CROWDED_BYTES wait in memory: send nothing until `drained`."""
+        """More than CROWDED_BYTES wait in memory: send nothing until `resume_writing`."""
         ...
 
     def resume_writing(self) -> None:
@@ -58,19 +58,19 @@ class ControlMachine(Protocol):
         ...
 
     def lost(self, error: SwarmError) -> None:
-        """The stream ended; called once, last."""
+        """The connection ended; called once, last."""
         ...
 
 
 class BulkMachine(Protocol):
     """The rules of one bulk pipe. One thread calls the first pair, one the second."""
 
-    def room(self) -> memoryview:
+    def next_in(self) -> memoryview:
         """Where the next bytes go: fill it whole, then call `filled`."""
         ...
 
     def filled(self) -> Callable[[], None] | None:
-        """The room is full. Returns what to call in the event loop, if anything.
+        """That memory is full. Returns what to call in the event loop, if anything.
 
         Raises PeerError if the peer broke the protocol: the pipe ends.
         """
@@ -88,7 +88,7 @@ class BulkMachine(Protocol):
         ...
 
     def lost(self, error: SwarmError) -> None:
-        """The pipe is of no more use; called once, in the event loop."""
+        """The pipe has ended; called once, in the event loop."""
         ...
 
     def released(self) -> None:
@@ -97,7 +97,7 @@ class BulkMachine(Protocol):
 
 
 class BulkPipe(Protocol):
-    """A stream driven by a BulkMachine."""
+    """A connection driven by a BulkMachine."""
 
     def wake(self) -> None:
         """There is something to send. Any thread may call."""
@@ -117,7 +117,7 @@ class Connection(Protocol):
         ...
 
     async def receive(self, n: int) -> bytes:
-        """Exactly `n` bytes; raises LinkLost if the stream ends before."""
+        """Exactly `n` bytes; raises LinkLost if the connection ends before."""
         ...
 
     async def send(self, data: bytes) -> None:
@@ -138,7 +138,7 @@ class Connection(Protocol):
 
 
 class Listener(Protocol):
-    """A place where streams arrive."""
+    """A place where connections arrive."""
 
     @property
     def address(self) -> Address:
@@ -146,7 +146,7 @@ class Listener(Protocol):
         ...
 
     async def accept(self) -> Connection:
-        """The next stream; raises LinkLost once closed."""
+        """The next connection; raises LinkLost once closed."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Two threads per bulk socket: one fills the machine's rooms, one sends its buffers.
+"""Two threads per bulk socket: one fills the machine's memory, one sends its buffers.
 
 Tensors do not pass through the event loop: receiving, sending and AEAD all
 release the interpreter's lock, so two plain blocking threads move 2 GB/s where
@@ -79,12 +79,12 @@ class SocketBulkPipe:
     def _receive(self) -> None:
         machine, receive_into = self._machine, self._sock.recv_into
         while True:
-            room = machine.room()
-            while room:
-                got = receive_into(room, 0, socket.MSG_WAITALL)
+            buffer = machine.next_in()
+            while buffer:
+                got = receive_into(buffer, 0, socket.MSG_WAITALL)
                 if got == 0:
                     raise LinkLost(f"{self._label}: the peer closed it")
-                room = room[got:]
+                buffer = buffer[got:]
             self._tell(machine.filled())
 
     def _send(self) -> None:

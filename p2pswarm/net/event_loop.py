@@ -25,7 +25,9 @@ T = TypeVar("T")
 class Eagerness:
     """Whether to look before sleeping, from how long the last waits were."""
 
-    def __init__(self) -> None:
+    def __init__(self, short_s: float = SHORT_S) -> None:
+        """`short_s`: the longest wait that counts as short."""
+        self._short_s = short_s
         self._short = 0
 
     @property
@@ -35,7 +37,7 @@ class Eagerness:
 
     def slept(self, wait_s: float) -> None:
         """A wait was slept through."""
-        self._short = self._short + 1 if wait_s <= SHORT_S else 0
+        self._short = self._short + 1 if wait_s <= self._short_s else 0
 
     def looked_in_vain(self) -> None:
         """Nothing came while we looked."""
@@ -45,9 +47,9 @@ class Eagerness:
 class EagerSelector(selectors.DefaultSelector):
     """The system's selector, which looks before it sleeps while that pays."""
 
-    def __init__(self) -> None:
+    def __init__(self, short_s: float = SHORT_S) -> None:
         super().__init__()
-        self._eagerness = Eagerness()
+        self._eagerness = Eagerness(short_s)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """As the base class."""

@@ -1,7 +1,7 @@
 """SEAM 1 over real TCP sockets.
 
 First bytes are read with `loop.sock_recv`, so that a socket can still leave
-asyncio for the threads of `net/pump.py`. Socket buffers are never set: that
+asyncio for the threads of `net/bulk_threads.py`. Socket buffers are never set: that
 would end the kernel's own tuning and was slower wherever we measured.
 
 Units:   seconds, bytes.
@@ -15,21 +15,18 @@ import ipaddress
 import socket
 import threading
 from contextlib import AbstractContextManager
-from typing import cast
 
 from p2pswarm.errors import DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address
-from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, BulkPipe, ControlMachine
+from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.net.bulk_threads import SocketBulkPipe
+from p2pswarm.net.control_protocol import ControlProtocol
+from p2pswarm.net.os_errors import GONE_IN_BACKLOG, OUT_OF_FILES, reason_of
 
 BACKLOG = 256  # the kernel's queue; the transport bounds what it takes from it
-USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the road is gone
+USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the path is gone
 NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind no more than this
-READ_BYTES = 16 * 1024  # kept: asyncio's own buffer, fresh each time, costs 20 us a read
-READ_BYTES_MAX = 64 * 1024  # one control record, for a wire that fills the first one
 OUT_OF_FILES_PAUSE_S = 0.1  # time for others to close theirs
-OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-GONE_IN_BACKLOG = (errno.ECONNABORTED, errno.EPROTO, errno.ECONNRESET)
 
 IPPROTO_TCP = socket.IPPROTO_TCP
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # Linux names
@@ -48,7 +45,7 @@ class SocketNet:
             family, name = (await _resolve(at))[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            raise Unusable(f"cannot listen on {at}: {_reason(error)}") from error
+            raise Unusable(f"cannot listen on {at}: {reason_of(error)}") from error
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setblocking(False)
@@ -59,7 +56,7 @@ class SocketNet:
             remedy = (
                 "; choose another port with --listen" if error.errno == errno.EADDRINUSE else ""
             )
-            raise Unusable(f"cannot listen on {at}: {_reason(error)}{remedy}") from error
+            raise Unusable(f"cannot listen on {at}: {reason_of(error)}{remedy}") from error
         return SocketListener(sock)
 
     async def dial(self, to: Address) -> "SocketConnection":
@@ -67,13 +64,13 @@ class SocketNet:
         try:
             candidates = await _resolve(to)
         except OSError as error:
-            raise DialFailed(f"{to}: {_reason(error)}") from error
+            raise DialFailed(f"{to}: {reason_of(error)}") from error
         for family, name in candidates:
             try:
                 return await _connect(family, name)
             except OSError as error:
                 failure = error
-        raise DialFailed(f"{to}: {_reason(failure)}") from failure
+        raise DialFailed(f"{to}: {reason_of(failure)}") from failure
 
     def lock(self) -> AbstractContextManager[object]:
         """Bulk machines run in threads here."""
@@ -83,8 +80,10 @@ class SocketNet:
 class SocketListener:
     """A listening socket."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, pause_s: float = OUT_OF_FILES_PAUSE_S) -> None:
+        """`pause_s`: how long to wait for others to close their files when none are left."""
         self._sock = sock
+        self._pause_s = pause_s
         self._address = _address(sock.getsockname())
 
     @property
@@ -99,9 +98,9 @@ class SocketListener:
                 sock, name = await _accept(self._sock)
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
-                    await asyncio.sleep(OUT_OF_FILES_PAUSE_S)
+                    await asyncio.sleep(self._pause_s)
                 elif error.errno not in GONE_IN_BACKLOG:
-                    raise LinkLost(f"listener {self._address}: {_reason(error)}") from error
+                    raise LinkLost(f"listener {self._address}: {reason_of(error)}") from error
             else:
                 return SocketConnection(sock, _address(name))
 
@@ -111,7 +110,7 @@ class SocketListener:
 
 
 class SocketConnection:
-    """A connected socket that has not become a wire or a bulk pipe yet."""
+    """A connected socket that has not become a control or a bulk pipe yet."""
 
     def __init__(self, sock: socket.socket, remote: Address) -> None:
         self._sock: socket.socket | None = sock
@@ -133,7 +132,7 @@ class SocketConnection:
             try:
                 part = await loop.sock_recv(sock, n)
             except OSError as error:
-                raise LinkLost(f"{self._remote}: {_reason(error)}") from error
+                raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
             if not part:
                 raise LinkLost(f"{self._remote}: closed by the peer")
             parts.append(part)
@@ -145,16 +144,16 @@ class SocketConnection:
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket(), data)
         except OSError as error:
-            raise LinkLost(f"{self._remote}: {_reason(error)}") from error
+            raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
 
     async def become_control(self, user: ControlMachine) -> None:
         """Hand the socket to an asyncio transport."""
-        protocol = _ControlProtocol(user, str(self._remote))
+        protocol = ControlProtocol(user, str(self._remote))
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: protocol, self._release())
         except OSError as error:
-            raise LinkLost(f"{self._remote}: {_reason(error)}") from error
+            raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """Hand the socket to two threads."""
@@ -170,48 +169,12 @@ class SocketConnection:
             self._release().close()
 
     def _socket(self) -> socket.socket:
-        assert self._sock is not None, "the stream is closed or has become something else"
+        assert self._sock is not None, "the connection is closed or has become something else"
         return self._sock
 
     def _release(self) -> socket.socket:
         sock, self._sock = self._socket(), None
         return sock
-
-
-class _ControlProtocol(asyncio.BufferedProtocol):
-    """An asyncio transport seen as a Wire, and the way from it to the user."""
-
-    def __init__(self, user: ControlMachine, label: str) -> None:
-        self._user = user
-        self._label = label
-        self._room = memoryview(bytearray(READ_BYTES))
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast("asyncio.Transport", transport)  # uvloop's own derives from nothing
-        stream.set_write_buffer_limits(CROWDED_BYTES)
-        self.send = stream.write
-        self.close = stream.close
-        self.abort = stream.abort
-        self._user.opened(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        del sizehint
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._user.received(bytes(self._room[:nbytes]))
-        if nbytes == READ_BYTES == len(self._room):
-            self._room = memoryview(bytearray(READ_BYTES_MAX))
-
-    def pause_writing(self) -> None:
-        self._user.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._user.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        reason = "closed" if exc is None else _reason(exc)
-        self._user.lost(LinkLost(f"{self._label}: {reason}"))
 
 
 async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | int, ...]]:
@@ -257,14 +220,6 @@ async def _resolve(address: Address) -> list[Resolved]:
 
 def _address(name: tuple[str | int, ...]) -> Address:
     return Address(str(name[0]), int(name[1]))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "Connection refused"  # asyncio puts the address in its place
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
 
 
 def _set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:

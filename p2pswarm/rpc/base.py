@@ -1,8 +1,8 @@
 """SEAM 2: what every protocol above asks of the network below.
 
-A call is one typed request and one typed reply. A stream is a conversation:
-messages both ways in order, and bulk bytes that go round the messages straight
-into memory the receiver set aside. Sockets (`rpc/service.py`) and the
+A call is one typed request and one typed reply. A stream is messages both
+ways in order, and bulk bytes that go round the messages straight into memory that the
+receiver has granted. Sockets (`rpc/link_rpc.py`) and the
 simulated world (`sim/rpc.py`) implement it alike; `tests/contract/` holds both
 to the same suite.
 
@@ -33,7 +33,7 @@ class Priority(IntEnum):
 
 
 class Arrival(Protocol):
-    """Bytes that were granted room and are on their way."""
+    """Bytes on their way into memory that was granted to them."""
 
     transfer: int
     """The number to tell the sender."""
@@ -43,12 +43,12 @@ class Arrival(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Give the room back: late chunks are read and thrown away."""
+        """Take the memory back: late chunks are read and thrown away."""
         ...
 
 
 class Stream(Protocol):
-    """One side's view of a conversation."""
+    """One side's view of a stream."""
 
     @property
     def peer(self) -> PeerId:
@@ -69,12 +69,12 @@ class Stream(Protocol):
         """
         ...
 
-    def expect(self, room: memoryview) -> Arrival:
-        """Set `room` aside for one transfer from this peer, filled in any order."""
+    def expect(self, memory: memoryview) -> Arrival:
+        """Grant `memory` to one transfer from this peer, which fills it in any order."""
         ...
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
-        """Send all of `data` into the room that the peer numbered `transfer`.
+        """Send all of `data` into the memory that the peer granted to transfer number `transfer`.
 
         Returns once the kernel has every byte; `data` may be reused then.
         """
@@ -82,7 +82,7 @@ class Stream(Protocol):
 
 
 UnaryHandler = Callable[[PeerId, M], Coroutine[Any, Any, Message] | Message]
-"""Handles a call: who asks, the request -> the reply.
+"""Handles a call: the peer that asks and its request in, the reply out.
 
 A plain function answers at once and costs no task: right for a look into a table.
 A coroutine runs in a task of its own. It is cancelled at its caller's deadline, and
@@ -111,7 +111,7 @@ class Rpc(Protocol):
     def open_stream(
         self, to: Contact, opening: Message, timeout_s: float | None
     ) -> AbstractAsyncContextManager[Stream]:
-        """Open an exchange; leaving the block ends it, with an error if one is raised.
+        """Open a stream; leaving the block ends it, with an error if one is raised.
 
         `timeout_s` is for the whole block: past it, whatever it waits for raises Late. After a good
         end the handler may go on; what it still sends is thrown away. `receive` until None to

@@ -1,4 +1,4 @@
-"""The rules of calls: what the bytes of a stream mean, and who may ask how much.
+"""The frames of calls and streams: what the bytes of a stream mean.
 
 A stream's first frame is a request: one byte that says call or stream, the
 caller's deadline, a message. Every later frame is one byte of status and a
@@ -169,7 +169,7 @@ def unpack_error(frame: bytes) -> SwarmError:
 
 
 def reset_error(code: int) -> SwarmError:
-    """What a stream that the other side gave up means to whoever waits on it."""
+    """What a stream that the other side gave up means to a task that waits on it."""
     if code < RESET_GIVEN_UP:
         return Busy("the peer has too many streams open")
     if code == RESET_LATE:

@@ -1,4 +1,4 @@
-"""The desk: runs handlers in tasks that it owns, so many and no more, until their deadlines.
+"""HandlerPool: runs handlers in tasks that it owns, up to a limit, until their deadlines.
 
 Real and simulated calls and streams are all served here, so that admission,
 deadlines and what becomes of a handler's errors are the same everywhere.
@@ -14,19 +14,9 @@ from typing import Any, Protocol
 
 from p2pswarm.errors import Busy, SwarmError
 from p2pswarm.ids import PeerId
-from p2pswarm.rpc.concurrency_limit import ConcurrencyLimit
+from p2pswarm.rpc.concurrency_limit import ConcurrencyLimit, HandlerLimits
 from p2pswarm.rpc.framing import RESET_LATE, RESET_LEAVING, error_for_caller
 from p2pswarm.wire.message import Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerLimits:
-    """How much peers may ask of us at once; calls and streams are counted apart."""
-
-    per_peer: int = 256
-    """Handlers at work for one peer: a window of microbatches and its share of the DHT."""
-    total: int = 4096
-    """The same for all peers: a task and its buffers are ~10 KiB."""
 
 
 class HandlerOwner(Protocol):
@@ -59,7 +49,7 @@ class HandlerPool:
     """The handlers at work for peers."""
 
     def __init__(self, config: HandlerLimits) -> None:
-        self._limit = ConcurrencyLimit(config.per_peer, config.total)
+        self._limit = ConcurrencyLimit(config)
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def start(

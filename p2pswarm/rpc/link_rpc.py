@@ -16,13 +16,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
     RESET_GIVEN_UP,
     Kind,
@@ -32,48 +32,26 @@ from p2pswarm.rpc.framing import (
     pack_good,
     pack_opening,
     pack_outcome,
-    reset_error,
     unpack_error,
     unpack_good,
-    unpack_opening,
 )
-from p2pswarm.rpc.handler_pool import HandlerLimits, HandlerPool, HandlerRequest
+from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
+from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_opening
+from p2pswarm.rpc.listeners import Listeners, StreamListener
 from p2pswarm.rpc.stream import RpcStream, held, within
 from p2pswarm.transport.endpoint import Endpoint, Link
-from p2pswarm.transport.events import (
-    CreditGained,
-    LinkEnded,
-    StreamData,
-    StreamEvent,
-    StreamOpened,
-    StreamReset,
-)
-from p2pswarm.wire.message import Message, UnknownCode, encode
+from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened
+from p2pswarm.wire.message import Message, encode
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
-
-
-class StreamListener(Protocol):
-    """Who is told what happens on a stream."""
-
-    def data(self, frame: bytes, *, ended: bool) -> None:
-        """A frame came; `ended`: the last one."""
-        ...
-
-    def credit(self) -> None:
-        """The stream is writable again."""
-        ...
-
-    def fail(self, error: SwarmError) -> None:
-        """Nothing more will come, because of this."""
-        ...
 
 
 class _PendingCall:
     """Waits for the reply of one call."""
 
     __slots__ = ("waiter",)
+    once = True
 
     def __init__(self, waiter: asyncio.Future[Message]) -> None:
         self.waiter = waiter
@@ -98,6 +76,7 @@ class _RunningCall:
     """A call's handler at work."""
 
     __slots__ = ("_link", "_request", "_stream", "task")
+    once = False
 
     def __init__(self, link: Link, stream: int, request: Message) -> None:
         self._link = link
@@ -125,17 +104,6 @@ class _RunningCall:
         self._link.reset(self._stream, code)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """What a peer's opening asks for."""
-
-    link: Link
-    event: StreamOpened
-    kind: Kind
-    timeout_s: float | None
-    request: Message
-
-
 class LinkRpc:
     """Calls and streams over an endpoint's links: implements `Rpc`.
 
@@ -145,9 +113,8 @@ class LinkRpc:
 
     def __init__(self, endpoint: Endpoint, config: HandlerLimits | None = None) -> None:
         self._endpoint = endpoint
-        self._unary_handlers: dict[type[Message], UnaryHandler[Any]] = {}
-        self._stream_handlers: dict[type[Message], StreamHandler[Any]] = {}
-        self._listeners: dict[Link, dict[int, StreamListener]] = {}
+        self._handlers = HandlerTable()
+        self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
         endpoint.on_event = self._on_event
 
@@ -158,11 +125,11 @@ class LinkRpc:
 
     def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
         """Serve calls of one message type."""
-        self._unary_handlers[request] = handler
+        self._handlers.serve_unary(request, handler)
 
     def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
         """Serve streams that open with one message type."""
-        self._stream_handlers[opening] = handler
+        self._handlers.serve_stream(opening, handler)
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """Ask once; see `Rpc`."""
@@ -189,7 +156,7 @@ class LinkRpc:
     async def open_stream(
         self, to: Contact, opening: Message, timeout_s: float | None
     ) -> AsyncIterator[RpcStream]:
-        """Open an exchange; see `Rpc`."""
+        """Open a stream; see `Rpc`."""
         frame = pack_opening(Kind.STREAM, timeout_s, encode(opening))
         async with within(timeout_s, f"stream with {to.address}"):
             link = await self._endpoint.link(to)
@@ -222,7 +189,7 @@ class LinkRpc:
     ) -> tuple[dict[int, StreamListener], int]:
         """Open a stream on a link that is up, and have `listener` told what happens on it."""
         stream = link.open(frame, ended=ended)
-        listeners = self._listeners.setdefault(link, {})
+        listeners = self._listeners.of(link)
         listeners[stream] = listener
         return listeners, stream
 
@@ -232,87 +199,59 @@ class LinkRpc:
             if isinstance(event, StreamOpened):
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
-                self._ended(link, event.error)
-            else:
-                self._on_stream(link, event)
+                self._listeners.end(link, event.error)
+            elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
+                link.consumed(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
-            self._ended(link, error)
+            self._listeners.end(link, error)
             link.close()
-
-    def _on_stream(self, link: Link, event: StreamData | StreamReset | CreditGained) -> None:
-        listeners = self._listeners.get(link, {})
-        listener = listeners.get(event.stream)
-        if isinstance(event, StreamData):
-            if listener is None:  # our side has finished; the other side does not know yet
-                link.consumed(event.stream, len(event.data))
-                return
-            listener.data(event.data, ended=event.ended)
-            if event.ended and isinstance(listener, _PendingCall):
-                del listeners[event.stream]
-        elif listener is not None:
-            if isinstance(event, StreamReset):
-                del listeners[event.stream]
-                listener.fail(reset_error(event.code))
-            else:
-                listener.credit()
-
-    def _ended(self, link: Link, error: SwarmError) -> None:
-        for listener in self._listeners.pop(link, {}).values():
-            listener.fail(error)
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """A peer asks: answer at once, or start a handler."""
         try:
-            kind, timeout_s, request = unpack_opening(event.data)
-        except UnknownCode as error:
-            link.send(event.stream, pack_error(NotServing(str(error))), ended=True)
+            opening = read_opening(event.data, ended=event.ended)
+        except NotServing as error:
+            link.send(event.stream, pack_error(error), ended=True)
             return
-        if event.ended != (kind is Kind.UNARY):
-            raise BadMessage(f"a {kind.name} whose first frame says ended={event.ended}")
         try:
-            if kind is Kind.UNARY:
-                self._answer(link, event, request, timeout_s)
+            if opening.kind is Kind.UNARY:
+                self._answer(link, event, opening)
             else:
-                self._attend(link, event, request, timeout_s)
+                self._serve_stream(link, event, opening)
         except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
-            link.send(event.stream, pack_error(error_for_caller(error, request)), ended=True)
+            known = error_for_caller(error, opening.request)
+            link.send(event.stream, pack_error(known), ended=True)
 
-    def _answer(
-        self, link: Link, event: StreamOpened, request: Message, timeout_s: float | None
-    ) -> None:
-        handler = self._unary_handlers.get(type(request))
-        if handler is None:
-            raise NotServing(f"no calls of {type(request).__name__} here")
-        outcome = handler(link.peer, request)
+    def _answer(self, link: Link, event: StreamOpened, opening: Opening) -> None:
+        request = opening.request
+        outcome = self._handlers.unary(request)(link.peer, request)
         if isinstance(outcome, Message):
             link.send(event.stream, pack_good(outcome), ended=True)
         else:
-            asked = _Opening(link, event, Kind.UNARY, timeout_s, request)
-            self._start(asked, _RunningCall(link, event.stream, request), outcome)
+            self._start(link, event, opening, _RunningCall(link, event.stream, request), outcome)
 
-    def _attend(
-        self, link: Link, event: StreamOpened, opening: Message, timeout_s: float | None
-    ) -> None:
-        handler = self._stream_handlers.get(type(opening))
-        if handler is None:
-            raise NotServing(f"no streams of {type(opening).__name__} here")
+    def _serve_stream(self, link: Link, event: StreamOpened, opening: Opening) -> None:
+        handler = self._handlers.stream(opening.request)
         stream = RpcStream(link, event.stream)
-        asked = _Opening(link, event, Kind.STREAM, timeout_s, opening)
-        self._start(asked, stream, handler(stream, opening))
+        self._start(link, event, opening, stream, handler(stream, opening.request))
 
     def _start(
-        self, asked: _Opening, server: _RunningCall | RpcStream, work: Coroutine[Any, Any, Any]
+        self,
+        link: Link,
+        event: StreamOpened,
+        opening: Opening,
+        server: _RunningCall | RpcStream,
+        work: Coroutine[Any, Any, Any],
     ) -> None:
         """Have a handler run; until it is done, `server` is told what happens on the stream."""
-        link, stream = asked.link, asked.event.stream
-        listeners = self._listeners.setdefault(link, {})
+        stream, listeners = event.stream, self._listeners.of(link)
 
         def after() -> None:
             if listeners.get(stream) is server:
                 del listeners[stream]
 
-        order = HandlerRequest(link.peer, asked.request, asked.timeout_s, after)
-        self._pools[asked.kind].start(server, order, work)
+        order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after)
+        self._pools[opening.kind].start(server, order, work)
         listeners[stream] = server
-        link.consumed(stream, len(asked.event.data))  # the desk bounds what handlers hold
+        link.consumed(stream, len(event.data))  # the pool bounds what handlers hold

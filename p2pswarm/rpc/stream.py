@@ -1,6 +1,6 @@
 """One side of a stream: messages by a stream, bulk bytes past it.
 
-Whatever waits on a stream is woken by its end: a reader, a writer, and also who
+Whatever waits on a stream is woken by its end: a reader, a writer, and a task that
 waits for bulk bytes that will not come any more. What carries the stream is a
 `StreamTransport`: a link, or one of the simulated world.
 
@@ -29,7 +29,7 @@ from p2pswarm.wire.message import Message
 
 
 class StreamTransport(Protocol):
-    """What a stream asks of its link; transport/service.py tells the contract."""
+    """What a stream asks of its link: `Link` of transport/link_io.py tells the contract."""
 
     @property
     def peer(self) -> PeerId:
@@ -52,12 +52,12 @@ class StreamTransport(Protocol):
         """A frame of `n` bytes was taken."""
         ...
 
-    def expect(self, room: memoryview) -> Arrival:
-        """Set room aside."""
+    def expect(self, memory: memoryview) -> Arrival:
+        """Grant memory to a transfer."""
         ...
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Fill the peer's room."""
+        """Fill the memory that the peer has granted."""
         ...
 
     def close(self) -> None:
@@ -66,7 +66,10 @@ class StreamTransport(Protocol):
 
 
 class RpcStream:
-    """One side of a stream: implements `Exchange`."""
+    """One side of a stream: implements `Stream` of `rpc/base.py`."""
+
+    once = False
+    """As a listener: after the peer's last frame there is still something to be told."""
 
     def __init__(self, transport: StreamTransport, stream: int = 0) -> None:
         self.stream = stream
@@ -100,7 +103,7 @@ class RpcStream:
         """The next message, or None at a good end."""
         if not self._inbox.ready:
             if self._reader is not None:
-                raise RuntimeError("two tasks receive from one exchange")
+                raise RuntimeError("two tasks receive from one stream")
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
@@ -116,9 +119,9 @@ class RpcStream:
             self._transport.close()
             raise
 
-    def expect(self, room: memoryview) -> Arrival:
-        """Set `room` aside for bulk bytes from this peer."""
-        return _StreamArrival(self._transport.expect(room), self)
+    def expect(self, memory: memoryview) -> Arrival:
+        """Grant `memory` to bulk bytes from this peer."""
+        return _StreamArrival(self._transport.expect(memory), self)
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
         """Send bulk bytes past the stream."""
@@ -158,7 +161,7 @@ class RpcStream:
         self._wake_writers()
 
     def fail(self, error: SwarmError) -> None:
-        """Raise `error` in what waits on this exchange; a handler that does something else ends."""
+        """Raise `error` in what waits on this stream; a handler that waits elsewhere ends."""
         self._inbox.finish(error)
         scopes = tuple(self._scopes)
         self._scopes.clear()

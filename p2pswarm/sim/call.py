@@ -26,6 +26,7 @@ from p2pswarm.errors import (
 )
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
     Kind,
     error_for_caller,
@@ -34,7 +35,7 @@ from p2pswarm.rpc.framing import (
     reset_error,
     status_of,
 )
-from p2pswarm.rpc.handler_pool import HandlerLimits, HandlerPool, HandlerRequest
+from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
 from p2pswarm.sim.process import Population, SimProcess
 from p2pswarm.sim.world import Host
 from p2pswarm.wire.message import Message, decode, encode

@@ -62,7 +62,7 @@ class SimBulkPipe:
     def __init__(self, socket: Socket, machine: BulkMachine) -> None:
         self._socket = socket
         self._machine = machine
-        self._room = machine.room()
+        self._room = machine.next_in()
         self._awake = False
         socket.reader = self
 
@@ -86,7 +86,7 @@ class SimBulkPipe:
                 self._room, rest = self._room[n:], rest[n:]
                 if not self._room:
                     self._tell(self._machine.filled())
-                    self._room = self._machine.room()
+                    self._room = self._machine.next_in()
         except SwarmError as error:
             self._socket.close(error)
 

@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 
 from p2pswarm.errors import BadHandshake, DialFailed, NotServing
 from p2pswarm.ids import Contact, PeerId
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import Kind, error_for_caller
-from p2pswarm.rpc.handler_pool import HandlerLimits, HandlerRequest
+from p2pswarm.rpc.handler_pool import HandlerRequest
 from p2pswarm.rpc.stream import RpcStream, held, within
 from p2pswarm.sim.call import SimCall, SimPeer
 from p2pswarm.sim.process import Population

@@ -19,15 +19,15 @@ class TransportConfig:
     bulk_connections: int = 1
     """TCP connections for tensors, for a link that we dial to a peer nearby."""
     bulk_connections_far: int = 2
-    """At least so many if it is far: two take a loss better, more only queue (bench/LOG.md)."""
+    """The least for a peer that is far: two take a loss better, more only queue (bench/LOG.md)."""
     far_s: float = 0.01
     """Round trip from which a peer is far: not in the same town."""
     bulk_connections_max: int = 16
     """How many a peer may join to one link: each costs two threads."""
     chunk_bytes: int = 1024 * 1024
-    """Payload of one bulk record at most; slow roads get smaller ones. See bench/LOG.md."""
+    """Payload of one bulk record at most; slow links get smaller ones. See bench/LOG.md."""
     handshake_s: float = 5.0
-    """From the first byte to a proven identity; who stalls longer is dropped."""
+    """From the first byte to a proven identity; a peer that stalls longer is dropped."""
     dial_s: float = 5.0
     """For TCP to connect."""
     idle_ping_s: float = 5.0

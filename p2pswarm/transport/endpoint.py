@@ -1,8 +1,9 @@
 """Endpoint: our end of every link: dials, accepts, and keeps one link a peer in use.
 
 The first bytes of a connection tell whether it opens a link or joins bulk to one.
-Whoever stalls, speaks garbage or belongs elsewhere costs one bounded place in the
-gate and one line in the log.
+A stranger that stalls, speaks garbage or belongs elsewhere costs one of a bounded number
+of handshakes and one line in the log. What is decided about it stands in `raw_handshake`,
+`admission`, `handshake_limiter` and `link_table`.
 
 Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake from `link`, one line each; Unusable from `listen`.
@@ -64,7 +65,7 @@ class Endpoint:
         config: TransportConfig,
         entropy: Callable[[int], bytes],
     ) -> None:
-        """`entropy`: so many random bytes, `os.urandom` or a simulation's."""
+        """`entropy`: gives as many random bytes as asked, `os.urandom` or a simulation's."""
         self._net = net
         self._config = config
         self._entropy = entropy
@@ -160,7 +161,7 @@ class Endpoint:
             self._came_up(link)
 
     def _came_up(self, link: Link) -> None:
-        """A link can be used: whoever waits for its peer gets it."""
+        """A link can be used: the dials that wait for its peer get it."""
         session = link.session
         self._open_links[link] = None
         self._sessions[join.session_of(session.exporter)] = link

@@ -1,8 +1,8 @@
-"""What happens on a link, as values: the transport tells them, rpc acts on them.
+"""What happens on a link, as values: the transport gives them, rpc acts on them.
 
-A stream is a conversation inside a link: both sides send DATA until each has
+A stream is messages both ways inside a link: both sides send DATA until each has
 ended its half, or either resets it. Events come in the order of the wire, from
-inside the event loop's read callback, so whoever handles one must be quick.
+inside the event loop's read callback, so a handler of one must be quick.
 
 Units:   bytes.
 """
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from p2pswarm.errors import SwarmError
 
-RESET_REFUSED = 1  # codes 0..15 are the transport's own: too many streams are open
-RESET_CODES_OURS = 16  # rpc numbers its codes from here
+RESET_REFUSED = 1  # too many streams are open; codes 0..15 are the transport's, from 16 on rpc's
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Who may be in a handshake: bounds what strangers cost us before they prove who they are.
+"""HandshakeLimiter: bounds what strangers cost us before they prove who they are.
 
-A newcomer who finds the place full displaces the one who has been there longest.
-An honest handshake takes a round trip or two; who stalls is old soon, so a crowd
-of stallers keeps nobody out.
+A new connection that finds every place taken displaces the one that has been in its
+handshake for longest. An honest handshake takes a round trip or two, and a stalled one
+is soon the oldest, so a crowd of stalled ones keeps nobody out.
 
 Units:   counts.
 Errors:  none that a stranger can cause.
@@ -23,7 +23,7 @@ class HandshakeLimiter:
         self._next = 0
 
     def enter(self, host: str) -> tuple[int, int | None]:
-        """A ticket for a newcomer, and that of who must go for it, if anybody."""
+        """A ticket for a new connection, and that of the one displaced by it, if any."""
         group = _group(host)
         same = [ticket for ticket, other in self._hosts.items() if other == group]
         displaced = None

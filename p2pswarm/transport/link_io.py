@@ -19,8 +19,8 @@ from typing import Protocol
 from p2pswarm.errors import PeerError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, ControlPipe
-from p2pswarm.transport.bulk.channel import BulkKeys
-from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels, ChannelCallbacks
+from p2pswarm.transport.bulk.channel import BulkKeys, ChannelCallbacks
+from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import EndpointEvent, LinkEnded, StreamEvent
 from p2pswarm.transport.link import LinkMachine, LinkState, LinkStats
@@ -140,10 +140,10 @@ class Link:
 
     # bulk
 
-    def expect(self, room: memoryview) -> BulkArrival:
-        """Set `room` aside for one transfer from this peer."""
+    def expect(self, memory: memoryview) -> BulkArrival:
+        """Grant `memory` to one transfer from this peer."""
         self._machine.check_up()
-        arrival = self._channels.expect(room)
+        arrival = self._channels.expect(memory)
         self._want_bulk()
         return arrival
 
@@ -189,9 +189,9 @@ class Link:
 
     # what the control connection tells us
 
-    def opened(self, wire: ControlPipe) -> None:
+    def opened(self, pipe: ControlPipe) -> None:
         """The control connection is up."""
-        self._pipe = wire
+        self._pipe = pipe
         self._open_sockets += 1
         self._machine.start(self._loop.time())
         self._set_timer()

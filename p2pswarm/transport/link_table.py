@@ -1,4 +1,4 @@
-"""Which of the links to a peer is the one to use: both sides must agree without asking.
+"""LinkTable: which of the links to a peer is the one to use; both sides agree without asking.
 
 When two peers dial each other at once, two links come up. Both sides keep the one
 that the peer with the smaller id dialled, use it for all that is new, and let the

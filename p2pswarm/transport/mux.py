@@ -36,7 +36,7 @@ SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors go round
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
 STREAMS_MAX = 1024  # opened by one side and not yet ended
 QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
-QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # who sends without asking `writable` is stopped here
+QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # a sender that does not ask `writable` is stopped here
 CONTROL_BYTES_MAX = 1024 * 1024  # answers that a peer provokes and does not read
 CREDIT_MAX = 1 << 30  # far above any window: a sum beyond it is an attack or an error
 

@@ -4,18 +4,22 @@ A bed makes peers, kills them, and runs a test's body on its own event loop.
 """
 
 import asyncio
+import inspect
 import os
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+import pytest
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.base import Net
 from p2pswarm.net.sockets import SocketNet
-from p2pswarm.rpc.base import Rpc
-from p2pswarm.rpc.handler_pool import HandlerLimits
+from p2pswarm.rpc.base import Rpc, Stream
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
@@ -23,6 +27,7 @@ from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.wire.message import Message, Size, message
 
 SEED = int(os.environ.get("P2PSWARM_SEED", "1"))
 
@@ -127,3 +132,89 @@ BEDS: dict[str, Callable[[], Bed]] = {
     "sim-net": SimNetBed,
     "sim-rpc": SimRpcBed,
 }
+
+
+LONG_S = 60.0  # no test waits so long; a hang ends the suite instead
+SOON_S = 0.05
+BULK_BYTES = 3 * 1024 * 1024 + 17
+
+
+@message(61001)
+@dataclass(frozen=True, slots=True)
+class Ask(Message):
+    number: int
+    text: str = ""
+
+
+@message(61002)
+@dataclass(frozen=True, slots=True)
+class Reply(Message):
+    number: int
+
+
+@message(61003)
+@dataclass(frozen=True, slots=True)
+class Block(Message):
+    data: Annotated[bytes, Size(60_000)]
+
+
+@message(61004)
+@dataclass(frozen=True, slots=True)
+class Room(Message):
+    transfer: int
+
+
+def contract(body: Body) -> Callable[[Bed], None]:
+    """A test over every bed."""
+
+    @pytest.mark.parametrize("bed", [pytest.param(make, id=name) for name, make in BEDS.items()])
+    def test(bed: Callable[[], Bed]) -> None:
+        bed().run(body)
+
+    test.__name__, test.__doc__ = body.__name__, inspect.getdoc(body)
+    return test
+
+
+async def double(_peer: PeerId, ask: Ask) -> Reply:
+    return Reply(2 * ask.number)
+
+
+class Handler:
+    """A handler that tells what becomes of it."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.how: BaseException | None = None
+
+    async def answer(self, _peer: PeerId, _ask: Ask) -> Reply:
+        await self._hang()
+        return Reply(0)
+
+    async def serve_stream(self, _stream: Stream, _ask: Ask) -> None:
+        await self._hang()
+
+    async def read(self, stream: Stream, _ask: Ask) -> None:
+        self.started.set()
+        try:
+            while await stream.receive() is not None:
+                pass
+        except BaseException as error:
+            self.how = error
+            raise
+        finally:
+            self.ended.set()
+
+    async def _hang(self) -> None:
+        self.started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except BaseException as error:
+            self.how = error
+            raise
+        finally:
+            self.ended.set()
+
+
+async def pair(bed: Bed) -> tuple[Rpc, Rpc]:
+    return await bed.peer(), await bed.peer()

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.crypto import records
 from p2pswarm.crypto.records import (
     OVERHEAD_BYTES,
     PLAINTEXT_BYTES_MAX,
@@ -164,9 +163,9 @@ def test_both_sides_change_keys_together_when_an_hour_has_passed(suite: Suite):
     assert [opened(opener, record) for record in sealed] == [SECRET] * len(times_s)
 
 
-def test_both_sides_change_keys_together_after_so_many_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(records, "REKEY_AFTER_BYTES", 3 * len(SECRET))
-    sealer, opener = ends()
+def test_both_sides_change_keys_together_after_so_many_bytes():
+    _, opener = ends()
+    sealer = Sealer(KEY, Suite.AES_GCM, b"ctl0", rekey_after_bytes=3 * len(SECRET))
     room, back = bytearray(100), bytearray(len(SECRET))
 
     flags = []

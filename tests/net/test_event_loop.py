@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from p2pswarm.net import event_loop as module
 from p2pswarm.net.event_loop import LOOK_S, SHORT_S, SHORT_WAITS, Eagerness, EagerSelector, run
 
 
@@ -45,23 +44,21 @@ def test_looking_in_vain_ends_it():
 @pytest.fixture
 def pair():
     ours, theirs = socket.socketpair()
-    with ours, theirs, EagerSelector() as selector:
+    with ours, theirs, EagerSelector(short_s=float("inf")) as selector:  # however slow we are
         selector.register(ours, selectors.EVENT_READ)
         yield selector, theirs
 
 
-def make_eager(selector: EagerSelector, monkeypatch) -> None:
-    """Short waits, however slow this machine is."""
-    monkeypatch.setattr(module, "SHORT_S", float("inf"))
+def make_eager(selector: EagerSelector) -> None:
     for _ in range(SHORT_WAITS):
         selector.select(2 * LOOK_S)
 
 
 @pytest.mark.parametrize("looks", [False, True])
-def test_it_tells_what_is_ready(pair, monkeypatch, looks):
+def test_it_tells_what_is_ready(pair, looks):
     selector, theirs = pair
     if looks:
-        make_eager(selector, monkeypatch)
+        make_eager(selector)
     theirs.send(b"x")
 
     assert [key.fd for key, _ in selector.select(10.0)] == [
@@ -69,9 +66,9 @@ def test_it_tells_what_is_ready(pair, monkeypatch, looks):
     ]
 
 
-def test_what_comes_after_the_look_wakes_it(pair, monkeypatch):
+def test_what_comes_after_the_look_wakes_it(pair):
     selector, theirs = pair
-    make_eager(selector, monkeypatch)
+    make_eager(selector)
     later = threading.Timer(50 * LOOK_S, theirs.send, (b"x",))
     later.start()
 
@@ -80,9 +77,9 @@ def test_what_comes_after_the_look_wakes_it(pair, monkeypatch):
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, LOOK_S / 2, 3 * LOOK_S])
-def test_a_timeout_ends_the_wait(pair, monkeypatch, timeout_s):
+def test_a_timeout_ends_the_wait(pair, timeout_s):
     selector, _ = pair
-    make_eager(selector, monkeypatch)
+    make_eager(selector)
 
     assert selector.select(timeout_s) == []
 

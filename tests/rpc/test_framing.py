@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from p2pswarm import errors
 from p2pswarm.errors import BadMessage, Busy, Late, LinkLost, Refused, SwarmError
-from p2pswarm.ids import PeerId
-from p2pswarm.rpc.concurrency_limit import ConcurrencyLimit
 from p2pswarm.rpc.framing import (
     FRAME_BYTES_MAX,
     RESET_GIVEN_UP,
@@ -36,10 +34,7 @@ from p2pswarm.rpc.framing import (
     unpack_good,
     unpack_opening,
 )
-from p2pswarm.rpc.inbox import Inbox
 from p2pswarm.wire.message import Message, Size, encode, message
-
-ALICE, BOB = PeerId(b"a" * 32), PeerId(b"b" * 32)
 
 
 @message(61101)
@@ -235,80 +230,3 @@ def test_error_of_ours_is_told_as_it_is_and_a_bug_without_its_words(
 
 def test_every_error_has_a_status() -> None:
     assert status_of(SwarmError("at the root")) == 23
-
-
-# inbox
-
-
-def test_inbox_gives_what_came_in_order_and_then_the_end() -> None:
-    inbox = Inbox()
-    inbox.put(1)
-    inbox.put(2)
-    inbox.finish(None)
-
-    assert [inbox.take(), inbox.take(), inbox.take(), inbox.take()] == [1, 2, None, None]
-
-
-def test_inbox_gives_what_came_before_the_error() -> None:
-    inbox = Inbox()
-    inbox.put(1)
-    inbox.finish(LinkLost("cut"))
-
-    assert inbox.take() == 1
-    with pytest.raises(LinkLost):
-        inbox.take()
-
-
-def test_first_end_of_an_inbox_stands() -> None:
-    inbox = Inbox()
-    inbox.finish(None)
-    inbox.finish(LinkLost("too late"))
-
-    assert inbox.take() is None
-
-
-def test_inbox_is_ready_when_there_is_something_to_say() -> None:
-    inbox = Inbox()
-    assert not inbox.ready
-    inbox.put(1)
-    assert inbox.ready
-
-    assert inbox.clear() == [1]
-    assert not inbox.ready
-    inbox.finish(None)
-    assert inbox.ready
-
-
-# intake
-
-
-def test_intake_stops_one_peer_and_lets_another_in() -> None:
-    intake = ConcurrencyLimit(per_peer=2, total=3)
-    intake.enter(ALICE)
-    intake.enter(ALICE)
-
-    with pytest.raises(Busy, match="2 calls of yours"):
-        intake.enter(ALICE)
-    intake.enter(BOB)
-    assert intake.count == 3
-
-
-def test_intake_stops_all_at_its_total() -> None:
-    intake = ConcurrencyLimit(per_peer=2, total=1)
-    intake.enter(ALICE)
-
-    with pytest.raises(Busy, match="1 in all"):
-        intake.enter(BOB)
-
-
-def test_who_leaves_makes_room_and_is_forgotten() -> None:
-    intake = ConcurrencyLimit(per_peer=2, total=2)
-    intake.enter(ALICE)
-    intake.enter(ALICE)
-    intake.leave(ALICE)
-    intake.enter(BOB)
-
-    intake.leave(ALICE)
-    intake.leave(BOB)
-
-    assert intake.count == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 
 from p2pswarm.crypto.handshake import Keys
 from p2pswarm.crypto.identity import Identity
@@ -10,7 +11,7 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
-from p2pswarm.transport.events import LinkEnded, StreamEvent, StreamOpened
+from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened
 from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.session import Session
@@ -150,3 +151,74 @@ class MuxPair:
         """Move records both ways until there are none."""
         while self.carry(self.dialler, self.acceptor) + self.carry(self.acceptor, self.dialler):
             pass
+
+
+@asynccontextmanager
+async def linked(**settings):
+    """Two ends and the link between them, seen from both: dialler first."""
+    async with End(**settings) as dialler, EchoEnd(**settings) as acceptor:
+        await listening(acceptor)
+        link = await dialler.link(acceptor.contact)
+        await call(dialler, acceptor)
+        yield dialler, acceptor, link, acceptor.links()[0]
+
+
+async def call(source: End, target: Endpoint, data: bytes = b"hello") -> bytes:
+    link = await source.link(target.contact)
+    link.open(data, ended=True)
+    reply = await source.event(StreamData)
+    return reply.data
+
+
+@asynccontextmanager
+async def stranger(greeting: bytes, *, hang_up: bool):
+    """A server that is no peer: says `greeting`, then hangs up or stays silent."""
+    gone = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        writer.write(greeting)
+        await reader.read(1)
+        if not hang_up:
+            await gone.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield Contact(None, Address(*server.sockets[0].getsockname()))
+    finally:
+        gone.set()
+        server.close()
+
+
+async def raw_connection(end: Endpoint):
+    at = end.contact.address
+    return await asyncio.open_connection(at.host, at.port)
+
+
+@asynccontextmanager
+async def road(to: Contact):
+    """A relay on the way that can stop to carry."""
+    frozen = asyncio.Event()
+    pumps: list[asyncio.Task[None]] = []
+    writers: list[asyncio.StreamWriter] = []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        while not frozen.is_set() and (data := await reader.read(65536)):
+            if not frozen.is_set():
+                writer.write(data)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        there, back = await asyncio.open_connection(to.address.host, to.address.port)
+        writers.extend([writer, back])
+        pumps.append(asyncio.create_task(carry(reader, back)))
+        pumps.append(asyncio.create_task(carry(there, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield Contact(to.peer, Address(*server.sockets[0].getsockname())), frozen
+    finally:
+        for task in pumps:
+            task.cancel()
+        for writer in writers:
+            writer.close()
+        server.close()

@@ -8,7 +8,7 @@ from transport.harness import machine
 
 from p2pswarm.crypto.handshake import Keys
 from p2pswarm.crypto.suite import Suite
-from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys
+from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
@@ -47,6 +47,8 @@ def test_a_chunk():
     send_queue = SendQueue(nullcontext(), 1 << 20)
     send_queue.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
     keys = BulkKeys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
-    channel = BulkChannel(keys, ReceiveBuffers(nullcontext()), send_queue, print, print)
+    channel = BulkChannel(
+        keys, ReceiveBuffers(nullcontext()), send_queue, ChannelCallbacks(print, print)
+    )
 
     assert bytes(channel.next_out(0.0)).hex() == GOLDEN["chunk"]

@@ -41,21 +41,31 @@ class BulkKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelCallbacks:
+    """Whom a channel tells of its end, in the event loop."""
+
+    lost: Callable[[SwarmError], None]
+    """It cannot be used any more."""
+    released: Callable[[], None]
+    """Its socket is closed."""
+
+
+@dataclass(frozen=True, slots=True)
 class _IncomingChunk:
     """The chunk whose payload is awaited."""
 
     transfer: int
     length: int
     target: memoryview | None
-    """None: the room was given back."""
+    """None: its memory was taken back."""
     prefix: bytes
 
 
 class BulkChannel:
     """The rules of one bulk pipe, as net/base.py's BulkMachine.
 
-    Receiving and sending share nothing but the buffers and the send_queue of the link,
-    which lock themselves: each may run in a thread of its own.
+    Receiving and sending share nothing but the receive buffers and the send queue of the
+    link, which lock themselves: each may run in a thread of its own.
     """
 
     def __init__(
@@ -63,33 +73,31 @@ class BulkChannel:
         keys: BulkKeys,
         buffers: ReceiveBuffers,
         send_queue: SendQueue,
-        lost: Callable[[SwarmError], None],
-        released: Callable[[], None],
+        callbacks: ChannelCallbacks,
     ) -> None:
-        """`lost` and `released`: to be called when the pipe ends, and when it is closed."""
         self._buffers = buffers
         self._send_queue = send_queue
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
         self._sealer = Sealer(keys.send_key, keys.suite, LABEL)
-        self._scratch_in = self._scratch_out = _NOTHING  # they grow to what the road needs
+        self._scratch_in = self._scratch_out = _NOTHING  # they grow to what the chunks need
         self._head = memoryview(bytearray(HEAD_BYTES))
         self._incoming: _IncomingChunk | None = None
         self._outgoing: Chunk | None = None
         self._sizer = ChunkSizer(CHUNK_BYTES_MAX)
         self._begun_s = 0.0
         self._unpaced_bytes = 0
-        self._released = released
-        self.lost = lost
+        self._released = callbacks.released
+        self.lost = callbacks.lost
         self.received_bytes = 0
         self.sent_bytes = 0
 
-    def room(self) -> memoryview:
+    def next_in(self) -> memoryview:
         """Where the next bytes go."""
         incoming = self._incoming
         return self._head if incoming is None else self._scratch_in[: incoming.length + TAG_BYTES]
 
     def filled(self) -> Callable[[], None] | None:
-        """The room is full: open what is in it."""
+        """That memory is full: open what is in it."""
         incoming = self._incoming
         if incoming is None:
             self._open_head()

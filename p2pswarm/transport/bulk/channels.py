@@ -1,7 +1,7 @@
-"""Lanes: the bulk connections of one link, and who waits for what they carry.
+"""BulkChannels: the bulk connections of one link, and the tasks that wait for what they carry.
 
-Transfers share all channels; each channel takes its next chunk from the one send_queue and
-fills the one set of buffers. Lanes run by themselves, in threads where they are
+Transfers share all channels: each takes its next chunk from the one send queue and fills
+the one set of receive buffers. Channels run by themselves, in threads where they are
 sockets, and report only whole transfers.
 
 Units:   bytes.
@@ -11,30 +11,29 @@ Errors:  LinkLost for whoever waits when the link ends.
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
-from p2pswarm.errors import LinkLost, SwarmError
+from p2pswarm.errors import LinkLost
 from p2pswarm.net.base import BulkPipe, Connection
-from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys
+from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
 from p2pswarm.transport.config import TransportConfig
 
 
 class BulkArrival:
-    """Bytes that were granted room and are on their way: rpc/base.py's Arrival."""
+    """Bytes on their way into memory that was granted to them: rpc/base.py's Arrival."""
 
     def __init__(
-        self, buffers: ReceiveBuffers, waiting: dict[int, "BulkArrival"], room: memoryview
+        self, buffers: ReceiveBuffers, waiting: dict[int, "BulkArrival"], memory: memoryview
     ) -> None:
         self._buffers = buffers
         self._waiting = waiting
         self._settled = asyncio.Event()
         self._failure = ""
-        self.transfer = buffers.add(room, self._land)
+        self.transfer = buffers.add(memory, self._land)
         """The number to tell the sender."""
         waiting[self.transfer] = self
-        if not room:
+        if not memory:
             self.cancel()
             self._settled.set()
 
@@ -45,7 +44,7 @@ class BulkArrival:
             raise LinkLost(self._failure)
 
     def cancel(self) -> None:
-        """Give the room back: late chunks are thrown away.
+        """Take the memory back: late chunks are thrown away.
 
         Let go of the memory rather than use it again: a chunk that is being decrypted
         at this very moment still lands there.
@@ -64,16 +63,6 @@ class BulkArrival:
             self._settled.set()
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelCallbacks:
-    """Whom a channel tells of its end, in the event loop."""
-
-    lost: Callable[[SwarmError], None]
-    """It is of no more use."""
-    released: Callable[[], None]
-    """Its socket is closed."""
-
-
 class BulkChannels:
     """All bulk of one link."""
 
@@ -90,7 +79,6 @@ class BulkChannels:
         self._arrivals: dict[int, BulkArrival] = {}
         self._sends: dict[asyncio.Future[None], None] = {}
         self._channels: list[tuple[BulkChannel, BulkPipe]] = []
-        self._numbers: set[int] = set()
 
     @property
     def busy(self) -> bool:
@@ -112,11 +100,11 @@ class BulkChannels:
         """Payload received so far."""
         return sum(machine.received_bytes for machine, _ in self._channels)
 
-    def expect(self, room: memoryview) -> BulkArrival:
-        """Set `room` aside for one transfer."""
-        if room.readonly:
-            raise ValueError("room for a transfer must be writable")
-        return BulkArrival(self._buffers, self._arrivals, room.cast("B"))
+    def expect(self, memory: memoryview) -> BulkArrival:
+        """Grant `memory` to one transfer."""
+        if memory.readonly:
+            raise ValueError("the memory of a transfer must be writable")
+        return BulkArrival(self._buffers, self._arrivals, memory.cast("B"))
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:
         """Send all of `data`, over channels that are there or come; returns once it is sent."""
@@ -135,17 +123,9 @@ class BulkChannels:
             self._sends.pop(done, None)
             self._send_queue.cancel(transfer_out)
 
-    def claim_number(self, number: int) -> bool:
-        """Whether a channel of this number may join: each may once."""
-        if number in self._numbers or len(self._channels) >= self._config.bulk_connections_max:
-            return False
-        self._numbers.add(number)
-        return True
-
     def add(self, stream: Connection, keys: BulkKeys) -> None:
         """A channel has joined."""
-        lost, released = self._ends.lost, self._ends.released
-        machine = BulkChannel(keys, self._buffers, self._send_queue, lost, released)
+        machine = BulkChannel(keys, self._buffers, self._send_queue, self._ends)
         pipe = stream.become_bulk(machine)
         self._channels.append((machine, pipe))
         if self._sends:

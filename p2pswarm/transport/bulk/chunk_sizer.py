@@ -1,10 +1,10 @@
 """How large a chunk of a channel may be, from how fast the channel drains.
 
-On a fast road large chunks cost less; on a slow one an urgent tensor would wait
+On a fast path large chunks cost less; on a slow one an urgent tensor would wait
 for a large chunk of what is not urgent. So a chunk is what leaves in `CHUNK_S`.
 
 Units:   bytes, seconds spent sending.
-Source:  NETWORK.md 4.7.
+Source:  bench/LOG.md, bandwidth_sweep.
 """
 
 CHUNK_S = 0.02  # a fifth of a round trip across an ocean
@@ -13,7 +13,7 @@ MEMORY_S = 1.0  # of sending; the kernel's buffer swallows the first megabytes a
 
 
 class ChunkSizer:
-    """The rate of one channel, told after each chunk."""
+    """The rate of one channel; `note` each chunk after it is sent."""
 
     __slots__ = ("_bytes", "_most", "_s")
 

@@ -56,9 +56,9 @@ class BulkJoin:
     @classmethod
     def parse(cls, raw: bytes) -> Self:
         """Read JOIN_BYTES; its mac is checked by `answer`, once the session is found."""
-        magic, session, number, nonce = _JOIN.unpack_from(raw)
-        if magic != MAGIC or len(raw) != JOIN_BYTES:
+        if len(raw) != JOIN_BYTES or not raw.startswith(MAGIC):
             raise BadHandshake(REFUSED)
+        _, session, number, nonce = _JOIN.unpack_from(raw)
         return cls(session, number, nonce, raw[_JOIN.size :])
 
     @property

@@ -1,7 +1,7 @@
 """Memory that was granted to a peer's transfers, and how much of it is filled.
 
 A transfer's chunks come in any order on any connection, each byte once. What is
-late for a room that was given back is thrown away; what was never granted, or
+late for memory that was taken back is thrown away; what was never granted, or
 lies outside or upon another chunk, is the peer's fault.
 
 Units:   bytes.
@@ -82,29 +82,29 @@ class ReceiveBuffers:
             return transfer
 
     def cancel(self, transfer: int) -> None:
-        """Give the room back, if it is still out."""
+        """Take the memory back, if it is still granted."""
         with self._lock:
             self._buffers.pop(transfer, None)
 
     def claim(self, transfer: int, start: int, length: int) -> memoryview | None:
-        """Where the chunk goes, or None if its room has been given back."""
+        """Where the chunk goes, or None if its memory has been taken back."""
         with self._lock:
-            room = self._buffers.get(transfer)
-            if room is not None:
-                room.claimed.claim(start, length)
-                return room.memory[start : start + length]
+            buffer = self._buffers.get(transfer)
+            if buffer is not None:
+                buffer.claimed.claim(start, length)
+                return buffer.memory[start : start + length]
             if not 0 < transfer < self._next or length > CHUNK_BYTES_MAX:
                 raise BadChunk(f"transfer {transfer} was not granted")
             return None
 
     def landed(self, transfer: int, length: int) -> Callable[[], None] | None:
-        """A claimed chunk is in place. Returns what to call if the room is full now."""
+        """A claimed chunk is in place. Returns what to call if the memory is full now."""
         with self._lock:
-            room = self._buffers.get(transfer)
-            if room is None:
+            buffer = self._buffers.get(transfer)
+            if buffer is None:
                 return None
-            room.left_bytes -= length
-            if room.left_bytes:
+            buffer.left_bytes -= length
+            if buffer.left_bytes:
                 return None
             del self._buffers[transfer]
-            return room.filled
+            return buffer.filled

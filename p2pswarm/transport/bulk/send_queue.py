@@ -37,7 +37,7 @@ class OutgoingTransfer:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a transfer_out."""
+    """A piece of an outgoing transfer."""
 
     transfer_out: OutgoingTransfer
     start: int
@@ -45,12 +45,12 @@ class Chunk:
 
 
 class SendQueue:
-    """The jobs of one link. `lock` makes it safe for several bulk connections."""
+    """The outgoing transfers of one link. `lock` makes it safe for several bulk connections."""
 
     def __init__(self, lock: AbstractContextManager[object], chunk_bytes: int) -> None:
         self._lock = lock
         self._chunk_bytes = chunk_bytes
-        self._jobs: list[tuple[int, int, OutgoingTransfer]] = []
+        self._waiting: list[tuple[int, int, OutgoingTransfer]] = []
         self._count = 0
 
     def add(
@@ -67,7 +67,7 @@ class SendQueue:
         transfer_out = OutgoingTransfer(transfer, data, chunk_bytes, sent)
         with self._lock:
             self._count += 1
-            heappush(self._jobs, (priority, self._count, transfer_out))
+            heappush(self._waiting, (priority, self._count, transfer_out))
         return transfer_out
 
     def cancel(self, transfer_out: OutgoingTransfer) -> None:
@@ -76,22 +76,22 @@ class SendQueue:
             transfer_out.data = _NOTHING
 
     def take(self, most: int) -> Chunk | None:
-        """The next chunk to send, if any, of at most so many bytes; report it with `sent`."""
+        """The next chunk to send, if any, of at most `most` bytes; report it with `sent`."""
         with self._lock:
-            jobs = self._jobs
-            while jobs:
-                transfer_out = jobs[0][2]
+            waiting = self._waiting
+            while waiting:
+                transfer_out = waiting[0][2]
                 start = transfer_out.next
                 if start < len(transfer_out.data):
                     transfer_out.next = end = min(
                         start + min(transfer_out.chunk_bytes, most), len(transfer_out.data)
                     )
                     return Chunk(transfer_out, start, transfer_out.data[start:end])
-                heappop(jobs)
+                heappop(waiting)
             return None
 
     def sent(self, chunk: Chunk) -> Callable[[], None] | None:
-        """A chunk is with the kernel. Returns what to call if its transfer_out is done now."""
+        """A chunk is with the kernel. Returns what to call if its transfer is done now."""
         transfer_out = chunk.transfer_out
         with self._lock:
             transfer_out.unsent_bytes -= len(chunk.data)

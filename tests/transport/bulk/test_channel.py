@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from p2pswarm.crypto.records import Sealer
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.errors import BadChunk, BadRecord
-from p2pswarm.transport.bulk.channel import _HEADER, LABEL, BulkChannel, BulkKeys
+from p2pswarm.transport.bulk.channel import _HEADER, LABEL, BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import CHUNK_BYTES_MIN, ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
 
 SUITE = Suite.AES_GCM
 CHUNK = 2 * CHUNK_BYTES_MIN
+ENDS = ChannelCallbacks(print, print)
 
 
 class Bundle:
@@ -32,10 +33,10 @@ class Bundle:
         for channel in range(channels):
             there, back = bytes([channel]) * 32, bytes([channel + 100]) * 32
             self.senders.append(
-                BulkChannel(BulkKeys(there, back, SUITE), nobody[0], self.send_queue, print, print)
+                BulkChannel(BulkKeys(there, back, SUITE), nobody[0], self.send_queue, ENDS)
             )
             self.receivers.append(
-                BulkChannel(BulkKeys(back, there, SUITE), self.buffers, nobody[1], print, print)
+                BulkChannel(BulkKeys(back, there, SUITE), self.buffers, nobody[1], ENDS)
             )
 
     def send(self, data: bytes):
@@ -57,7 +58,7 @@ class Bundle:
 
 def feed(machine: BulkChannel, raw: bytes):
     while raw:
-        room = machine.room()
+        room = machine.next_in()
         part, raw = raw[: len(room)], raw[len(room) :]
         room[: len(part)] = part
         if len(part) < len(room):

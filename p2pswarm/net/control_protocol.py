@@ -1,0 +1,57 @@
+"""ControlProtocol: the control pipe over asyncio's transport of a socket.
+
+Units:   bytes.
+Errors:  whatever ends the connection reaches its user as LinkLost.
+"""
+
+import asyncio
+from typing import cast
+
+from p2pswarm.errors import LinkLost
+from p2pswarm.net.base import CROWDED_BYTES, ControlMachine
+from p2pswarm.net.os_errors import reason_of
+
+READ_BYTES = 16 * 1024  # kept: asyncio's own buffer, fresh each time, costs 20 us a read
+READ_BYTES_MAX = 64 * 1024  # one control record, for a connection that fills the first one
+
+
+class ControlProtocol(asyncio.BufferedProtocol):
+    """An asyncio transport seen as a ControlPipe, and the way from it to the user."""
+
+    def __init__(self, user: ControlMachine, label: str) -> None:
+        self._user = user
+        self._label = label
+        self._buffer = memoryview(bytearray(READ_BYTES))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is up: from now on this object is the pipe."""
+        connection = cast("asyncio.Transport", transport)  # uvloop's own derives from nothing
+        connection.set_write_buffer_limits(CROWDED_BYTES)
+        self.send = connection.write
+        self.close = connection.close
+        self.abort = connection.abort
+        self._user.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where asyncio puts the next bytes."""
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """`nbytes` came; one read that fills the buffer makes it grow for good."""
+        self._user.received(bytes(self._buffer[:nbytes]))
+        if nbytes == READ_BYTES == len(self._buffer):
+            self._buffer = memoryview(bytearray(READ_BYTES_MAX))
+
+    def pause_writing(self) -> None:
+        """More than CROWDED_BYTES wait in memory."""
+        self._user.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Few bytes wait in memory again."""
+        self._user.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection ended."""
+        reason = "closed" if exc is None else reason_of(exc)
+        self._user.lost(LinkLost(f"{self._label}: {reason}"))

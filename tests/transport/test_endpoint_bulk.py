@@ -1,0 +1,117 @@
+"""Tensors between endpoints over real sockets: they arrive, are refused, or their link ends."""
+
+import asyncio
+import random
+
+import pytest
+from transport.harness import (
+    linked,
+    transfer,
+)
+
+from p2pswarm.errors import BadChunk, BadFrame, LinkLost
+from p2pswarm.transport.events import StreamOpened
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+@pytest.mark.parametrize("size", [1, 300_000, 5_000_001])
+async def test_tensors_cross_both_ways(connections: int, size: int):
+    """From the acceptor too: it asks the dialler to join the bulk connections."""
+    async with linked(bulk_connections=connections) as (_, _, link, back):
+        data = random.Random(size).randbytes(size)
+
+        assert await transfer(back, link, data) == data
+        assert await transfer(link, back, data) == data
+        assert back.stats.bulk_sent_bytes == link.stats.bulk_received_bytes == size
+
+
+async def test_many_transfers_at_once_each_reach_their_own_room():
+    async with linked(bulk_connections=2) as (_, _, link, back):
+        datas = [random.Random(n).randbytes(100_000 + n) for n in range(20)]
+
+        arrived = await asyncio.gather(*(transfer(link, back, data) for data in datas))
+
+        assert arrived == datas
+
+
+async def test_an_empty_transfer_is_there_at_once():
+    async with linked() as (_, _, link, back):
+        assert await transfer(link, back, b"") == b""
+
+
+async def test_room_must_be_writable_and_flat():
+    async with linked() as (_, _, link, back):
+        with pytest.raises(ValueError, match="writable"):
+            back.expect(memoryview(b"fixed"))
+        with pytest.raises(TypeError, match="contiguous"):
+            await link.send_bulk(1, memoryview(bytes(10))[::2], 1)
+
+
+async def test_a_cancelled_arrival_lets_its_chunks_pass_and_the_link_go_on():
+    async with linked() as (_, _, link, back):
+        arrival = back.expect(memoryview(bytearray(3_000_000)))
+        arrival.cancel()
+        await link.send_bulk(arrival.transfer, memoryview(bytes(3_000_000)), 1)
+
+        assert await transfer(link, back, b"next" * 1000) == b"next" * 1000
+
+
+async def test_bulk_that_was_not_granted_ends_the_link():
+    async with linked() as (dialler, acceptor, link, _):
+        with pytest.raises(LinkLost):  # the kernel cannot hold so much
+            await link.send_bulk(77, memoryview(bytes(100_000_000)), 1)
+
+        assert isinstance(await acceptor.loss(), BadChunk)
+        assert isinstance(await dialler.loss(), LinkLost)
+
+
+async def test_who_waits_for_bulk_learns_that_the_link_is_lost():
+    async with linked() as (_, _, link, back):
+        await transfer(link, back, b"warm")
+        arrival = back.expect(memoryview(bytearray(1000)))
+        waiting = asyncio.create_task(arrival.wait())
+        await asyncio.sleep(0)
+
+        link.close()
+
+        with pytest.raises(LinkLost):
+            await waiting
+        with pytest.raises(LinkLost):
+            back.expect(memoryview(bytearray(1)))
+        with pytest.raises(LinkLost):
+            await back.send_bulk(1, memoryview(b"x"), 1)
+
+
+async def test_a_send_that_nobody_reads_is_cancelled_and_the_link_goes_on():
+    async with linked() as (_, _, link, back):
+        room = memoryview(bytearray(64_000_000))
+        arrival = back.expect(room)
+        sending = asyncio.create_task(link.send_bulk(arrival.transfer, room.toreadonly(), 1))
+        await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.wait([sending])
+        arrival.cancel()
+
+        assert sending.cancelled()
+        assert await transfer(link, back, b"next") == b"next"
+
+
+async def test_who_accepted_may_not_be_asked_to_join_bulk():
+    async with linked() as (_, acceptor, link, _):
+        link._mux.ask_for_bulk()
+        link.open(b"", ended=True)
+
+        assert isinstance(await acceptor.loss(), BadFrame)
+
+
+async def test_last_words_are_heard_although_a_bulk_connection_ended_before_them():
+    """When a peer leaves, a channel may see the end before the loop has read the rest."""
+    async with linked() as (dialler, _, link, back):
+        link._bulk_lost(LinkLost("the peer closed it"))
+        back.open(b"last words", ended=True)
+        back.close()
+
+        heard = await dialler.event(StreamOpened)
+
+        assert heard.data == b"last words"
+        assert isinstance(await dialler.loss(), LinkLost)

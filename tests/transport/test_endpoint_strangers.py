@@ -1,0 +1,171 @@
+"""Endpoints that meet strangers, garbage, stallers and nobody: one error or one line each."""
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+
+import pytest
+from transport.harness import (
+    LOOPBACK,
+    PATIENCE_S,
+    EchoEnd,
+    End,
+    call,
+    contact_of,
+    linked,
+    listening,
+    raw_connection,
+    stranger,
+    transfer,
+)
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, Unusable
+from p2pswarm.transport.bulk.join import BulkJoin
+
+
+async def test_who_listens_is_not_whom_we_asked_for():
+    stranger = Identity.generate().peer_id
+    async with End() as dialler, EchoEnd() as acceptor:
+        await listening(acceptor)
+
+        with pytest.raises(BadHandshake, match="expected peer"):
+            await dialler.link(contact_of(acceptor, stranger))
+
+
+async def test_a_peer_of_another_network_is_turned_away_and_told_why(caplog):
+    caplog.set_level(logging.INFO, "p2pswarm")
+    async with End(network_id=b"n" * 16) as dialler, EchoEnd() as acceptor:
+        await listening(acceptor)
+
+        with pytest.raises(BadHandshake, match="another network"):
+            await dialler.link(acceptor.contact)
+
+    assert [record.message for record in caplog.records if "turned away" in record.message]
+
+
+async def test_dialling_ourselves_is_refused():
+    async with EchoEnd() as end:
+        await listening(end)
+
+        with pytest.raises(DialFailed, match="ourselves"):
+            await end.link(contact_of(end))
+
+
+async def test_nobody_there_is_a_failed_dial():
+    async with End() as dialler, EchoEnd() as gone:
+        await listening(gone)
+        contact = gone.contact
+        await gone.close()
+
+        with pytest.raises(DialFailed, match="refused"):
+            await dialler.link(contact)
+
+
+async def test_a_port_in_use_is_the_users_to_mend():
+    async with End() as one, End() as other:
+        at = await one.listen(LOOPBACK)
+
+        with pytest.raises(Unusable, match="in use"):
+            await other.listen(at)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "hang_up", "error", "why"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", True, BadHandshake, "."),
+        (
+            b"PSW2" + bytes(17),
+            False,
+            BadHandshake,
+            "speaks version 2, we 1; install the same release",
+        ),
+        (b"", True, DialFailed, "closed"),
+        (b"", False, BadHandshake, "stalled"),
+        (b"\0\x60" + bytes(96), False, BadHandshake, "."),
+    ],
+)
+async def test_a_server_that_is_no_peer_is_one_clear_error(greeting, hang_up, error, why):
+    async with stranger(greeting, hang_up=hang_up) as contact, End(handshake_s=0.3) as dialler:
+        with pytest.raises(error, match=why) as caught:
+            await dialler.link(contact)
+
+        assert "\n" not in str(caught.value)
+        assert dialler.links() == ()
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10,
+    b"PSW1" + bytes(1000),
+    b"PSW2" + bytes(100),
+    b"PSB1" + bytes(100),
+    bytes(100),
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+async def test_garbage_is_hung_up_on_with_one_line_at_most(garbage: bytes, caplog):
+    caplog.set_level(logging.INFO)
+    async with End() as dialler, EchoEnd() as acceptor:
+        await listening(acceptor)
+        reader, writer = await raw_connection(acceptor)
+        writer.write(garbage)
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(PATIENCE_S):
+                while await reader.read(100):
+                    pass
+        writer.close()
+
+        assert await call(dialler, acceptor) == b"hello"
+    assert len(caplog.records) <= 1
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_who_stalls_in_the_handshake_is_hung_up_on():
+    async with EchoEnd(handshake_s=0.1) as acceptor:
+        await listening(acceptor)
+        reader, writer = await raw_connection(acceptor)
+        writer.write(b"PSW1")
+
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_crowd_of_stallers_keeps_no_honest_peer_out():
+    async with End() as dialler, EchoEnd() as acceptor:
+        await listening(acceptor)
+        crowd = [await raw_connection(acceptor) for _ in range(100)]
+
+        assert await call(dialler, acceptor) == b"hello"
+
+        for _, writer in crowd:
+            writer.close()
+
+
+async def test_a_replayed_join_is_refused():
+    """Somebody on the way repeats the first bytes of a bulk connection."""
+    async with linked() as (_, acceptor, link, back):
+        await transfer(link, back, b"x")
+        reader, writer = await raw_connection(acceptor)
+        exporter = link.session.exporter
+        writer.write(BulkJoin.make(exporter, 0, os.urandom(16)).raw)
+
+        assert await reader.read() == b""
+        writer.close()
+        assert await transfer(link, back, b"y") == b"y"
+
+
+async def test_closing_ends_a_dial_under_way():
+    async with stranger(b"", hang_up=False) as contact:
+        dialler = End()
+        dialling = asyncio.create_task(dialler.link(contact))
+        await asyncio.sleep(0)
+
+        await dialler.close()
+
+        await asyncio.wait([dialling])
+        assert dialling.cancelled() or isinstance(dialling.exception(), LinkLost)
+        with pytest.raises(LinkLost, match="closed"):
+            await dialler.link(contact)
