@@ -3,12 +3,10 @@
 A full bucket never drops a contact that still answers, because the longer a
 node has stayed the likelier it is to stay on. So a newcomer waits while the
 contact that has been silent longest is checked. The bucket does not ping: it
-*returns* the contact to check, and is told the outcome. It reads no clock,
-draws no random number and sends no byte, so a simulation of 10,000 nodes runs
-these very lines.
+returns the contact to check, and is told the outcome.
 
 Units:   seconds (`_s`) on the caller's monotonic clock, `loop.time()`.
-Shapes:  `neighbours` holds 0..capacity items, silent longest first.
+Shapes:  `live` holds 0..capacity contacts.
 Errors:  ValueError when we are misused. A remote peer can cause none.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), sections 2.2 and 4.1; the cap on
          neighbours of one network: go-libp2p-kbucket's diversity filter.
@@ -68,11 +66,6 @@ class Bucket:
     def live(self) -> Collection[Neighbour]:
         """The live contacts, as they came."""
         return self._live.values()
-
-    @property
-    def neighbours(self) -> tuple[Neighbour, ...]:
-        """The live contacts, silent longest first."""
-        return tuple(sorted(self._live.values(), key=_silence))
 
     def get(self, raw: bytes) -> Neighbour | None:
         """The live contact with this id."""

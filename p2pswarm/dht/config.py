@@ -1,4 +1,4 @@
-"""The DHT's knobs: each has a default, a unit and the reason for its size.
+"""The DHT's settings: each has a default, a unit and the reason for its size.
 
 Units:   in the names.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); go-libp2p-kad-dht for k, the resiliency
@@ -21,7 +21,7 @@ class DhtConfig:
     k: int = 20
     """Contacts in a bucket, and in an answer."""
     waiting: int = 10
-    """Newcomers a full bucket remembers."""
+    """Newcomers that a full bucket remembers."""
     strikes: int = 2
     """Failures in a row before a contact is dropped."""
     per_near_net: int = 2
@@ -37,29 +37,31 @@ class DhtConfig:
     """The same when more than `lossy_share` of the recent requests failed."""
     lossy_share: float = 0.25
     calm_share: float = 0.05
-    """With fewer failures than this, nobody is asked just to be on the safe side."""
+    """With a smaller share of failures no more peers are asked than success needs."""
     beta: int = 3
-    """The closest who must have answered before a lookup of contacts is over."""
+    """How many of the closest must have answered before a lookup of contacts is over."""
     lookup_s: float = 5.0
-    """No get and no lookup takes longer."""
+    """The longest time that a get or a lookup takes."""
     deadline_least_s: float = 0.25
+    """The shortest deadline: a busy processor may hold up an answer for so long."""
     deadline_most_s: float = 1.0
+    """The longest deadline of a peer that has answered us: three of the longest round trips."""
     deadline_dial_s: float = 1.5
     """For a peer that never answered us: a link may have to be made first."""
 
     carried: int = 3
-    """Of the first requests of a get, so many may be carried on by those who are asked."""
+    """How many of the first requests of a get the peers that are asked may carry on."""
     carry_width: int = 3
-    """Whom we ask on behalf of another: so many of the closest we know."""
+    """How many of the closest we know we ask on behalf of another peer."""
     carry_s: float = 0.5
-    """No longer than this; then the runner hears whom we know, and goes on itself."""
+    """The longest time for that; then the peer hears which contacts we know, and goes on itself."""
     carrying: int = 64
-    """Requests of others that we carry on at a time; the rest get a plain answer."""
+    """How many requests we carry on at a time; the rest get a plain answer."""
 
     replicas: int = 8
     """Peers that hold a record."""
     replicas_success: int = 5
-    """Of these, so many must have it before `put` returns."""
+    """How many of these must have it before `put` returns."""
     negative_s: float = 5.0
     """How long a value that was not found is not looked for again."""
     misses: int = 4096
@@ -67,20 +69,21 @@ class DhtConfig:
     batches: int = 1024
     """Peers for which records wait to be stored at once: 48 MiB if all batches are full."""
     ttl_most_s: float = 3600.0
+    """The longest time to live of a record: soft state, which its publisher renews."""
     skew_s: float = 5.0
-    """Clocks may differ by this much."""
+    """How much the clocks of peers may differ."""
     records_per_publisher: int = 1024
     bytes_per_publisher: int = MIB
     """64 publishers at their limit fill the store."""
     store_bytes: int = 64 * MIB
 
     seeds_all_s: float = 60.0
-    """After the start, so long all seeds are greeted again and again (hivemind #624)."""
+    """How long after the start all seeds are greeted again and again (hivemind #624)."""
     seeds_all_every_s: float = 5.0
     seeds_one_every_s: float = 300.0
-    """Later, one seed at random this often: two halves of a swarm find each other again."""
+    """How often one seed at random is greeted later, so that two halves of a swarm meet again."""
     jitter: float = 0.2
-    """Every repeated act is this share earlier or later, so that nodes do not act in step."""
+    """By what share a repeated act is earlier or later, so that nodes do not act in step."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.beta <= self.k <= CONTACTS_MAX:

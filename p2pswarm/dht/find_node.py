@@ -16,7 +16,7 @@ class FindNode:
     """A `Query` for the closest peers."""
 
     def __init__(self, lookup: Lookup, listen_address: str, first_round: int | None = None) -> None:
-        """`first_round`: be ready when so many have answered or failed, not at the end."""
+        """`first_round`: be ready when this many have answered or failed; None: at the end."""
         self.lookup = lookup
         self._request = Find(listen_address, lookup.target)
         self._first_round = first_round

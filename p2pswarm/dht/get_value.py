@@ -1,8 +1,8 @@
 """Getting the records of a key: a lookup that asks `Get` and merges what is true of it.
 
 For soft state the first holder's answer is enough. Where more is at stake a quorum of
-holders is heard and the newest record of each subkey wins. Who answered with less
-than the whole is told who should know better: `repairs`.
+holders is heard and the newest record of each subkey wins. The holders closest to the
+key that answered with less than the whole get what they lack: `repairs`.
 
 Units:   seconds on the caller's monotonic clock; `_ms` on the wall clock.
 Errors:  BadMessage for a reply that is none to `Get`, or carries a record that it should not.
@@ -22,7 +22,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.wire.message import Message
 
 PAGES_MAX = 64  # of one holder: 3 MiB, or 8,192 subkeys
-REPAIRS_MAX = 2  # holders put right by one get; the next reader finds the others
+REPAIRS_MAX = 2  # holders repaired by one get; the next reader finds the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,15 @@ class GetOptions:
     """What to get, and how."""
 
     request: Get
+    """What each peer is asked."""
     quorum: int
     """Holders to hear before the answer is given."""
     wall_less_loop_s: float
     """What to add to the loop's time for the time of day."""
     carried: int = 0
-    """So many of the first requests may be carried on by those who are asked."""
+    """How many of the first requests may be carried on by the peers that are asked."""
     pages: int = PAGES_MAX
-    """Of one holder, at most."""
+    """Pages that are asked of one holder, at most."""
 
 
 class GetValue:
@@ -53,9 +54,9 @@ class GetValue:
         self._config = config
         self._signatures = signatures
         self._heard: dict[Contact, dict[bytes, Record]] = {}
-        """What each of those who answered has."""
+        """The records of each peer that answered."""
         self._cut: dict[Contact, None] = {}
-        """Those who have more than they have told."""
+        """The peers that have more than they have told."""
         self._next: list[QueryRequest] = []
         self._paging: dict[Contact, int] = {}
         self._carried = options.carried
@@ -69,7 +70,7 @@ class GetValue:
 
     @property
     def finished(self) -> bool:
-        """A quorum was heard, or all who should know were."""
+        """Whether a quorum was heard, or all holders that there are."""
         return self.lookup.finished
 
     def poll(self, now_s: float) -> list[QueryRequest]:
@@ -110,9 +111,9 @@ class GetValue:
             self.lookup.stop()
 
     def _sound(self, record: Record, now_ms: int) -> bool:
-        """Whether a record may be believed; raises BadMessage if its sender may not be.
+        """Whether a record may be believed; BadMessage if its sender broke the protocol.
 
-        A wrong signature may be the publisher's fault as well, so nobody is blamed for it.
+        A wrong signature may be the publisher's fault as well, so no peer is blamed for it.
         """
         latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
         if record.key != self._options.request.key or record.expires_ms > latest_ms:
@@ -133,7 +134,7 @@ class GetValue:
         self.lookup.on_deadline(now_s)
 
     def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
-        """Those closest to the key who answered without what we now know, and what they lack."""
+        """The closest peers that answered without what we now know, and what each of them lacks."""
         if not self.records or len(self._heard) == 1:
             return
         nearest = self.lookup.closest(self._config.replicas)

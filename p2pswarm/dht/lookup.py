@@ -1,14 +1,14 @@
-"""The iterative lookup as a machine: whom to ask next, and when enough is known.
+"""The iterative lookup as a machine: which peer to ask next, and when enough is known.
 
 It keeps the contacts it has heard of, closest first, and asks the closest ones that
 it has not asked. Two rules make it fast where tables are full of the dead:
 * it is over when the `settle` closest have answered, not when everyone has;
-* a contact that is slower than nine of ten is passed over, and somebody else is asked
-  in its place. Should it answer after all, what it says still counts.
+* a contact that is slower than nine of ten is passed over, and another is asked in its
+  place. If it answers after all, what it says still counts.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `alpha` prompt requests under way, at most `alpha` more that are late.
-Errors:  none: peers can only be useless.
+Errors:  none: whatever a peer answers, it can only be of no use.
 Source:  Maymounkov and Mazieres (2002), 2.3; rust-libp2p `kad/src/query/peers/closest.rs` for the
          form; go-libp2p-kad-dht for the resiliency of `beta` closest.
 """
@@ -31,7 +31,7 @@ class CandidateState(Enum):
     NEW = auto()
     ASKED = auto()
     SLOW = auto()
-    """Asked, and later than nine of ten."""
+    """Asked, and slower than nine of ten answers."""
     ANSWERED = auto()
     FAILED = auto()
 
@@ -41,17 +41,17 @@ class LookupOptions:
     """What a lookup is for."""
 
     width: int
-    """It is about the so many closest peers (k)."""
+    """How many of the closest peers it is about (k)."""
     settle: int
-    """It is over when so many of the closest have answered."""
+    """It is over when this many of the closest have answered."""
     patience_s: float
     """It is over after this long in any case."""
     first: int = CANDIDATES_MAX
-    """Ask so many, until one of them has answered or is late."""
+    """How many to ask before one of them has answered or is late."""
     asks: int = ASKS_MAX
-    """No more requests than this."""
+    """How many requests it makes at most."""
     choice: int = 1
-    """Ask the nearest by round trip among so many closest by distance."""
+    """Among how many of the closest by distance the nearest by round trip is asked."""
 
 
 class _Candidate:
@@ -94,7 +94,7 @@ class Lookup:
         self._end_s = now_s + options.patience_s
 
     def learned(self, contacts: Iterable[Contact]) -> None:
-        """Hear of peers that might be close."""
+        """Take contacts of peers that might be close."""
         for contact in contacts:
             peer = contact.peer
             if peer is None or peer.raw in self._by_peer or peer.raw == self._own:
@@ -138,7 +138,7 @@ class Lookup:
 
     @property
     def resolved(self) -> int:
-        """How many of those who were asked have answered, failed, or are late."""
+        """How many of the peers that were asked have answered, failed, or are late."""
         return self.asked - len(self._prompt)
 
     def _room(self, alpha: int) -> bool:
@@ -199,7 +199,7 @@ class Lookup:
         return min(slow_s, default=self._end_s)
 
     def on_deadline(self, now_s: float) -> None:
-        """Pass over those who are late."""
+        """Pass over the peers that are late."""
         for raw, candidate in tuple(self._prompt.items()):
             if candidate.slow_at_s <= now_s:
                 candidate.state = CandidateState.SLOW
@@ -222,7 +222,7 @@ class Lookup:
                 return
 
     def closest(self, count: int) -> list[Contact]:
-        """The closest who may be alive, closest first; those who are late come last."""
+        """The closest peers that may be alive, closest first; those that are late come last."""
         prompt = [
             c
             for c in self._candidates
@@ -232,5 +232,5 @@ class Lookup:
         return [each.contact for each in (prompt + late)[:count]]
 
     def heard_from(self) -> Sequence[bytes]:
-        """The ids of those who answered, closest first."""
+        """The ids of the peers that answered, closest first."""
         return [each.raw for each in self._candidates if each.state is CandidateState.ANSWERED]

@@ -1,11 +1,11 @@
 """What the nodes of the DHT say to each other.
 
-Every request carries `listen_address`, where the runner can be dialled: that is how servers get
+Every request carries `listen_address`, where its sender can be dialled: that is how servers get
 into each other's tables. A client leaves it empty. Contacts travel as one string of
 ids and a row of addresses, because an answer of 20 is read for every hop of a lookup.
 
-Mainline's write tokens are left out: they prove that who stores is who asked, from the
-address it claims. Our links are authenticated, so the peer that stores is known.
+Mainline's write tokens are left out: they prove that the peer that stores has asked before,
+from the address that it claims. Our links are authenticated, so the peer that stores is known.
 
 Units:   `_ms` milliseconds since 1970 on the sender's wall clock.
 Errors:  BadMessage on arrival when a field breaks its limit.
@@ -28,7 +28,7 @@ RECORDS_MAX = 128  # in one message; 128 of 300 B are 38 KiB, and `PAGE_BYTES` c
 PAGE_BYTES = 48 * 1024  # of records in one message; leaves room for contacts in a frame of 60 KiB
 RECORD_OVERHEAD_BYTES = 160  # key, public key, signature, two integers, msgpack's own
 VERDICTS_MAX = RECORDS_MAX
-HOPS_MAX = 2  # who is asked carries a get on, and so does whom it asks: that spans 10,000 nodes
+HOPS_MAX = 2  # the peer asked carries a get on, and so do those it asks: that spans 10,000 nodes
 SEEN_CONTACTS = 16_384  # remembered contacts: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]
@@ -79,7 +79,7 @@ class Identify(Message):
 
     listen_address: ListenAddress
     target: Id
-    """The runner's own id: the answer brings the servers close to it."""
+    """The sender's own id: the answer brings the servers close to it."""
 
 
 @message(21)
@@ -94,7 +94,7 @@ class Identified(Message):
 @message(22)
 @dataclass(frozen=True, slots=True)
 class Find(Message):
-    """Whom do you know close to `target`?"""
+    """Which servers close to `target` do you know?"""
 
     listen_address: ListenAddress
     target: Id
@@ -111,7 +111,7 @@ class Found(Message):
 @message(24)
 @dataclass(frozen=True, slots=True)
 class Get(Message):
-    """The records under `key`, or who is closer to it."""
+    """The records under `key`, or the servers closer to it."""
 
     listen_address: ListenAddress
     key: Id
@@ -120,7 +120,7 @@ class Get(Message):
     closer: bool
     """Contacts are wanted even if there are records."""
     hops: Annotated[int, Range(0, HOPS_MAX)]
-    """How far the asked may carry the request on over links it holds."""
+    """How many peers further the request may be carried on."""
 
 
 @message(25)
@@ -138,7 +138,7 @@ class Got(Message):
 @message(26)
 @dataclass(frozen=True, slots=True)
 class Store(Message):
-    """Keep these, please."""
+    """Keep these records."""
 
     listen_address: ListenAddress
     records: Annotated[tuple[Record, ...], Size(1, RECORDS_MAX)]
@@ -176,7 +176,7 @@ def peer_list(contacts: Iterable[tuple[bytes, str]]) -> PeerList:
 
 
 def contacts_in(packed: PeerList) -> list[Contact]:
-    """Unpack a peer_list; BadMessage if an address in it is none."""
+    """Unpack a peer list; BadMessage if an address in it is none."""
     ids = packed.peers
     return [
         contact_of(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], listen_address)

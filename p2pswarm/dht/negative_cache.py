@@ -13,9 +13,6 @@ class NegativeCache:
         self._keep_s = keep_s
         self._until_s: dict[bytes, float] = {}
 
-    def __len__(self) -> int:
-        return len(self._until_s)
-
     def add(self, key: bytes, now_s: float) -> None:
         """Note that a key was not found; the miss noted longest ago makes room."""
         self.forget(key)  # to the end of the dict: the newest

@@ -33,11 +33,8 @@ class Publications:
         self._rng = rng
         self._ours: dict[tuple[bytes, bytes], Publication] = {}
 
-    def __len__(self) -> int:
-        return len(self._ours)
-
     def keep(self, publication: Publication, now_s: float) -> None:
-        """Publish this again and again, in place of what was there before."""
+        """Publish this from now on, in place of what was there before."""
         place = publication.key, publication.subkey
         most = self._config.records_per_publisher
         if place not in self._ours and len(self._ours) >= most:
@@ -50,7 +47,7 @@ class Publications:
         self._ours.pop((key, subkey), None)
 
     def due(self, now_s: float) -> list[Publication]:
-        """Those to publish now; each is due again after about a third of its time to live."""
+        """The values to publish now; each is due again after about a third of its time to live."""
         due = [each for each in self._ours.values() if each.due_s <= now_s]
         for publication in due:
             self._postpone(publication, now_s)

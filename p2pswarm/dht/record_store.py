@@ -1,10 +1,10 @@
 """The records that a node keeps for others: bounded, checked, and forgotten in time.
 
 Nothing expired, forged, too lasting or too large is kept. A record that comes from its
-own publisher over an authenticated link is certainly his: his signature, which only
-others need, is not checked before it is kept, nor before a reader has it, who checks it
-anyway. It is checked soon after it was first read (`prove`), so that one with a wrong
-signature, which convinces nobody, does not stay; and before we use it ourselves.
+own publisher over an authenticated link is certainly genuine. Its signature, which only
+others need, is not checked before it is kept, nor before it is sent to a reader, which
+checks it anyway. It is checked soon after it was first read (`prove`), so that a record
+with a wrong signature does not stay; and before we use it ourselves.
 
 Each publisher has a quota. When memory is full the keys farthest from us go first:
 others are closer to them.
@@ -174,7 +174,7 @@ class RecordStore:
         self._count -= 1
 
     def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:
-        """The records behind subkey `after`, in order, for a reader who checks signatures.
+        """The records behind subkey `after`, in order, for a reader that checks signatures.
 
         An empty `after` starts at the beginning, the empty subkey included.
         """
@@ -207,12 +207,10 @@ class RecordStore:
         """When the first record may have expired; None if the store is empty."""
         return self._ends[0][0] if self._ends else None
 
-    def expire(self, now_ms: int) -> int:
-        """Forget what has expired; returns how many records that were."""
-        before = len(self)
+    def expire(self, now_ms: int) -> None:
+        """Forget what has expired."""
         while self._ends and self._ends[0][0] <= now_ms:
             _, key, subkey = heapq.heappop(self._ends)
             held = self._keys.get(key, {}).get(subkey)
             if held is not None and held.record.expires_ms <= now_ms:
                 self._forget(key, subkey)
-        return before - len(self)

@@ -1,11 +1,11 @@
-"""Signed values: who may say what, which of two is newer, and what must never be kept.
+"""Signed values: which peer may sign what, and which of two records is newer.
 
-A record is its publisher's word, whoever hands it over. Of two for the same subkey
-the one with the higher (seq, expires) counts, on every node alike, so that copies
-which met in any order, any number of times, agree.
+A record is its publisher's statement, whichever peer delivers it. Of two for the same
+subkey the one with the higher (seq, expires) counts, on every node alike, so that copies
+which were merged in any order, any number of times, agree.
 
 A subkey of 32 bytes is a peer's id, and only that peer may sign for it. Any other
-subkey is common ground: whoever writes last is heard.
+subkey is shared: the last writer wins.
 
 Units:   `_ms` milliseconds since 1970 on the wall clock.
 Errors:  ValueError for a value that our own caller made too large or too lasting.
@@ -48,7 +48,7 @@ def _body(record: Record) -> bytes:
 
 
 def newer(a: Record, b: Record) -> Record:
-    """The one that counts. The signature breaks ties, so every node agrees."""
+    """The record that counts. The signature breaks ties, so every node agrees."""
     return a if _rank(a) >= _rank(b) else b
 
 
@@ -62,19 +62,16 @@ def _rank(record: Record) -> tuple[int, int, bytes, bytes, bytes]:
     )
 
 
-def merge(into: dict[bytes, Record], records: Iterable[Record]) -> bool:
-    """Keep the newest of each subkey; says whether anything changed."""
-    changed = False
+def merge(into: dict[bytes, Record], records: Iterable[Record]) -> None:
+    """Keep the newest record of each subkey."""
     for record in records:
         known = into.get(record.subkey)
         if known is None or (known is not record and _rank(record) > _rank(known)):
             into[record.subkey] = record
-            changed = True
-    return changed
 
 
 def written_by(record: Record, peer: PeerId) -> bool:
-    """Whether the record is this peer's own word, which its link has authenticated."""
+    """Whether this peer, which its link has authenticated, published the record."""
     return PeerId.of_key(record.public_key) == peer
 
 
@@ -85,7 +82,7 @@ class SignatureCache:
         self._true: dict[bytes, None] = {}
 
     def holds(self, record: Record) -> bool:
-        """Whether the record is its publisher's word, and his to say."""
+        """Whether its publisher signed the record, and may write its subkey."""
         body = _body(record)
         mark = hashlib.sha256(record.public_key + record.signature + body).digest()
         if mark in self._true:
@@ -99,7 +96,7 @@ class SignatureCache:
 
 
 def may_write(record: Record) -> bool:
-    """Whether the subkey belongs to its publisher, or to nobody."""
+    """Whether the subkey belongs to its publisher, or to no peer."""
     if len(record.subkey) != PEER_ID_BYTES:
         return True
     return PeerId.of_key(record.public_key).raw == record.subkey

@@ -1,4 +1,4 @@
-"""What we answer to others, from our table and our store; nothing here waits.
+"""What we answer to other peers, from our table and our store.
 
 Units:   `_ms` milliseconds since 1970 on the wall clock.
 Errors:  none: a request that passed the codec has an answer.
@@ -27,7 +27,7 @@ NO_PEERS = PeerList(b"", ())
 
 
 class Responder:
-    """Speaks for one node."""
+    """Makes the replies of one node."""
 
     def __init__(self, own: PeerId, table: Table, store: RecordStore) -> None:
         self._own = own
@@ -35,15 +35,15 @@ class Responder:
         self._store = store
 
     def identify(self, peer: PeerId, request: Identify) -> Identified:
-        """Who we are, and whom the newcomer should meet."""
+        """Our id, and the servers that the newcomer should meet."""
         return Identified(self._own.raw, self._near(request.target, peer))
 
     def find(self, peer: PeerId, request: Find) -> Found:
-        """The closest we know."""
+        """The servers closest to the target that we know."""
         return Found(self._near(request.target, peer))
 
     def get(self, peer: PeerId, request: Get, now_ms: int) -> Got:
-        """The records we have, or the closest we know, or both if both are wanted."""
+        """The records we have, or the closest servers we know, or both if both are wanted."""
         records: list[Record] = []
         left_bytes, more = PAGE_BYTES, False
         for record in self._store.read(request.key, now_ms, request.after):
@@ -61,7 +61,7 @@ class Responder:
         return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
 
     def _near(self, target: bytes, asker: PeerId) -> PeerList:
-        """The k closest to `target`, without the one who asks."""
+        """The k servers closest to `target`, without the peer that asks."""
         k = self._table.config.k
         near = self._table.nearest(target, k + 1)
         return peer_list(

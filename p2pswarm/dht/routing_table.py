@@ -1,16 +1,17 @@
 """The routing table: one bucket for each length of the prefix that others share with us.
 
-Near us it knows everybody, far away a few of each kind. It returns whom to check
-and which buckets to refresh; it does neither.
+Near us it knows every peer, far away a few of each kind. It returns which contact to
+check and which buckets to refresh; it does neither.
 
-Where a bucket has been refreshed and still has room, there is nobody in its range that
-we do not know. So in a small swarm, or close to ourselves, the table alone tells who
-is closest to a key, and no lookup is needed: `sure` says when that is so.
+Where a bucket has been refreshed and still has room, there is no peer in its range that
+we do not know. So in a small swarm, or close to ourselves, the table alone tells which
+peers are closest to a key, and no lookup is needed: `sure` says when that is so.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  bucket i holds ids that share exactly i leading bits with ours, i in 0..255.
 Errors:  ValueError for a contact without an id. A remote peer can cause none.
-Source:  Maymounkov and Mazieres (2002), 2.4; NETWORK caps as go-libp2p-kbucket's diversity filter.
+Source:  Maymounkov and Mazieres (2002), 2.4; go-libp2p-kbucket's diversity filter for the caps
+         on networks.
 """
 
 import ipaddress
@@ -45,7 +46,7 @@ class Table:
         self._complete_s: dict[int, float] = {}
         self._refused_s: dict[int, float] = {}
         self._deep_from, self._deep_s = ID_BITS, NEVER
-        """Of all buckets from this one on, everybody was known then."""
+        """Every peer in the buckets from this one on was known at that time."""
         self._strikes: Counter[bytes] = Counter()
         self._wide: Counter[str] = Counter()
 
@@ -67,7 +68,7 @@ class Table:
         return ID_BITS - (int.from_bytes(raw) ^ self._own_number).bit_length()
 
     def heard(self, contact: Contact, now_s: float) -> Contact | None:
-        """A server reached us, its id proven; returns whom to check because of it."""
+        """Note that a server, its id proven, has reached us; returns a contact to check, if any."""
         if contact.peer is None:
             raise ValueError(f"{contact.address} has no id yet: greet it first")
         raw = contact.peer.raw
@@ -114,7 +115,7 @@ class Table:
             self._seat(index, each)
 
     def failed(self, raw: bytes) -> None:
-        """A contact did not answer; it is dropped when that happens `strikes` times in a row."""
+        """Note that a contact did not answer; after `strikes` times in a row it is dropped."""
         bucket = self._buckets.get(self.index(raw))
         if bucket is None or bucket.get(raw) is None:
             return
@@ -123,7 +124,7 @@ class Table:
             self.drop(raw)
 
     def drop(self, raw: bytes) -> None:
-        """A contact is not what it seemed: it leaves at once."""
+        """Drop a contact at once: it is not what it seemed."""
         bucket = self._buckets.get(self.index(raw))
         known = bucket.get(raw) if bucket else None
         if bucket is not None and known is not None:
@@ -187,7 +188,7 @@ class Table:
         return fresh and self._refused_s.get(index, NEVER) < looked_s
 
     def refreshed(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
-        """A lookup of `key` is over; `answered` are the closest ones, up to k, all asked."""
+        """Note the end of a lookup in which the k closest to `key` were asked; `answered` did."""
         indexes = [self.index(raw) for raw in answered]
         here = self.index(key)
         self._refreshed_s[here] = now_s

@@ -28,9 +28,6 @@ class Seeds:
         self._start_s = 0.0
         self._due_s = float("inf")
 
-    def __len__(self) -> int:
-        return len(self._peers)
-
     def start(self, contacts: Iterable[Contact], now_s: float) -> list[Contact]:
         """Take the seeds; returns those to greet first: all at once."""
         for contact in contacts:
@@ -51,7 +48,7 @@ class Seeds:
         self._peers.pop(address, None)
 
     def due(self, now_s: float) -> list[Contact]:
-        """Whom to greet now."""
+        """The seeds to greet now."""
         if now_s < self._due_s or not self._peers:
             return []
         everybody = self._all()

@@ -1,8 +1,8 @@
-"""How long to wait for whom: round trips and failures, learnt from every call.
+"""How long to wait for a peer: round trips and failures, learnt from every call.
 
 Two times for each call. At the *deadline* we stop waiting. Long before, at the
-*hedge*, when nine of ten answers would have come, somebody else is asked as well:
-a dead contact then costs one slow round trip, not a timeout. Waiting for everybody
+*hedge*, when nine of ten answers would have come, another peer is asked as well:
+a dead contact then costs one slow round trip, not a timeout. Waiting for all answers
 is what makes lookups take 5 s instead of 250 ms.
 
 Units:   seconds.
@@ -37,7 +37,7 @@ class TimeoutEstimator:
         self._failed = 0
 
     def answered(self, raw: bytes, rtt_s: float | None) -> None:
-        """A peer answered after `rtt_s`; None if that was no plain round trip."""
+        """Note that a peer answered after `rtt_s`; None if that was no plain round trip."""
         self._note(failed=False)
         if rtt_s is None:
             return
@@ -55,7 +55,7 @@ class TimeoutEstimator:
         trip.sample(rtt_s)
 
     def failed(self) -> None:
-        """A call was not answered in time, or its link failed."""
+        """Note that a call was not answered in time, or its link failed."""
         self._note(failed=True)
 
     def _note(self, *, failed: bool) -> None:
@@ -89,7 +89,7 @@ class TimeoutEstimator:
         return min(self._config.deadline_most_s, trip.deadline_s)
 
     def hedge_s(self, raw: bytes) -> float:
-        """How long to wait before somebody else is asked as well."""
+        """How long to wait before another peer is asked as well."""
         trip = self._trips.get(raw)
         if trip is None or trip.srtt_s is None:
             return max(HEDGE_LEAST_S, self._first_hedge_s)

@@ -24,7 +24,7 @@ EPHEMERAL_PORT = 32768
 
 
 class SimInternet:
-    """Hosts, who listens where, and every stream between them."""
+    """The hosts, the addresses they listen at, and every connection between them."""
 
     def __init__(self, seed: int, config: WorldConfig | None = None) -> None:
         self.world = World(seed, config or WorldConfig())
@@ -33,7 +33,7 @@ class SimInternet:
         self._next_port = EPHEMERAL_PORT
 
     def net(self, peer: PeerId, at: tuple[float, float] | None = None) -> "SimNet":
-        """The network as the host of `peer` sees it; the host is placed at the first time."""
+        """The network as the host of `peer` sees it; the host is placed the first time."""
         host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
         host.alive = True
         return SimNet(self, host)
@@ -55,7 +55,7 @@ class SimInternet:
         return Socket(self.world, asyncio.get_running_loop(), self.sockets, host, remote)
 
     def free_port(self) -> int:
-        """A port that no other stream has."""
+        """A port that no other connection has."""
         self._next_port += 1
         return EPHEMERAL_PORT + self._next_port % EPHEMERAL_PORT
 
@@ -101,7 +101,7 @@ class SimNet:
 
 
 class SimListener:
-    """A place where streams arrive: implements `Listener`."""
+    """An address where connections arrive: implements `Listener`."""
 
     def __init__(self, internet: SimInternet, address: Address) -> None:
         self.address = address
@@ -122,7 +122,7 @@ class SimListener:
             self._waiting.put_nowait(stream)
 
     async def accept(self) -> "SimConnection":
-        """The next stream. Cancel this before `close`."""
+        """The next connection. Cancel this before `close`."""
         return await self._waiting.get()
 
     def close(self) -> None:

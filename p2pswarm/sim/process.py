@@ -26,7 +26,7 @@ class SimProcess:
         self.world: World = population.world
         self.host = host
         self.contact = Contact(host.peer, host.address)
-        """Where this process stands in the simulated world."""
+        """Its peer id and address in the simulated world."""
         self.running = True
         self.lost: dict[object, Callable[[float], None]] = {}
         """What to call when this process dies, with the seconds after which others notice."""
@@ -75,7 +75,7 @@ class SimProcess:
         return self.world.one_way_s(self.host, other)
 
     def stop(self, *, silent: bool) -> None:
-        """End; those who stream with us are told or find out."""
+        """End; the other ends of our streams are told, or find out."""
         self.running = False
         for tell in tuple(self.lost.values()):
             tell(DEAD_AFTER_S if silent else 0.0)

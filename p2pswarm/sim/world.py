@@ -1,4 +1,4 @@
-"""Where the simulated machines stand, and what their links let through.
+"""The places of the simulated machines, and what their links let through.
 
 Latency is a distance: hosts stand on a plane whose coordinates are seconds, so
 that the triangle inequality mostly holds, as it mostly does in the Internet.
@@ -43,7 +43,7 @@ class WorldConfig:
     dial_rtts: float = 0.0
     """Round trips before the first request to a peer without a link (TCP 1, Noise XX 1)."""
     links_max: int = 256
-    """Links a host keeps; the one used longest ago goes first (NETWORK.md 3.4)."""
+    """Links that a host keeps; the one used longest ago goes first."""
     through_codec: bool = False
     """Encode and decode every message, as a check; its size is exact then."""
 
@@ -72,18 +72,16 @@ class Host:
     """When the uplink has sent what it was given."""
     down_free_s: float = 0.0
     sent_bytes: int = 0
-    received_bytes: int = 0
 
 
 class World:
-    """All hosts and the roads between them; a function of the seed and of what it is told."""
+    """All hosts and the paths between them; a function of the seed and of what it is told."""
 
     def __init__(self, seed: int, config: WorldConfig) -> None:
-        self.seed = seed
         self.config = config
         self.rng = random.Random(seed)
         self.hosts: dict[bytes, Host] = {}
-        """By peer id, in the order of their coming."""
+        """By peer id, in the order in which they came."""
         self._at: dict[str, Host] = {}
         self._side_s = (config.rtt_median_s - config.rtt_least_s) / 2 / SQUARE_MEDIAN
         self._events = hashlib.blake2b(digest_size=16)
@@ -105,14 +103,14 @@ class World:
         return self._at.get(address.host)
 
     def partition(self, *islands: Iterable[PeerId]) -> None:
-        """Cut the world into these islands; whoever is not named stays on one of its own."""
+        """Cut the world into these islands; the hosts that are not named share one of their own."""
         self.heal()
         for number, members in enumerate(islands, start=1):
             for peer in members:
                 self.hosts[peer.raw].island = number
 
     def heal(self) -> None:
-        """One world again."""
+        """Make it one world again."""
         for host in self.hosts.values():
             host.island = 0
 
@@ -142,7 +140,6 @@ class World:
         # far away does not hold up one from near by that was sent after it.
         source.up_free_s = max(now_s, source.up_free_s) + size_bytes / source.up_bytes_per_s
         target.down_free_s = max(now_s, target.down_free_s) + size_bytes / target.down_bytes_per_s
-        target.received_bytes += size_bytes
         return max(source.up_free_s, target.down_free_s) + way_s
 
     @property

@@ -196,8 +196,10 @@ def test_seeds_are_bounded_and_never_ourselves(history):
             seeds.is_us(one.address)
         else:
             assert len(seeds.due(at_s)) <= SEEDS_MAX
-        assert len(seeds) <= SEEDS_MAX
-        assert (seeds.next_deadline_s() is None) == (len(seeds) == 0)
+        known = seeds.start([], at_s)
+        assert len(known) <= SEEDS_MAX
+        assert all(each.address != US.address for each in known)
+        assert (seeds.next_deadline_s() is None) == (not known)
 
 
 @given(st.binary(max_size=96), st.lists(addresses, max_size=4))

@@ -36,13 +36,14 @@ def test_we_are_no_seed_of_our_own():
     seeds.is_us(seed(3).address)
     seeds.is_us(seed(4).address)
 
-    assert len(seeds) == 0
     assert seeds.due(1e9) == []
     assert seeds.next_deadline_s() is None
 
 
 def test_only_so_many_seeds_are_taken():
-    assert len(started(SEEDS_MAX + 1)) == SEEDS_MAX
+    many = [seed(port) for port in range(1, SEEDS_MAX + 2)]
+
+    assert Seeds(OWN, CONFIG, random.Random(1)).start(many, 0.0) == many[:SEEDS_MAX]
 
 
 def test_all_are_greeted_again_for_a_minute_then_one_at_random():
