@@ -232,3 +232,17 @@ def test_a_dead_process_hears_nothing():
     pair.clock.run()
 
     assert heard.frames == []
+
+
+def test_an_end_that_was_left_is_told_nothing_more():
+    pair = Pair()
+    heard = pair.near.stream
+    pair.near.leave()
+
+    pair.far.consumed(0, WINDOW_BYTES)
+    pair.kill_far(silent=False)
+    pair.clock.run()
+
+    assert heard.credits == 0
+    assert heard.errors == []
+    assert pair.near.gone
