@@ -1,6 +1,7 @@
 """The pump of queries: it calls whom a query names, tells it the outcome, and wakes it in time.
 
-Requests that nobody waits for any more run to their end: their outcome keeps the table true.
+Requests run to their end though nobody waits for them any more: their outcome keeps the
+routing table true.
 
 Units:   seconds on the loop's clock.
 Errors:  none: an outcome is told to the query that asked.
@@ -27,7 +28,7 @@ KeepRecords = Callable[[PeerId, Store], Stored]
 
 
 def nothing() -> None:
-    """What follows when nobody wants to know."""
+    """Do nothing when a query has ended."""
 
 
 class QueryRunner:

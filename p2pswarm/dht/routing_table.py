@@ -177,7 +177,7 @@ class Table:
         return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
 
     def _complete(self, index: int, now_s: float) -> bool:
-        """Whether nobody in the range of a bucket is unknown to us."""
+        """Whether we know every peer in the range of a bucket."""
         bucket = self._buckets.get(index)
         if bucket is not None and bucket.full:
             return False

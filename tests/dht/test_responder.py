@@ -56,7 +56,7 @@ def store(answers: Responder, *subkeys: bytes, value: bytes = b"v") -> bytes:
     return verdicts
 
 
-def test_who_asks_hears_of_others_closest_first():
+def test_a_peer_that_asks_hears_of_others_closest_first():
     answers = node(5, 3, 4)
 
     found = answers.find(ASKER, Find(HOME, KEY))
