@@ -55,6 +55,7 @@ class CallRecorder:
     def __init__(self, table: Table, timeouts: TimeoutEstimator) -> None:
         self._table = table
         self._timeouts = timeouts
+        self._checks: list[Contact] = []
 
     def deadline_s(self, contact: Contact, request: Message) -> float:
         """How long a call may take; one that is carried on takes the peer's own calls, too."""
@@ -63,25 +64,31 @@ class CallRecorder:
 
     def ended(
         self, contact: Contact, request: Message, outcome: CallOutcome, begun_s: float, now_s: float
-    ) -> Contact | None:
-        """Note how a call that began at `begun_s` has ended; returns a contact to check."""
+    ) -> None:
+        """Note how a call that began at `begun_s` has ended."""
         raw = raw_id(contact)
         match outcome:
             case CallOutcome.ANSWERED:
                 self._timeouts.answered(raw, None if _carried(request) else now_s - begun_s)
-                return self._table.heard(contact, now_s)
+                self.met(contact, now_s)
             case CallOutcome.BUSY:
-                return self._table.heard(contact, now_s)
+                self.met(contact, now_s)
             case CallOutcome.LATE | CallOutcome.LOST:
                 self._timeouts.failed()
                 self._table.failed(raw)
             case _:  # it broke the protocol, or does not serve
                 self._table.drop(raw)
-        return None
 
-    def met(self, contact: Contact, now_s: float) -> Contact | None:
-        """Note that a server has called us; returns a contact to check."""
-        return self._table.heard(contact, now_s)
+    def met(self, contact: Contact, now_s: float) -> None:
+        """Note that a server has reached us."""
+        check = self._table.heard(contact, now_s)
+        if check is not None:
+            self._checks.append(check)
+
+    def checks(self) -> list[Contact]:
+        """The contacts to ping since the last call: a newcomer wants the place of each."""
+        checks, self._checks = self._checks, []
+        return checks
 
     def misbehaved(self, contact: Contact) -> None:
         """Note that a reply was none to its request."""

@@ -23,14 +23,14 @@ class FindNode:
 
     @property
     def ready(self) -> bool:
-        """At the end, or after the first round."""
+        """Whether the lookup is at its end, or the first round is."""
         if self._first_round is not None and self.lookup.resolved >= self._first_round:
             return True
         return self.lookup.finished
 
     @property
     def finished(self) -> bool:
-        """The closest are known."""
+        """Whether the closest are known."""
         return self.lookup.finished
 
     def poll(self, now_s: float) -> list[QueryRequest]:

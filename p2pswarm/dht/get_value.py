@@ -65,7 +65,7 @@ class GetValue:
 
     @property
     def ready(self) -> bool:
-        """The answer can be given."""
+        """Whether the answer can be given."""
         return self.finished
 
     @property

@@ -19,27 +19,14 @@ from p2pswarm.dht.find_node import FindNode
 from p2pswarm.dht.get_value import GetValue
 from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
 from p2pswarm.dht.lookup import Lookup, LookupOptions
-from p2pswarm.dht.messages import (
-    Find,
-    Found,
-    Get,
-    Got,
-    Identified,
-    Identify,
-    Ping,
-    Pong,
-    Record,
-    Store,
-    Stored,
-    contact_of,
-)
+from p2pswarm.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
 from p2pswarm.dht.publications import Publications
 from p2pswarm.dht.publisher import Publisher, holders_of
 from p2pswarm.dht.put_value import PutValue
 from p2pswarm.dht.query_runner import QueryRunner, RunningQuery
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.records import SignatureCache
-from p2pswarm.dht.responder import Responder
+from p2pswarm.dht.responder import Request, Responder
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.store_batches import BatchedRecord
 from p2pswarm.dht.timeouts import TimeoutEstimator
@@ -48,6 +35,7 @@ from p2pswarm.dht.value_reader import ValueReader
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
+from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +69,10 @@ class Dht:
         self._runner = QueryRunner(
             peer, rpc, self.table, self.timeouts, self._keep, self._changed.set
         )
-        self._answers = Responder(peer, self.table, self.store)
         self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures)
+        self._answers = Responder(
+            peer, self.table, self.store, self._runner.recorder, self._reader.misses
+        )
         self._carrier = Carrier(peer, config, self.timeouts, signatures)
         self._publications = Publications(config, rng)
         self._publisher = Publisher(identity, config, self._publications)
@@ -311,28 +301,22 @@ class Dht:
     # Answering
 
     def _serve(self, rpc: Rpc) -> None:
-        rpc.serve_unary(Identify, self._on_identify)
-        rpc.serve_unary(Find, self._on_find)
+        rpc.serve_unary(Identify, self._on_request)
+        rpc.serve_unary(Find, self._on_request)
+        rpc.serve_unary(Store, self._on_request)
+        rpc.serve_unary(Ping, self._on_request)
         rpc.serve_unary(Get, self._on_get)
-        rpc.serve_unary(Store, self._on_store)
-        rpc.serve_unary(Ping, self._on_ping)
 
-    def _met(self, peer: PeerId, listen_address: str) -> None:
-        """A peer that asks us, and says where it can be dialled, is a server we have met."""
-        if listen_address:
-            self._runner.met(contact_of(peer.raw, listen_address))
+    def _on_request(self, peer: PeerId, request: Request) -> Message:
+        reply = self._answers.answer(peer, request, self._now_s(), self._now_ms())
+        self._runner.drain()
+        if isinstance(request, Store):
+            self._changed.set()
+        return reply
 
-    def _on_identify(self, peer: PeerId, request: Identify) -> Identified:
-        self._met(peer, request.listen_address)
-        return self._answers.identify(peer, request)
-
-    def _on_find(self, peer: PeerId, request: Find) -> Found:
-        self._met(peer, request.listen_address)
-        return self._answers.find(peer, request)
-
-    def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Got] | Got:
-        self._met(peer, request.listen_address)
-        got = self._answers.get(peer, request, self._now_ms())
+    def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Message] | Message:
+        got = self._on_request(peer, request)
+        assert isinstance(got, Got)
         if self.store.unproven:
             self._proving = self._proving or Alarm(asyncio.get_running_loop(), self.store.prove)
             self._proving.set(self._now_s() + PROVE_AFTER_S)
@@ -350,17 +334,8 @@ class Dht:
             self._carrier.ended()
         return self._carrier.answer(get_value, got)
 
-    def _on_store(self, peer: PeerId, request: Store) -> Stored:
-        self._met(peer, request.listen_address)
-        return self._keep(peer, request)
-
     def _keep(self, peer: PeerId, request: Store) -> Stored:
-        for record in request.records:
-            self._reader.misses.forget(record.key)
+        """Keep a record of our own."""
         stored = self._answers.store(peer, request, self._now_ms())
         self._changed.set()
         return stored
-
-    def _on_ping(self, peer: PeerId, request: Ping) -> Pong:
-        self._met(peer, request.listen_address)
-        return Pong()

@@ -68,12 +68,12 @@ class PutValue:
 
     @property
     def ready(self) -> bool:
-        """It is safe enough, or there is nobody left to make it so."""
+        """Whether enough peers have the record, or no peer is left to ask."""
         return self.holders >= self._success or self.finished
 
     @property
     def finished(self) -> bool:
-        """Every replica is placed, or can't be."""
+        """Whether every replica is placed, or cannot be."""
         if self.holders >= self._replicas:
             return True
         return not (self._left or self._waits or self._slow)

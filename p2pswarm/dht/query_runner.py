@@ -1,6 +1,7 @@
 """The pump of queries: it calls whom a query names, tells it the outcome, and wakes it in time.
 
-Requests that nobody waits for any more run to their end: their outcome keeps the table true.
+Requests run to their end though nobody waits for them any more: their outcome keeps the
+routing table true.
 
 Units:   seconds on the loop's clock.
 Errors:  none: an outcome is told to the query that asked.
@@ -27,7 +28,7 @@ KeepRecords = Callable[[PeerId, Store], Stored]
 
 
 def nothing() -> None:
-    """What follows when nobody wants to know."""
+    """Do nothing when a query has ended."""
 
 
 class QueryRunner:
@@ -50,7 +51,8 @@ class QueryRunner:
         """Requests sent so far."""
         self._table = table
         self._table_grew = table_grew
-        self._recorder = CallRecorder(table, timeouts)
+        self._depth = 0
+        self.recorder = CallRecorder(table, timeouts)
         self._batcher = StoreBatcher(table.config.batches)
         self._batch_alarm: Alarm | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -95,32 +97,24 @@ class QueryRunner:
         outcome = CallOutcome.ANSWERED
         try:
             reply = await self.rpc.call(
-                contact, request, self._recorder.deadline_s(contact, request)
+                contact, request, self.recorder.deadline_s(contact, request)
             )
         except SwarmError as error:
             outcome = outcome_of(error)
-        depth = self._table.depth
-        self._check(self._recorder.ended(contact, request, outcome, begun_s, loop.time()), depth)
+        self.recorder.ended(contact, request, outcome, begun_s, loop.time())
+        self.drain()
         return reply
 
-    def met(self, contact: Contact) -> None:
-        """A server has asked us something."""
-        depth = self._table.depth
-        self._check(self._recorder.met(contact, asyncio.get_running_loop().time()), depth)
-
-    def _check(self, contact: Contact | None, depth: int) -> None:
-        """A newcomer may have us look after an old contact, or look round beyond `depth`."""
-        if contact is not None:
+    def drain(self) -> None:
+        """Do what the last call led to: ping old contacts, tell of new buckets."""
+        for contact in self.recorder.checks():
             self.start(self._ping(contact))
-        if self._table.depth != depth:
+        if self._table.depth > self._depth:
+            self._depth = self._table.depth
             self._table_grew()
 
     async def _ping(self, contact: Contact) -> None:
         await self.call(contact, Ping(self.listen_address))
-
-    def misbehaved(self, contact: Contact) -> None:
-        """A reply was none to its request."""
-        self._recorder.misbehaved(contact)
 
     def post(self, contact: Contact, batched_record: BatchedRecord) -> bool:
         """Have a record stored before long; False if too much waits already."""
@@ -146,7 +140,7 @@ class QueryRunner:
         try:
             answers = stored_in(reply, len(batched))
         except BadMessage:
-            self.misbehaved(contact)
+            self.recorder.misbehaved(contact)
             answers = stored_in(None, len(batched))
         for batched_record, answer in zip(batched, answers, strict=True):
             if batched_record.owner is not None:
@@ -210,7 +204,7 @@ class RunningQuery:
 
     def _tell(self, contact: Contact, reply: Message | None) -> None:
         if not self._progress.on_reply(contact, reply, asyncio.get_running_loop().time()):
-            self._runner.misbehaved(contact)
+            self._runner.recorder.misbehaved(contact)
 
     def _on_time(self) -> None:
         self.query.on_deadline(asyncio.get_running_loop().time())

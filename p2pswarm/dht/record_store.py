@@ -106,7 +106,7 @@ class RecordStore:
         return Verdict.KEPT
 
     def _misfit(self, record: Record, now_ms: int) -> Verdict | None:
-        """What is wrong with a record whoever signed it."""
+        """What is wrong with a record, whichever peer signed it."""
         if record.expires_ms <= now_ms:
             return Verdict.EXPIRED
         latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
@@ -125,7 +125,7 @@ class RecordStore:
         return records <= config.records_per_publisher and size_bytes <= config.bytes_per_publisher
 
     def _has_room(self, record: Record, held: _StoredRecord | None) -> bool:
-        """Make room if need be, at the cost of keys farther away only."""
+        """Whether there is memory for a record, once keys farther away are forgotten for it."""
         room_bytes = self._config.store_bytes - record.size_bytes
         freed_bytes = held.record.size_bytes if held else 0
         if self.size_bytes - freed_bytes <= room_bytes:

@@ -1,9 +1,10 @@
 """What we answer to other peers, from our table and our store.
 
 Units:   `_ms` milliseconds since 1970 on the wall clock.
-Errors:  none: a request that passed the codec has an answer.
+Errors:  BadMessage for a request whose sender names an address that is none.
 """
 
+from p2pswarm.dht.call_outcomes import CallRecorder
 from p2pswarm.dht.messages import (
     PAGE_BYTES,
     RECORDS_MAX,
@@ -14,14 +15,21 @@ from p2pswarm.dht.messages import (
     Identified,
     Identify,
     PeerList,
+    Ping,
+    Pong,
     Record,
     Store,
     Stored,
+    contact_of,
     peer_list,
 )
+from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.ids import PeerId
+from p2pswarm.wire.message import Message
+
+Request = Identify | Find | Get | Store | Ping
 
 NO_PEERS = PeerList(b"", ())
 
@@ -29,10 +37,36 @@ NO_PEERS = PeerList(b"", ())
 class Responder:
     """Makes the replies of one node."""
 
-    def __init__(self, own: PeerId, table: Table, store: RecordStore) -> None:
+    def __init__(
+        self,
+        own: PeerId,
+        table: Table,
+        store: RecordStore,
+        recorder: CallRecorder,
+        misses: NegativeCache,
+    ) -> None:
+        """A peer that asks is noted with `recorder`; a key that is stored is none of `misses`."""
         self._own = own
         self._table = table
         self._store = store
+        self._recorder = recorder
+        self._misses = misses
+
+    def answer(self, peer: PeerId, request: Request, now_s: float, now_ms: int) -> Message:
+        """The reply to any request of a peer; BadMessage if it names no address of its own."""
+        if request.listen_address:
+            self._recorder.met(contact_of(peer.raw, request.listen_address), now_s)
+        match request:
+            case Identify():
+                return self.identify(peer, request)
+            case Find():
+                return self.find(peer, request)
+            case Get():
+                return self.get(peer, request, now_ms)
+            case Store():
+                return self.store(peer, request, now_ms)
+            case _:
+                return Pong()
 
     def identify(self, peer: PeerId, request: Identify) -> Identified:
         """Our id, and the servers that the newcomer should meet."""
@@ -57,6 +91,8 @@ class Responder:
 
     def store(self, peer: PeerId, request: Store, now_ms: int) -> Stored:
         """Keep what may be kept."""
+        for record in request.records:
+            self._misses.forget(record.key)
         offer = self._store.offer
         return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
 

@@ -177,7 +177,7 @@ class Table:
         return self._complete(ID_BITS, now_s) and all(self._complete(i, now_s) for i in ring)
 
     def _complete(self, index: int, now_s: float) -> bool:
-        """Whether nobody in the range of a bucket is unknown to us."""
+        """Whether we know every peer in the range of a bucket."""
         bucket = self._buckets.get(index)
         if bucket is not None and bucket.full:
             return False
@@ -188,7 +188,7 @@ class Table:
         return fresh and self._refused_s.get(index, NEVER) < looked_s
 
     def refreshed(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
-        """Note the end of a lookup in which the k closest to `key` were asked and `answered` did."""
+        """Note the end of a lookup in which the k closest to `key` were asked; `answered` did."""
         indexes = [self.index(raw) for raw in answered]
         here = self.index(key)
         self._refreshed_s[here] = now_s

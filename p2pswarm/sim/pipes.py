@@ -62,7 +62,7 @@ class SimBulkPipe:
     def __init__(self, socket: Socket, machine: BulkMachine) -> None:
         self._socket = socket
         self._machine = machine
-        self._room = machine.next_in()
+        self._buffer = machine.next_in()
         self._awake = False
         socket.reader = self
 
@@ -81,12 +81,12 @@ class SimBulkPipe:
         rest = memoryview(data)
         try:
             while rest and not self._socket.ended:
-                n = min(len(rest), len(self._room))
-                self._room[:n] = rest[:n]
-                self._room, rest = self._room[n:], rest[n:]
-                if not self._room:
+                n = min(len(rest), len(self._buffer))
+                self._buffer[:n] = rest[:n]
+                self._buffer, rest = self._buffer[n:], rest[n:]
+                if not self._buffer:
                     self._tell(self._machine.filled())
-                    self._room = self._machine.next_in()
+                    self._buffer = self._machine.next_in()
         except SwarmError as error:
             self._socket.close(error)
 

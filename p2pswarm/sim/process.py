@@ -1,8 +1,8 @@
 """The processes that run on simulated hosts, and how one's bytes reach another.
 
-A process may end in two ways. After a power cut nobody is told: callers wait for
-their deadline, and whoever shares a link gives it up after `DEAD_AFTER_S`. When
-only the process dies, its host's kernel says so to all, at once.
+A process may end in two ways. After a power cut no peer is told: callers wait for
+their deadline, and the other end of a link gives it up after `DEAD_AFTER_S`. When
+only the process dies, its host's kernel tells all peers at once.
 
 Units:   virtual seconds, bytes.
 Errors:  none here: whoever calls or connects is told by `sim/call.py` and `sim/rpc.py`.

@@ -37,12 +37,12 @@ class StreamUser(Protocol):
 class SimStreamEnd:
     """One end of a stream: what it sends arrives at the other end in order, or never."""
 
-    def __init__(self, home: SimProcess, away: SimProcess, buffers: SimReceiveBuffers) -> None:
+    def __init__(self, here: SimProcess, there: SimProcess, buffers: SimReceiveBuffers) -> None:
         self.stream: StreamUser | None = None
         """Whom to tell what happens here."""
         self.far: SimStreamEnd
-        self.home = home
-        self.away = away
+        self.here = here
+        self.there = there
         self.buffers = buffers
         self._on_way: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._last_s = 0.0
@@ -57,25 +57,25 @@ class SimStreamEnd:
     @property
     def peer(self) -> PeerId:
         """Who is at the other end."""
-        return self.away.host.peer
+        return self.there.host.peer
 
     def join(self, far: "SimStreamEnd") -> None:
         """Meet the other end."""
         self.far = far
-        self.home.lost[self] = self._die
+        self.here.lost[self] = self._die
 
     def leave(self) -> None:
-        """Our side has finished: what still comes is thrown away."""
+        """Our side has finished: what still comes is thrown there."""
         self.stream = None
 
     def post(self, size_bytes: int, event: Callable[..., None], *args: Any) -> None:
         """Have something happen at the other end, in order."""
         if self.gone or self.dark:
             return
-        clock = self.home.clock
-        world, home, away = self.home.world, self.home.host, self.away.host
-        came_s = world.arrival_s(home, away, size_bytes, clock.time())
-        if came_s is None or not self.home.running:
+        clock = self.here.clock
+        world, here, there = self.here.world, self.here.host, self.there.host
+        came_s = world.arrival_s(here, there, size_bytes, clock.time())
+        if came_s is None or not self.here.running:
             self._break()
             return
         self._last_s = max(self._last_s, came_s)
@@ -84,7 +84,7 @@ class SimStreamEnd:
 
     def _arrive(self) -> None:
         event, args = self._on_way.popleft()
-        if self.away.running:
+        if self.there.running:
             event(*args)
 
     def send(self, stream: int, data: bytes, *, ended: bool) -> None:
@@ -140,16 +140,16 @@ class SimStreamEnd:
         if self.gone or self.dark:
             return False
         event = self.far.bulk_came
-        return self.home.deliver(self.away.host, len(chunk), event, transfer, offset, chunk)
+        return self.here.deliver(self.there.host, len(chunk), event, transfer, offset, chunk)
 
     @property
     def uplink_wait_s(self) -> float:
         """Seconds until our uplink has sent what it was given."""
-        return max(0.0, self.home.host.up_free_s - self.home.clock.time())
+        return max(0.0, self.here.host.up_free_s - self.here.clock.time())
 
     def bulk_came(self, transfer: int, offset: int, chunk: bytes) -> None:
         """Bulk bytes from the other end."""
-        if self.home.running and not self.buffers.arrived(self.peer, transfer, offset, chunk):
+        if self.here.running and not self.buffers.arrived(self.peer, transfer, offset, chunk):
             self.close()
 
     def close(self) -> None:
@@ -159,8 +159,8 @@ class SimStreamEnd:
 
     def lose_after(self, wait_s: float) -> None:
         """The other end is gone: this one learns it `wait_s` later, or when the news has come."""
-        way_s = self.home.way_s(self.away.host)
-        self.home.clock.call_later(max(wait_s, way_s), self.lose)
+        way_s = self.here.way_s(self.there.host)
+        self.here.clock.call_later(max(wait_s, way_s), self.lose)
 
     def _die(self, wait_s: float) -> None:
         """Our process ends: what still runs of it learns that now, the other end in time."""
@@ -186,4 +186,4 @@ class SimStreamEnd:
 
     def _over(self) -> None:
         self.gone = True
-        self.home.lost.pop(self, None)
+        self.here.lost.pop(self, None)

@@ -52,10 +52,11 @@ def test_an_error_tells_how_the_peer_is(error, outcome):
 def test_an_answer_is_a_round_trip_and_keeps_the_peer_in_the_table():
     recorder, table, timeouts = a_recorder()
 
-    assert recorder.ended(contact(5), FIND, CallOutcome.ANSWERED, 1.0, 1.1) is None
+    recorder.ended(contact(5), FIND, CallOutcome.ANSWERED, 1.0, 1.1)
 
     assert table.get(raw(5)) is not None
     assert timeouts.expected_s(raw(5)) == pytest.approx(0.1)
+    assert recorder.checks() == []
 
 
 def test_an_answer_to_a_get_that_was_carried_on_is_no_round_trip():
@@ -96,7 +97,7 @@ def test_a_peer_that_is_no_server_of_the_dht_leaves_at_once(outcome):
     recorder, table, timeouts = a_recorder(5)
 
     for _ in range(16):
-        assert recorder.ended(contact(5), FIND, outcome, 1.0, 2.0) is None
+        recorder.ended(contact(5), FIND, outcome, 1.0, 2.0)
 
     assert table.get(raw(5)) is None
     assert timeouts.failure_share == 0.0
@@ -110,12 +111,13 @@ def test_a_newcomer_to_a_full_bucket_makes_us_check_an_old_contact(how):
     recorder = CallRecorder(table, TimeoutEstimator(config))
 
     if how == "called us":
-        check = recorder.met(contact(far + 1), 9.0)
+        recorder.met(contact(far + 1), 9.0)
     else:
         outcome = CallOutcome.ANSWERED if how == "answered" else CallOutcome.BUSY
-        check = recorder.ended(contact(far + 1), FIND, outcome, 8.0, 9.0)
+        recorder.ended(contact(far + 1), FIND, outcome, 8.0, 9.0)
 
-    assert check == contact(far)
+    assert recorder.checks() == [contact(far)]
+    assert recorder.checks() == []
 
 
 def test_a_wrong_reply_costs_its_sender_the_place_in_the_table():

@@ -26,7 +26,7 @@ def test_it_asks_and_learns():
     assert search.ready
 
 
-def test_who_fails_is_passed_over():
+def test_a_peer_that_fails_is_passed_over():
     search = FindNode(a_lookup(10, 20), HOME)
     search.poll(0.0)
 

@@ -43,7 +43,7 @@ def test_the_first_answer_is_enough():
     assert get_value.poll(0.2) == []
 
 
-def test_without_a_record_it_goes_on_to_whoever_is_closer():
+def test_without_a_record_it_goes_on_to_closer_peers():
     get_value = gathering(10)
 
     get_value.on_response(contact(10), got(closer=(5,)), 0.1)
@@ -133,7 +133,7 @@ def test_pages_are_asked_for_one_after_another():
     assert not get_value.more
 
 
-def test_pages_beyond_the_wish_are_left():
+def test_pages_beyond_the_limit_are_not_asked_for():
     get_value = gathering(10, pages=1)
 
     get_value.on_response(contact(10), got(record(b"a"), more=True), 0.1)
@@ -162,7 +162,7 @@ def test_some_of_the_first_requests_may_be_carried_on():
     assert hops == [2, 2, 0]
 
 
-def test_who_answered_without_the_record_is_put_right():
+def test_a_holder_that_answered_without_the_record_is_repaired():
     """Two at most, the closest; not those who have it, nor those who did not answer."""
     get_value = gathering(10, 20, 30, 40, 50)
     for number in (10, 20, 30):
@@ -172,7 +172,7 @@ def test_who_answered_without_the_record_is_put_right():
     assert list(get_value.repairs()) == [(contact(10), [record()]), (contact(20), [record()])]
 
 
-def test_who_has_an_older_record_is_put_right():
+def test_a_holder_with_an_older_record_is_repaired():
     get_value = gathering(10, 20, quorum=2)
     get_value.on_response(contact(10), got(record(b"a", 1), record(b"b", 1)), 0.1)
     get_value.on_response(contact(20), got(record(b"a", 2), record(b"b", 1)), 0.2)

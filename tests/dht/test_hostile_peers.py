@@ -149,7 +149,7 @@ knocks = st.lists(
 
 
 @given(knocks, ids, times_s)
-def test_a_table_keeps_its_bounds_whoever_knocks_and_whenever(history, key, now_s):
+def test_a_table_keeps_its_bounds_whatever_happens_and_whenever(history, key, now_s):
     table = Table(US.peer, SMALL)
     for event, peer, address, at_s in history:
         if event == "heard":

@@ -111,7 +111,7 @@ def test_it_is_over_as_soon_as_nobody_closer_is_waited_for(silent):
     assert lookup.finished
 
 
-def test_whoever_is_slow_is_passed_over():
+def test_a_slow_peer_is_passed_over():
     """At the hedge somebody else is asked, and the slow one does not hold up the end."""
     lookup = lookup_of(10, 20, 30, 40)
     lookup.poll(0.0)
@@ -128,7 +128,7 @@ def test_whoever_is_slow_is_passed_over():
     assert numbers(lookup.closest(4)) == [20, 30, 10, 40]
 
 
-def test_whoever_was_asked_later_is_late_later():
+def test_a_peer_that_was_asked_later_is_late_later():
     lookup = lookup_of(10, 20, 30, 40)
     lookup.poll(0.0)
     lookup.on_failure(raw(10))
@@ -235,7 +235,7 @@ def test_a_flood_of_contacts_is_forgotten_from_the_far_end():
     assert len(lookup.closest(10_000)) == CANDIDATES_MAX
 
 
-def test_those_who_were_asked_are_remembered_in_a_flood():
+def test_peers_that_were_asked_are_remembered_in_a_flood():
     lookup = lookup_of(5_000)
     lookup.poll(0.0)
 

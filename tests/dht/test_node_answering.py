@@ -132,7 +132,7 @@ def test_a_request_with_an_address_that_is_none_is_a_breach():
     async def main():
         async with swarm(1) as world:
             with pytest.raises(BadMessage, match="not a contact"):
-                world.nodes[0]._on_ping(STRANGER, Ping("nowhere"))
+                world.nodes[0]._on_request(STRANGER, Ping("nowhere"))
 
     run(main(), SEED)
 

@@ -184,7 +184,7 @@ def test_lookups_are_needed_in_a_large_swarm():
     run(main(), SEED)
 
 
-def test_closing_cancels_whoever_waits():
+def test_closing_cancels_gets_and_puts_that_wait():
     async def main():
         async with swarm(16) as world, asyncio.TaskGroup() as group:
             reader = by_distance(world.nodes)[-1]

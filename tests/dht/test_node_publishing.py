@@ -129,7 +129,7 @@ def test_dead_holders_do_not_hold_up_a_put():
     run(main(), SEED)
 
 
-def test_the_late_replicas_reach_whoever_should_have_them():
+def test_the_late_replicas_reach_the_holders_that_are_left():
     """Ourselves among them; one that died meanwhile is replaced by the next."""
 
     async def main():

@@ -65,7 +65,7 @@ def test_nobody_is_asked_at_once_if_nobody_waits():
     assert asked(put_value, at_leisure=True) == [1, 2, 3, 4]
 
 
-def test_the_next_takes_the_place_of_one_who_fails():
+def test_the_next_takes_the_place_of_a_peer_that_fails():
     put_value = placing(6)
     asked(put_value)
 
@@ -74,7 +74,7 @@ def test_the_next_takes_the_place_of_one_who_fails():
     assert asked(put_value) == [3]
 
 
-def test_the_next_takes_the_place_of_one_who_fails_at_leisure():
+def test_the_next_takes_the_place_of_a_peer_that_fails_at_leisure():
     put_value = placing(6, success=0, first=0)
     asked(put_value, at_leisure=True)
 
@@ -83,7 +83,7 @@ def test_the_next_takes_the_place_of_one_who_fails_at_leisure():
     assert asked(put_value, at_leisure=True) == [5]
 
 
-def test_the_next_takes_the_place_of_one_who_refuses():
+def test_the_next_takes_the_place_of_a_peer_that_refuses():
     put_value = placing(6)
     asked(put_value)
 
@@ -106,7 +106,7 @@ def test_a_slow_peer_is_not_waited_for_but_counts_when_it_answers():
     assert put_value.ready
 
 
-def test_whoever_was_asked_later_is_slow_later():
+def test_a_peer_that_was_asked_later_is_slow_later():
     put_value = placing(6)
     asked(put_value)
     put_value.on_failure(contact(1))

@@ -128,7 +128,7 @@ def test_anybody_may_hand_over_what_another_signed():
 
 
 def test_what_its_publisher_did_not_sign_does_not_stay():
-    """His link vouches that it is his word: it is kept unchecked, and checked when it was read."""
+    """Its publisher's link vouches for it: it is kept unchecked, and checked when it was read."""
     store = a_store()
     unsigned = replace(record(subkey=b"a"), value=b"unsigned")
     offer(store, unsigned, record(subkey=b"b"), record(subkey=b"c"))

@@ -1,13 +1,31 @@
 """What a node answers from its table and its store."""
 
-from dht.harness import CONFIG, HOME, KEY, contact, raw
+import pytest
+from dht.harness import CONFIG, HOME, KEY, a_table, contact, raw
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.messages import RECORDS_MAX, Find, Get, Identify, Store, contacts_in
+from p2pswarm.dht.call_outcomes import CallRecorder
+from p2pswarm.dht.messages import (
+    RECORDS_MAX,
+    Find,
+    Found,
+    Get,
+    Got,
+    Identified,
+    Identify,
+    Ping,
+    Pong,
+    Store,
+    Stored,
+    contacts_in,
+)
+from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore, Verdict
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.responder import Responder
 from p2pswarm.dht.routing_table import Table
+from p2pswarm.dht.timeouts import TimeoutEstimator
+from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PeerId
 
 OWN = PeerId(raw(1 << 200))
@@ -17,10 +35,12 @@ ASKER = PeerId(raw(3))
 
 
 def node(*known: int) -> Responder:
-    table = Table(OWN, CONFIG)
-    for number in known:
-        table.heard(contact(number), 0.0)
-    return Responder(OWN, table, RecordStore(OWN, CONFIG, SignatureCache()))
+    return node_with(a_table(*known), NegativeCache(8, 5.0))
+
+
+def node_with(table: Table, misses: NegativeCache) -> Responder:
+    store = RecordStore(OWN, CONFIG, SignatureCache())
+    return Responder(OWN, table, store, CallRecorder(table, TimeoutEstimator(CONFIG)), misses)
 
 
 def get(after: bytes = b"", *, closer: bool = False) -> Get:
@@ -36,7 +56,7 @@ def store(answers: Responder, *subkeys: bytes, value: bytes = b"v") -> bytes:
     return verdicts
 
 
-def test_who_asks_hears_of_others_closest_first():
+def test_a_peer_that_asks_hears_of_others_closest_first():
     answers = node(5, 3, 4)
 
     found = answers.find(ASKER, Find(HOME, KEY))
@@ -103,3 +123,49 @@ def test_every_record_has_its_verdict():
     stored = answers.store(ALICE.peer_id, Store(HOME, (good, old, good)), NOW_MS)
 
     assert stored.verdicts == bytes([Verdict.KEPT, Verdict.EXPIRED, Verdict.SAME])
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        (Identify(HOME, KEY), Identified),
+        (Find(HOME, KEY), Found),
+        (get(), Got),
+        (Store(HOME, (sign(ALICE, KEY, b"", b"v", 1, NOW_MS + 60_000),)), Stored),
+        (Ping(HOME), Pong),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, type) else "",
+)
+def test_every_request_has_its_reply_and_its_sender_is_met(request_, reply):
+    table = a_table()
+
+    answer = node_with(table, NegativeCache(8, 5.0)).answer(ASKER, request_, 0.0, NOW_MS)
+
+    assert isinstance(answer, reply)
+    assert table.get(ASKER.raw) is not None
+
+
+def test_a_client_that_asks_is_not_met():
+    table = a_table()
+
+    assert node_with(table, NegativeCache(8, 5.0)).answer(ASKER, Ping(""), 0.0, NOW_MS) == Pong()
+
+    assert len(table) == 0
+
+
+def test_an_address_that_is_none_is_a_breach():
+    table = a_table()
+
+    with pytest.raises(BadMessage, match="not a contact"):
+        node_with(table, NegativeCache(8, 5.0)).answer(ASKER, Ping("nowhere"), 0.0, NOW_MS)
+
+    assert len(table) == 0
+
+
+def test_a_key_that_is_stored_is_no_miss_any_more():
+    misses = NegativeCache(8, 5.0)
+    misses.add(KEY, 0.0)
+
+    store(node_with(a_table(), misses), b"a")
+
+    assert not misses.holds(KEY, 0.0)

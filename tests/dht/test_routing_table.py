@@ -303,7 +303,7 @@ def test_a_lookup_that_saw_only_the_bucket_itself_makes_nothing_sure():
     assert not known.sure(key, known.nearest(key, 2), 2, 1.0)
 
 
-def test_who_was_turned_away_makes_the_table_unsure():
+def test_a_peer_that_was_turned_away_makes_the_table_unsure():
     known = table(per_wide_net=1)
     known.heard(contact(far(0), host="8.8.1.1"), 0.0)
     known.refreshed(OWN.raw, [raw(far(0))], 1.0)

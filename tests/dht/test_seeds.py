@@ -63,7 +63,7 @@ def test_all_are_greeted_again_for_a_minute_then_one_at_random():
     assert 240 <= rounds[-1][0] - rounds[-2][0] <= 360
 
 
-def test_who_answered_is_greeted_by_name():
+def test_a_seed_that_answered_is_greeted_by_its_id():
     """So that the link that is up is used; who fell silent may be somebody else next time."""
     seeds = started(1)
     peer = PeerId(b"p" * 32)

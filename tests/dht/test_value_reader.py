@@ -125,7 +125,7 @@ def test_what_was_not_found_is_remembered():
     assert reader.misses.holds(KEY, 1.0)
 
 
-def test_what_was_found_is_no_miss_and_repairs_those_who_lack_it():
+def test_what_was_found_is_no_miss_and_repairs_the_holders_that_lack_it():
     reader = a_reader(a_table(1, 2))
     reader.misses.add(KEY, 0.0)
     get_value = query(reader)

@@ -61,7 +61,7 @@ def test_thread_is_a_plain_call() -> None:
     assert run(main(), SEED) == 42
 
 
-def test_error_in_a_thread_reaches_who_awaits_it() -> None:
+def test_error_in_a_thread_reaches_the_task_that_awaits_it() -> None:
     async def main() -> None:
         await asyncio.to_thread(int, "x")
 

@@ -99,7 +99,7 @@ def test_silent_death_is_noticed_by_the_pings() -> None:
     net.run(body)
 
 
-def test_short_cut_of_the_road_loses_nothing() -> None:
+def test_short_cut_of_the_path_loses_nothing() -> None:
     net = Net(WorldConfig())
 
     async def body(a: LinkRpc, b: LinkRpc) -> None:
@@ -116,7 +116,7 @@ def test_short_cut_of_the_road_loses_nothing() -> None:
     net.run(body)
 
 
-def test_long_cut_of_the_road_ends_the_link_on_both_sides() -> None:
+def test_long_cut_of_the_path_ends_the_link_on_both_sides() -> None:
     net = Net(WorldConfig())
 
     async def body(a: LinkRpc, b: LinkRpc) -> None:

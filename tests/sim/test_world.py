@@ -176,7 +176,7 @@ def test_partition_cuts_and_heals() -> None:
 
 
 @pytest.mark.parametrize("cut", ["power", "partition"])
-def test_exchange_over_a_silent_road_is_lost_in_time(cut: str) -> None:
+def test_stream_over_a_silent_path_is_lost_in_time(cut: str) -> None:
     world, near, far = two(WorldConfig())
     ended: list[BaseException] = []
 
