@@ -245,6 +245,7 @@ class StageServer:
                 case View():
                     if session.members.receive(message):
                         session.router.update(session.members.ready(session.scheduler.stage + 1))
+                        parts.averaging.members_changed()
                 case Finished():
                     raise _SessionOver(message.reason)
                 case None:

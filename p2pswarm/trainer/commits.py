@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from p2pswarm.swarm.view import Incarnation
 
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
-SKIPS_MAX = 3  # without a `Ready`: by then it has a later version, or holds one that it cannot leave
+SKIPS_MAX = (
+    3  # without a `Ready`: by then it has a later version, or holds one that it cannot leave
+)
 
 
 class Commits:
