@@ -209,6 +209,7 @@ class Averaging:
             while delivery.state is not DeliveryState.SENT:
                 if delivery.failure is not None:
                     raise delivery.failure
+                delivery.located(self._find(peer))
                 try:
                     async with asyncio.timeout_at(delivery.next_deadline_s()):
                         await self._deliver(delivery, message, encoded)
@@ -221,7 +222,6 @@ class Averaging:
         self, delivery: PieceDelivery, message: Shard, encoded: EncodedTensor
     ) -> None:
         """Do what is next; cut off at its deadline."""
-        delivery.located(self._find(delivery.peer))
         match delivery.state:
             case DeliveryState.SENDING:
                 assert delivery.to is not None, "it was located"

@@ -279,3 +279,17 @@ def test_newcomers_that_fall_behind_hold_nobody_up():
 
     outcomes = run(main(), seed=1)
     assert outcomes[0] == outcomes[1]
+
+
+def test_a_piece_that_takes_longer_than_a_view_is_sent_once():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            slow = circle.world.world.hosts[circle.peers[1].raw]
+            slow.down_bytes_per_s = LENGTH * 2 / (2 * VIEW_S)  # half of 4 bytes each: 10 s
+            await circle.average(circle.order())
+            return asyncio.get_running_loop().time(), circle.rpcs[0].host.sent_bytes
+
+    now_s, sent_bytes = run(main(), seed=1)
+    assert now_s > VIEW_S
+    assert sent_bytes < 1.5 * 4 * LENGTH
