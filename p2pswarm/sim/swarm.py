@@ -1,6 +1,6 @@
 """A whole run in one process: trainer, stage servers, links and deaths, from one seed.
 
-The services are the real ones: routing, fencing, averaging and state transfer run as they would
+Trainer and servers are the real ones: routing, fencing, averaging and state transfer run as they would
 anywhere. The network is `sim/rpc.py`, the processors are `sim/compute.py`. Machines differ in
 speed, stand in regions, and die.
 
@@ -20,7 +20,7 @@ from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.compute import Processor, numbered_corpus, sim_engine
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.sim.swarm_run import MachineLife, RunRecord, SwarmConfig, SwarmResult, may_die
+from p2pswarm.sim.swarm_run import MachineRecord, RunRecord, SwarmConfig, SwarmResult, may_die
 from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
@@ -45,11 +45,11 @@ class _Machine:
     died_s: float | None = None
 
     @property
-    def life(self) -> MachineLife:
+    def record(self) -> MachineRecord:
         """As it stands now."""
         server = self.server
         busy_s = self.processor.busy_s
-        return MachineLife(self.born_s, self.died_s, busy_s, server.stage, server.version)
+        return MachineRecord(self.born_s, self.died_s, busy_s, server.stage, server.version)
 
 
 class SimSwarm:
@@ -94,7 +94,7 @@ class SimSwarm:
             self._join(tasks)
         while self.config.death_every_s:
             await asyncio.sleep(self._rng.expovariate(1 / self.config.death_every_s))
-            victims = may_die([machine.life for machine in self.machines])
+            victims = may_die([machine.record for machine in self.machines])
             if not victims:
                 continue
             victim = self.machines[self._rng.choice(victims)]
@@ -149,7 +149,7 @@ class SimSwarm:
         record = RunRecord(
             ended=ended,
             reports=self.reports,
-            machines=[machine.life for machine in self.machines],
+            machines=[machine.record for machine in self.machines],
             begun_s=self._begun_s,
             ended_s=asyncio.get_running_loop().time(),
             trainer_bytes=self._trainer_rpc.host.sent_bytes,

@@ -76,7 +76,7 @@ class SwarmResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineLife:
+class MachineRecord:
     """One machine of a run: when it was there, what it computed, what it holds."""
 
     born_s: float
@@ -96,7 +96,7 @@ class MachineLife:
         return max(0.0, (end_s if self.died_s is None else self.died_s) - max(self.born_s, begin_s))
 
 
-def may_die(machines: Sequence[MachineLife]) -> list[int]:
+def may_die(machines: Sequence[MachineRecord]) -> list[int]:
     """Which machines, by position, can be lost without the last weights of their stage."""
     return [
         number
@@ -116,7 +116,7 @@ class RunRecord:
 
     ended: act.RunFinished
     reports: Sequence[act.Report]
-    machines: Sequence[MachineLife]
+    machines: Sequence[MachineRecord]
     begun_s: float
     ended_s: float
     trainer_bytes: int

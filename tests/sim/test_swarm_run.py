@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.sim.swarm_run import MachineLife, RunRecord, may_die
+from p2pswarm.sim.swarm_run import MachineRecord, RunRecord, may_die
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 
@@ -11,8 +11,8 @@ PEER = Incarnation(b"a" * 32, 1)
 
 def machine(
     *, stage: int | None = 0, version: int | None = 3, born_s: float = 0.0, died_s=None
-) -> MachineLife:
-    return MachineLife(born_s, died_s, 2.0, stage, version)
+) -> MachineRecord:
+    return MachineRecord(born_s, died_s, 2.0, stage, version)
 
 
 def test_nobody_dies_that_holds_the_last_weights_of_its_stage() -> None:
@@ -30,7 +30,7 @@ def test_nobody_dies_that_holds_the_last_weights_of_its_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("life", "there_s"),
+    ("record", "there_s"),
     [
         (machine(), 10.0),
         (machine(born_s=14.0), 6.0),
@@ -38,8 +38,8 @@ def test_nobody_dies_that_holds_the_last_weights_of_its_stage() -> None:
         (machine(died_s=8.0), 0.0),
     ],
 )
-def test_a_machine_is_counted_while_the_run_and_it_were_there(life, there_s) -> None:
-    assert life.there_s(10.0, 20.0) == there_s
+def test_a_machine_is_counted_while_the_run_and_it_were_there(record, there_s) -> None:
+    assert record.there_s(10.0, 20.0) == there_s
 
 
 def test_a_record_adds_up() -> None:
