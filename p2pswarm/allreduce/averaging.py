@@ -15,11 +15,13 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
-from p2pswarm.allreduce.plan import ShardPiece
+from p2pswarm.allreduce.delivery import PIECE_S, VIEW_S, DeliveryState, PieceDelivery
 from p2pswarm.allreduce.round import ExpectedPiece, Round, RoundId
-from p2pswarm.errors import BadMessage, Busy, NotServing, Refused, SwarmError
+from p2pswarm.allreduce.turns import EARLY_MAX, OBSERVED_MAX, Turns
+from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Priority, Rpc, Stream
@@ -32,17 +34,22 @@ from p2pswarm.tensors.transfer import TensorTransfer
 
 log = logging.getLogger(__name__)
 
-EARLY_MAX = 512  # pieces that wait for their order: eight of each of 64 members
 EARLY_S = 30.0  # the order is a call to us while theirs is under way: seconds apart at most
-PIECE_S = 120.0  # 16 MiB at 140 kB/s; the trainer gives up before
 SENDS_MAX = 16  # pieces on their way from here at once: 256 MiB, 1 s at 2 Gbit/s
-OBSERVED_MAX = 256  # pieces under way to newcomers; one that is slower has to join again
-LOOK_S = 0.05  # between two looks into the view
-VIEW_LOOKS = 100  # the view that names a member may come after the order that does
-BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us
 
 Find = Callable[[bytes], Contact | None]
 """Where a member of the run is dialled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragingLimits:
+    """What a member bears."""
+
+    early_max: int = EARLY_MAX
+    observed_max: int = OBSERVED_MAX
+    early_s: float = EARLY_S
+    piece_s: float = PIECE_S
+    view_s: float = VIEW_S
 
 
 class _OngoingRound:
@@ -54,7 +61,7 @@ class _OngoingRound:
         self.scope = asyncio.timeout(None)
         """Moved to the past, it ends the round."""
         self.parts: dict[int, dict[bytes, Tensor]] = defaultdict(dict)
-        """Of the pieces that we reduce, by piece and sender."""
+        """The parts of the pieces that we reduce, by piece and sender."""
         self._moved = asyncio.Event()
 
     def came(self, wanted: ExpectedPiece) -> None:
@@ -79,8 +86,9 @@ class Averaging:
         compute: Compute,
         find: Find,
         tasks: asyncio.TaskGroup,
+        limits: AveragingLimits | None = None,
     ) -> None:
-        """`tasks` are those of the server's life; sends to newcomers run in it."""
+        """`tasks` are those of the server's session; sends to newcomers run in it."""
         me = rpc.contact.peer
         assert me is not None, "we know our own id"
         self._me = me.raw
@@ -89,157 +97,146 @@ class Averaging:
         self._compute = compute
         self._find = find
         self._tasks = tasks
-        self._standing: _OngoingRound | None = None
-        self._newest = RoundId(-1, 0)
+        self._limits = limits or AveragingLimits()
+        self._turns = Turns(self._limits.early_max, self._limits.observed_max)
+        self._ongoing: dict[Round, _OngoingRound] = {}
         self._ordered = asyncio.Event()
+        self._viewed = asyncio.Event()
         self._sends = asyncio.Semaphore(SENDS_MAX)
-        self._early = 0
-        self._observed = 0
+
+    def members_changed(self) -> None:
+        """A new view is here: it may name a peer that somebody looks for."""
+        viewed, self._viewed = self._viewed, asyncio.Event()
+        viewed.set()
 
     async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""
         round_ = Round(order, self._me, sums.length)
-        if round_.turn <= self._newest:
-            raise NotServing(f"{round_.turn} comes after {self._newest}")
-        if self._standing is not None:
-            self._standing.scope.reschedule(asyncio.get_running_loop().time())
-        standing = self._standing = _OngoingRound(round_, sums)
-        self._newest = round_.turn
+        if (ended := self._turns.begin(round_)) is not None:
+            self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
+        ongoing = self._ongoing[round_] = _OngoingRound(round_, sums)
         ordered, self._ordered = self._ordered, asyncio.Event()
         ordered.set()
         try:
-            async with standing.scope:
-                await self._take_part(standing)
+            async with ongoing.scope:
+                await self._take_part(ongoing)
                 return await self._compute(sums.outcome)
         except TimeoutError:
             raise NotServing(f"a newer averaging took the place of {round_.turn}") from None
         finally:
-            if self._standing is standing:
-                self._standing = None
+            self._turns.end(round_)
+            del self._ongoing[round_]
 
     async def shard(self, stream: Stream, shard: Shard) -> None:
         """Receive one piece; it may be here before its order."""
-        standing = await self._standing_of(RoundId(shard.step, shard.generation))
+        ongoing = await self._ongoing_of(RoundId(shard.step, shard.generation))
         sender = stream.peer.raw
-        wanted, piece = standing.round.expect(sender, shard)
+        wanted, piece = ongoing.round.expect(sender, shard)
         async with self._tensors.accept(stream, (shard.tensor,)) as coming:
             await stream.send(coming.grant)
             (tensor,) = await coming.tensors()
             if shard.gathered:
-                await self._compute(lambda: standing.sums.place(piece.span, tensor))
+                await self._compute(lambda: ongoing.sums.place(piece.span, tensor))
             else:
-                standing.parts[shard.index][sender] = tensor
-            standing.came(wanted)
+                ongoing.parts[shard.index][sender] = tensor
+            ongoing.came(wanted)
 
-    async def _standing_of(self, turn: RoundId) -> _OngoingRound:
-        if self._early >= EARLY_MAX:
-            raise Busy("too many pieces wait for their order")
-        self._early += 1
+    async def _ongoing_of(self, turn: RoundId) -> _OngoingRound:
+        self._turns.wait_early()
         try:
-            async with asyncio.timeout(EARLY_S):
-                while self._newest < turn:
+            async with asyncio.timeout(self._limits.early_s):
+                while (round_ := self._turns.find(turn)) is None:
                     await self._ordered.wait()
         except TimeoutError:
             raise NotServing(f"no order to average {turn}") from None
         finally:
-            self._early -= 1
-        if self._standing is None or self._standing.round.turn != turn:
-            raise NotServing(f"the averaging of {turn} is over")
-        return self._standing
+            self._turns.waited()
+        return self._ongoing[round_]
 
-    async def _take_part(self, standing: _OngoingRound) -> None:
-        round_ = standing.round
-        theirs: dict[int, list[int]] = defaultdict(list)
-        for index, piece in enumerate(round_.pieces):
-            if round_.adds and round_.order.group[piece.owner] != self._me:
-                theirs[piece.owner].append(index)
+    async def _take_part(self, ongoing: _OngoingRound) -> None:
+        round_ = ongoing.round
         try:
             async with asyncio.TaskGroup() as tasks:
-                for indices in theirs.values():
-                    tasks.create_task(self._send_parts(standing, indices))
+                for owner, indices in round_.parts_to_send.items():
+                    tasks.create_task(self._send_parts(ongoing, owner, indices))
                 for index in round_.mine:
-                    tasks.create_task(self._reduce(standing, index, tasks))
-                tasks.create_task(standing.until(lambda: not round_.wanted))
+                    tasks.create_task(self._reduce(ongoing, index, tasks))
+                tasks.create_task(ongoing.until(lambda: round_.complete))
         except BaseExceptionGroup as failed:
             raise cause_of(failed) from None
 
-    async def _send_parts(self, standing: _OngoingRound, indices: list[int]) -> None:
+    async def _send_parts(self, ongoing: _OngoingRound, owner: bytes, indices: list[int]) -> None:
         """Our part of all pieces of one owner, one after another."""
-        order = standing.round.order
         for index in indices:
-            piece = standing.round.pieces[index]
-            encoded_tensor = await self._encoded(standing, piece)
-            message = _shard(order, index, encoded_tensor, gathered=False)
-            await self._send(order.group[piece.owner], message, encoded_tensor)
+            encoded = await self._encoded(ongoing, index)
+            message = ongoing.round.shard(index, encoded.meta, gathered=False)
+            await self._send(owner, message, encoded)
 
-    async def _encoded(self, standing: _OngoingRound, piece: ShardPiece) -> EncodedTensor:
-        return await self._compute(lambda: standing.sums.part(piece.span))
+    async def _encoded(self, ongoing: _OngoingRound, index: int) -> EncodedTensor:
+        span = ongoing.round.pieces[index].span
+        return await self._compute(lambda: ongoing.sums.part(span))
 
-    async def _reduce(self, standing: _OngoingRound, index: int, tasks: asyncio.TaskGroup) -> None:
+    async def _reduce(self, ongoing: _OngoingRound, index: int, tasks: asyncio.TaskGroup) -> None:
         """Add up a piece of ours, and give it to all."""
-        round_ = standing.round
-        others, order = round_.others, round_.order
-        await standing.until(lambda: len(standing.parts[index]) == len(others))
-        parts = standing.parts.pop(index)
-        terms = [None if peer == self._me else parts[peer] for peer in order.group]
-        span = round_.pieces[index].span
-        encoded_tensor = await self._compute(lambda: standing.sums.reduce(span, terms))
-        message = _shard(order, index, encoded_tensor, gathered=True)
-        for peer in others:
-            tasks.create_task(self._send(peer, message, encoded_tensor))
-        for peer in order.observers:
-            self._send_observer(peer, message, encoded_tensor)
+        round_ = ongoing.round
+        await ongoing.until(lambda: round_.has_parts(index))
+        parts, span = ongoing.parts.pop(index, {}), round_.pieces[index].span
+        terms = [None if peer == self._me else parts[peer] for peer in round_.order.group]
+        encoded = await self._compute(lambda: ongoing.sums.reduce(span, terms))
+        message = round_.shard(index, encoded.meta, gathered=True)
+        for peer in round_.others:
+            tasks.create_task(self._send(peer, message, encoded))
+        for peer in round_.order.observers:  # nobody waits for a newcomer
+            if self._turns.serve_observer():
+                self._tasks.create_task(self._send_quietly(peer, message, encoded))
+            else:
+                log.warning("newcomer %s falls behind", PeerId(peer).short)
 
-    def _send_observer(self, peer: bytes, message: Shard, encoded_tensor: EncodedTensor) -> None:
-        """Nobody waits for a newcomer: it gets its copy while the others go on."""
-        if self._observed >= OBSERVED_MAX:
-            log.warning("newcomer %s falls behind", PeerId(peer).short)
-            return
-        self._observed += 1
-        self._tasks.create_task(self._send_quietly(peer, message, encoded_tensor))
-
-    async def _send_quietly(
-        self, peer: bytes, message: Shard, encoded_tensor: EncodedTensor
-    ) -> None:
+    async def _send_quietly(self, peer: bytes, message: Shard, encoded: EncodedTensor) -> None:
         try:
-            await self._send(peer, message, encoded_tensor)
+            await self._send(peer, message, encoded)
         except SwarmError as error:
             log.info("%s", error)
         finally:
-            self._observed -= 1
+            self._turns.served_observer()
 
-    async def _send(self, peer: bytes, message: Shard, encoded_tensor: EncodedTensor) -> None:
+    async def _send(self, peer: bytes, message: Shard, encoded: EncodedTensor) -> None:
         """One piece to one peer, as soon as both have room for it."""
-        try:
-            async with self._sends, asyncio.timeout(PIECE_S):
-                to = await self._located(peer)
-                while True:
-                    try:
-                        await self._send_once(to, message, encoded_tensor)
-                    except Busy as error:
-                        await asyncio.sleep(min(error.retry_after_s, BUSY_MAX_S))
-                    else:
-                        return
-        except (SwarmError, TimeoutError) as error:
-            why = str(error) or f"no room within {PIECE_S:g} s"
-            raise Refused(f"averaging with {PeerId(peer).short} failed: {why}") from error
+        async with self._sends:
+            loop, limits = asyncio.get_running_loop(), self._limits
+            now_s = loop.time()
+            delivery = PieceDelivery(peer, now_s, piece_s=limits.piece_s, view_s=limits.view_s)
+            while delivery.state is not DeliveryState.SENT:
+                if delivery.failure is not None:
+                    raise delivery.failure
+                delivery.located(self._find(peer))
+                try:
+                    async with asyncio.timeout_at(delivery.next_deadline_s()):
+                        await self._deliver(delivery, message, encoded)
+                except SwarmError as error:
+                    delivery.failed(error, loop.time())
+                except TimeoutError:
+                    delivery.on_deadline(loop.time())
 
-    async def _send_once(self, to: Contact, message: Shard, encoded_tensor: EncodedTensor) -> None:
-        async with self._rpc.open_stream(to, message, PIECE_S) as stream:
+    async def _deliver(
+        self, delivery: PieceDelivery, message: Shard, encoded: EncodedTensor
+    ) -> None:
+        """Do what is next; cut off at its deadline."""
+        match delivery.state:
+            case DeliveryState.SENDING:
+                assert delivery.to is not None, "it was located"
+                await self._send_once(delivery.to, message, encoded)
+                delivery.sent()
+            case DeliveryState.SEEKING:
+                await self._viewed.wait()
+            case _:
+                await asyncio.Event().wait()  # its receiver has said when to come again
+
+    async def _send_once(self, to: Contact, message: Shard, encoded: EncodedTensor) -> None:
+        async with self._rpc.open_stream(to, message, self._limits.piece_s) as stream:
             grant = await stream.receive()
             if not isinstance(grant, Grant):
                 raise BadMessage(f"{grant} where a Grant is due")
-            await self._tensors.send(stream, grant, (encoded_tensor,), Priority.TENSOR)
+            await self._tensors.send(stream, grant, (encoded,), Priority.TENSOR)
             if await stream.receive() is not None:
                 raise BadMessage("words after the piece")
-
-    async def _located(self, peer: bytes) -> Contact:
-        for _ in range(VIEW_LOOKS):
-            if to := self._find(peer):
-                return to
-            await asyncio.sleep(LOOK_S)
-        raise Refused("no view names it")
-
-
-def _shard(order: Reduce, index: int, encoded_tensor: EncodedTensor, *, gathered: bool) -> Shard:
-    return Shard(order.run, order.step, order.generation, gathered, index, encoded_tensor.meta)

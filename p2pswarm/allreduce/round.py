@@ -3,12 +3,14 @@
 Errors:  BadMessage for a piece that nobody waits for, or that does not fit.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from p2pswarm.allreduce.plan import PIECE, ShardPiece, pieces
 from p2pswarm.errors import BadMessage
 from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.step import Reduce
+from p2pswarm.tensors.meta import TensorMeta
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,11 +42,13 @@ class Round:
         self.me = me
         self.pieces = pieces(length, len(order.group), piece)
         self._missing: dict[ExpectedPiece, None] = {}
+        self._parts_missing: Counter[int] = Counter()
         for index, owned in enumerate(self.pieces):
             owner = order.group[owned.owner]
             if owner != me:
                 self._missing[ExpectedPiece(index, owner, gathered=True)] = None
             else:
+                self._parts_missing[index] = len(self.others)
                 for peer in self.others:
                     self._missing[ExpectedPiece(index, peer, gathered=False)] = None
 
@@ -64,6 +68,30 @@ class Round:
         return self.me in self.order.group
 
     @property
+    def parts_to_send(self) -> dict[bytes, list[int]]:
+        """The pieces of each other owner that our sum is a part of."""
+        owned: dict[bytes, list[int]] = {}
+        for index, piece in enumerate(self.pieces if self.adds else ()):
+            owner = self.order.group[piece.owner]
+            if owner != self.me:
+                owned.setdefault(owner, []).append(index)
+        return owned
+
+    @property
+    def complete(self) -> bool:
+        """Whether all has come."""
+        return not self._missing
+
+    def has_parts(self, index: int) -> bool:
+        """Whether every part of a piece of ours has come."""
+        return self._parts_missing[index] == 0
+
+    def shard(self, index: int, tensor: TensorMeta, *, gathered: bool) -> Shard:
+        """What opens the stream of one piece."""
+        order = self.order
+        return Shard(order.run, order.step, order.generation, gathered, index, tensor)
+
+    @property
     def wanted(self) -> tuple[ExpectedPiece, ...]:
         """What has not come."""
         return tuple(self._missing)
@@ -80,4 +108,8 @@ class Round:
 
     def came(self, wanted: ExpectedPiece) -> None:
         """It is in place."""
-        self._missing.pop(wanted, None)  # a second copy is as good as the first
+        if wanted not in self._missing:
+            return  # a second copy is as good as the first
+        del self._missing[wanted]
+        if not wanted.gathered:
+            self._parts_missing[wanted.index] -= 1

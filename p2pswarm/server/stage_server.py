@@ -250,6 +250,7 @@ class StageServer:
         while (part := lifecycle.told(await stream.receive())) is not None:
             if session.members.receive(part):
                 _route_anew(session)
+                parts.averaging.members_changed()
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:

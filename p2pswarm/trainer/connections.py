@@ -21,12 +21,14 @@ NOTES_WAITING_MAX = 4096  # notes that a member has not taken: beyond, it is as 
 class MemberConnection:
     """One stream: what it is still to be told, and as which incarnation the member speaks."""
 
-    __slots__ = ("_ending", "_waiting", "incarnation", "peer")
+    __slots__ = ("_ending", "_waiting", "dismissed", "incarnation", "peer")
 
     def __init__(self, peer: bytes) -> None:
         self.peer = peer
         self.incarnation: Incarnation | None = None
         """None until its `Join` is answered."""
+        self.dismissed = False
+        """Whether it was told that the run is over: then the member ends the stream."""
         self._waiting: deque[Message] = deque()
         self._ending = False
 
@@ -50,6 +52,7 @@ class MemberConnection:
             return
         if len(self._waiting) < waiting_max:
             self._waiting.append(message)
+            self.dismissed = isinstance(message, Finished)
         else:
             self._waiting.clear()
             self._ending = True

@@ -5,7 +5,7 @@ Whatever it cannot be sure of it fences, and whoever cannot be reached is voided
 argues why that suffices.
 
 Units:   `now_s` seconds on the caller's clock; steps, versions, microbatches as in the protocol.
-Errors:  none of its own; a member that breaks the protocol is dismissed with the reason.
+Errors:  none of its own; a member that breaks the protocol is evicted with the reason.
 Source:  docs/training.md.
 """
 

@@ -164,6 +164,8 @@ class Trainer:
             if not connection.over:
                 waker.clear()
                 await waker.wait()
+        if connection.dismissed:  # a socket that closes now could take the last word along
+            await asyncio.Event().wait()
 
     def _disconnected(self, connection: MemberConnection, reason: str) -> None:
         self._streams.pop(connection, None)

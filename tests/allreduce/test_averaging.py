@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from p2pswarm.allreduce import averaging
-from p2pswarm.allreduce.averaging import Averaging
+from p2pswarm.allreduce.averaging import Averaging, AveragingLimits
+from p2pswarm.allreduce.delivery import VIEW_S
 from p2pswarm.allreduce.plan import PIECE
 from p2pswarm.compute.torch_weights import TorchSums
 from p2pswarm.errors import NotServing, Refused
@@ -35,18 +35,27 @@ def peer(number):
 class Circle:
     """Members with a sum each, and newcomers that only watch."""
 
-    def __init__(self, tasks, members, observers=0, codec="raw", budget=None, length=LENGTH):
+    def __init__(
+        self, tasks, members, observers=0, codec="raw", budget=None, length=LENGTH, limits=None
+    ):
         self.world = SimWorld(1)
         self.peers = [peer(n + 1) for n in range(members + observers)]
         self.group = tuple(p.raw for p in self.peers[:members])
         self.observers = tuple(p.raw for p in self.peers[members:])
         self.rpcs = [self.world.rpc(p) for p in self.peers]
-        contacts = {r.contact.peer.raw: r.contact for r in self.rpcs}
+        self.contacts = {r.contact.peer.raw: r.contact for r in self.rpcs}
         self.codec = codec
         generator = torch.Generator().manual_seed(3)
         self.values = [torch.randn(length, generator=generator) for _ in self.peers]
         self.averagings = [
-            Averaging(rpc, TensorTransfer(budget or Budget()), compute_here, contacts.get, tasks)
+            Averaging(
+                rpc,
+                TensorTransfer(budget or Budget()),
+                compute_here,
+                self.contacts.get,
+                tasks,
+                limits,
+            )
             for rpc in self.rpcs
         ]
         for rpc, each in zip(self.rpcs, self.averagings, strict=True):
@@ -211,29 +220,76 @@ def test_a_peer_without_memory_is_tried_again():
     assert len({o.digest for o in run(main(), seed=1)}) == 1
 
 
-def test_a_member_that_no_view_names_is_refused_in_the_end(monkeypatch):
+def test_a_member_that_no_view_names_is_refused_in_the_end():
     async def main():
         async with asyncio.TaskGroup() as tasks:
             circle = Circle(tasks, 2)
-            circle.averagings[0]._find = lambda raw: None
+            circle.contacts.clear()
             with pytest.raises(Refused, match="no view names it"):
                 await circle.averagings[0].average(
                     circle.order(), TorchSums(circle.values[0], "raw")
                 )
+            return asyncio.get_running_loop().time()
 
-    run(main(), seed=1)
+    assert run(main(), seed=1) == VIEW_S
 
 
-def test_what_waits_for_its_order_is_bounded(monkeypatch):
-    monkeypatch.setattr(averaging, "EARLY_MAX", 0)
-    monkeypatch.setattr(averaging, "PIECE_S", 3.0)
+def test_a_view_that_comes_after_the_order_is_taken_up_at_once():
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2, 1)
+            contacts = dict(circle.contacts)
+            circle.contacts.clear()
+
+            def view_comes():
+                circle.contacts.update(contacts)
+                for averaging in circle.averagings:
+                    averaging.members_changed()
+
+            loop.call_later(1.0, view_comes)
+            reduced, _ = await circle.average(circle.order())
+            return circle.values, reduced, loop.time()
+
+    values, reduced, now_s = run(main(), seed=1)
+    assert torch.equal(reduced[2], values[0] + values[1])
+    assert now_s < 2.0
+
+
+def test_what_waits_for_its_order_is_bounded():
+    """The receiver is busy for as long as it has no order and no room for early pieces."""
 
     async def main():
         async with asyncio.TaskGroup() as tasks:
-            circle = Circle(tasks, 2)
-            with pytest.raises(Refused, match=r"no room|no answer"):
+            circle = Circle(tasks, 2, limits=AveragingLimits(early_max=0, piece_s=3.0))
+            with pytest.raises(Refused, match="no room within 3 s"):
                 await circle.averagings[0].average(
                     circle.order(), TorchSums(circle.values[0], "raw")
                 )
 
     run(main(), seed=1)
+
+
+def test_newcomers_that_fall_behind_hold_nobody_up():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2, 1, limits=AveragingLimits(observed_max=0))
+            _, outcomes = await circle.average(circle.order(), who=(0, 1))
+            return outcomes
+
+    outcomes = run(main(), seed=1)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_piece_that_takes_longer_than_a_view_is_sent_once():
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2)
+            slow = circle.world.world.hosts[circle.peers[1].raw]
+            slow.down_bytes_per_s = LENGTH * 2 / (2 * VIEW_S)  # half of 4 bytes each: 10 s
+            await circle.average(circle.order())
+            return asyncio.get_running_loop().time(), circle.rpcs[0].host.sent_bytes
+
+    now_s, sent_bytes = run(main(), seed=1)
+    assert now_s > VIEW_S
+    assert sent_bytes < 1.5 * 4 * LENGTH

@@ -6,7 +6,8 @@ from sim.seed import SEED
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.swarm import SimSwarm, SwarmConfig, SwarmResult, small_run
+from p2pswarm.sim.swarm import SimSwarm
+from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer import actions as act
 

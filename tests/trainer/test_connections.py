@@ -65,6 +65,7 @@ def test_who_is_evicted_hears_what_waits_and_no_more():
 
     assert connections.evict(FIRST)
     connections.tell_all(view())
+    assert not ann.dismissed
 
     assert ann.ending
     assert not ann.over
@@ -105,9 +106,7 @@ def test_at_the_end_everybody_is_told_why_assigned_or_not():
 
     assert said(ann) == [ASSIGNED, Finished("done")]
     assert said(bob) == said(late) == [Finished("done")]
-    assert ann.over
-    assert bob.over
-    assert late.over
+    assert all(one.over and one.dismissed for one in (ann, bob, late))
 
 
 def test_once_the_run_is_over_newcomers_are_told_and_members_stay():

@@ -66,6 +66,8 @@ class Mute:
             try:
                 while (message := await stream.receive()) is not None:
                     await self.hear(message)
+                    if self.farewell is not None:
+                        return
             except LinkLost:
                 return  # killed
             finally:
@@ -184,6 +186,20 @@ def test_member_that_died_in_silence_holds_nobody_up() -> None:
             return now_s() - began_s
 
     assert run(story(), seed=1) <= LEAVE_S
+
+
+def test_when_the_trainer_is_gone_its_members_have_heard_why() -> None:
+    """A process that ends closes its sockets, and what lies in them unread is lost."""
+
+    async def story() -> tuple[str | None, str | None]:
+        async with asyncio.TaskGroup() as tasks:
+            swarm = Swarm(tasks)
+            async with swarm.trainer:
+                ann, bob = Mute(swarm, 2), Mute(swarm, 3)
+                await swarm.begun.wait()
+            return ann.farewell, bob.farewell
+
+    assert run(story(), seed=1) == ("the trainer leaves", "the trainer leaves")
 
 
 def test_member_that_comes_after_the_end_is_told_so() -> None:

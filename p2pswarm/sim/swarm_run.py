@@ -1,0 +1,144 @@
+"""What a simulated run is made of and what came of it: values, so that a test compares them.
+
+Units:   virtual seconds, bytes.
+Errors:  none.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.world import WorldConfig
+from p2pswarm.trainer import actions as act
+
+
+def small_run(**changes: object) -> RunConfig:
+    """A run whose activations are a few KiB, for tests."""
+    defaults: dict[str, object] = {
+        "stages": 3,
+        "steps": 5,
+        "min_replicas": 2,
+        "model": ModelConfig(d_model=64, layers=4, heads=4, sequence_length=32),
+        "batch": BatchConfig(microbatches=16, rows=2, evaluate_every=0),
+        "codecs": CodecConfig(),
+    }
+    return RunConfig(**(defaults | changes))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmConfig:
+    """A run and the machines that it has."""
+
+    seed: int = 1
+    run: RunConfig = field(default_factory=small_run)
+    servers: int = 6
+    speeds: tuple[float, ...] = (1.0,)
+    """Of the servers, in turn."""
+    regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
+    """Points of the unit square round which servers stand, in turn; the trainer at the first."""
+    latecomers_s: tuple[float, ...] = ()
+    """When further servers join, each so long after the one before."""
+    cost: Cost = field(default_factory=Cost)
+    world: WorldConfig = field(default_factory=lambda: WorldConfig(bandwidth_bytes_per_s=25e6))
+    """25 MB/s: a home's good link."""
+    death_every_s: float = 0.0
+    """Mean time between two deaths anywhere; 0: nobody dies. Another server comes for each.
+
+    No server dies that holds the last weights of its stage: that would end the run, and rightly.
+    """
+    rebirth_s: float = 5.0
+    """From a death to the newcomer."""
+    patience_s: float = 36_000.0
+    """A run that takes longer is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmResult:
+    """What became of a run."""
+
+    ended: act.RunFinished
+    steps: int
+    seconds: float
+    """From the first step's begin to the end."""
+    microbatches_per_s: float
+    replayed: int
+    lost: int
+    """Incarnations."""
+    busy_share: float
+    """Of the time that the servers were there, they computed."""
+    trainer_bytes: int
+    """That left the trainer."""
+    moved_bytes: int
+    """That left anybody."""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRecord:
+    """One machine of a run: when it was there, what it computed, what it holds."""
+
+    born_s: float
+    died_s: float | None
+    busy_s: float
+    stage: int | None
+    version: int | None
+    """Of the weights that it holds; None if it has none."""
+
+    @property
+    def holds_weights(self) -> bool:
+        """Whether it is alive and could give its weights to a newcomer."""
+        return self.died_s is None and self.version is not None
+
+    def there_s(self, begin_s: float, end_s: float) -> float:
+        """How long it was there between two times."""
+        return max(0.0, (end_s if self.died_s is None else self.died_s) - max(self.born_s, begin_s))
+
+
+def may_die(machines: Sequence[MachineRecord]) -> list[int]:
+    """Which machines, by position, can be lost without the last weights of their stage."""
+    return [
+        number
+        for number, machine in enumerate(machines)
+        if machine.died_s is None
+        and any(
+            other.holds_weights and other.stage == machine.stage
+            for place, other in enumerate(machines)
+            if place != number
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """All that was seen of a run."""
+
+    ended: act.RunFinished
+    reports: Sequence[act.Report]
+    machines: Sequence[MachineRecord]
+    begun_s: float
+    ended_s: float
+    trainer_bytes: int
+    sent_bytes: Iterable[int]
+    """What every host has sent."""
+    world_digest: str
+
+    def result(self) -> SwarmResult:
+        """What became of it."""
+        steps = [r for r in self.reports if isinstance(r, act.StepDone)]
+        seconds = self.ended_s - self.begun_s
+        there_s = sum(m.there_s(self.begun_s, self.ended_s) for m in self.machines)
+        story = "\n".join(map(repr, self.reports)) + self.world_digest
+        return SwarmResult(
+            ended=self.ended,
+            steps=len(steps),
+            seconds=seconds,
+            microbatches_per_s=sum(r.microbatches for r in steps) / seconds,
+            replayed=sum(len(r.microbatches) for r in self.reports if isinstance(r, act.Replayed)),
+            lost=sum(isinstance(r, act.MemberLost) for r in self.reports),
+            busy_share=sum(m.busy_s for m in self.machines) / there_s,
+            trainer_bytes=self.trainer_bytes,
+            moved_bytes=sum(self.sent_bytes),
+            digest=hashlib.sha256(story.encode()).hexdigest(),
+        )

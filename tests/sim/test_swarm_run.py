@@ -1,0 +1,69 @@
+"""What a run was, in numbers; and who may die in it."""
+
+import pytest
+
+from p2pswarm.sim.swarm_run import MachineRecord, RunRecord, may_die
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+
+PEER = Incarnation(b"a" * 32, 1)
+
+
+def machine(
+    *, stage: int | None = 0, version: int | None = 3, born_s: float = 0.0, died_s=None
+) -> MachineRecord:
+    return MachineRecord(born_s, died_s, 2.0, stage, version)
+
+
+def test_nobody_dies_that_holds_the_last_weights_of_its_stage() -> None:
+    machines = [
+        machine(),
+        machine(stage=1),
+        machine(stage=1),
+        machine(version=None),
+        machine(died_s=5.0),
+        machine(stage=2),
+        machine(stage=2, died_s=5.0),
+    ]
+
+    assert may_die(machines) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("record", "there_s"),
+    [
+        (machine(), 10.0),
+        (machine(born_s=14.0), 6.0),
+        (machine(died_s=12.0), 2.0),
+        (machine(died_s=8.0), 0.0),
+    ],
+)
+def test_a_machine_is_counted_while_the_run_and_it_were_there(record, there_s) -> None:
+    assert record.there_s(10.0, 20.0) == there_s
+
+
+def test_a_record_adds_up() -> None:
+    ended = act.RunFinished("all steps are done", failed=False)
+    record = RunRecord(
+        ended=ended,
+        reports=[
+            act.StepDone(0, 2.0, 1.0, 0.1, 6),
+            act.Replayed(1, (6, 7), "late"),
+            act.MemberLost(PEER, 0, "gone", 1),
+            act.StepDone(1, 1.0, 1.0, 0.1, 6),
+        ],
+        machines=[machine(), machine(died_s=15.0)],
+        begun_s=10.0,
+        ended_s=20.0,
+        trainer_bytes=5,
+        sent_bytes=(5, 7),
+        world_digest="d",
+    )
+
+    result = record.result()
+
+    assert (result.ended, result.steps, result.seconds) == (ended, 2, 10.0)
+    assert (result.microbatches_per_s, result.replayed, result.lost) == (1.2, 2, 1)
+    assert result.busy_share == pytest.approx(4.0 / 15.0)
+    assert (result.trainer_bytes, result.moved_bytes) == (5, 12)
+    assert result.digest == record.result().digest
