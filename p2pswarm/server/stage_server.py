@@ -267,9 +267,11 @@ class StageServer:
     async def _tell(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
         """Send notes in the order they were made, the load at times, and goodbye at the end."""
         loop = asyncio.get_running_loop()
-        while not lifecycle.must_say_goodbye:
+        while True:
             while note := parts.notes.take():
                 await stream.send(note)
+            if lifecycle.must_say_goodbye:
+                break
             if parts.notes.load_is_due(loop.time()):
                 await stream.send(parts.worker.load(loop.time()))
                 _route_anew(parts.session)  # the lost may be back
