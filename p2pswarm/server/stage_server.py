@@ -66,6 +66,8 @@ class _SessionParts:
             async with scope:
                 yield
         except TimeoutError:
+            if not scope.expired():
+                raise  # a Late of the work itself
             raise NotServing("this server's incarnation is over") from None
         finally:
             self.orders.remove(scope)

@@ -275,3 +275,25 @@ def test_weights_that_were_not_changed_to_the_end_are_of_no_version():
     with pytest.raises(BadMessage), log.changing():
         raise BadMessage("of the weights")
     assert log.version is None
+
+
+def test_an_old_reduction_that_ends_late_does_not_bring_back_what_is_over():
+    log = newcomer(3)
+    average(log, 4, fails=True)
+
+    log.reduction_over(RoundId(3, 1), None)
+
+    assert log.committed(commit(4)) is CommitDecision.MISSED
+
+
+def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():
+    log = newcomer(3)
+    average(log, 3)
+    log.committed(commit(3))
+    average(log, 4)
+
+    log.begin(3, keep=False)
+
+    assert not log.must_commit_before(9)
+    assert log.committed(commit(4)) is CommitDecision.WAIT
+    assert log.follow(3) == []
