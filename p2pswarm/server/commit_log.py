@@ -8,11 +8,13 @@ A commit is a few bytes and a reduction is many: towards a newcomer, for whom no
 commit overtakes what it commits. It then waits for its reduction.
 
 Units:   version v = weights after v commits.
-Errors:  NotServing for a commit that does not follow the weights here; BadMessage for a snapshot
+Errors:  NotServing for a commit that was applied before; BadMessage for a snapshot
          that the kept commits do not follow.
 Source:  docs/training.md.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,6 +41,7 @@ class CommitDecision(Enum):
     APPLY = "its reduction is here, and the weights are of its step"
     KEPT = "its reduction is here, the weights are not yet: it is applied when they are"
     MISSED = "its reduction will not come: the weights have to be of a later version"
+    LOST = "its reduction will not come, and the weights are of its step: they cannot follow"
     WAIT = "its reduction, or the commit before it, is on the way"
 
 
@@ -86,6 +89,17 @@ class CommitLog:
         self.version = None
         return FirstWeights.DRAWN if since == 0 else FirstWeights.FETCHED
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """A block that changes the weights; if it does not end well, nobody knows what they are."""
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if not done:
+                self.version = None
+
     def became(self, version: int, digest: bytes) -> None:
         """The weights are of `version` now."""
         self.version, self.digest = version, digest
@@ -118,11 +132,9 @@ class CommitLog:
             return CommitDecision.WAIT
         if self.version is None:
             return self._kept_or_missed(order, here=here)
-        if not here:
-            raise NotServing(f"no reduction of {round_}")
-        if self.version != order.step:
+        if self.version > order.step:
             raise NotServing(f"a commit of step {order.step} to version {self.version}")
-        return CommitDecision.APPLY
+        return CommitDecision.APPLY if here and self.version == order.step else CommitDecision.LOST
 
     def take(self) -> Sums:
         """The reduced gradient that a commit applies, once."""

@@ -3,7 +3,8 @@
 `commit_log` decides what a commit or a snapshot means; this file computes it and waits.
 
 Units:   seconds.
-Errors:  those of `commit_log`; BadMessage for a snapshot that came damaged.
+Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied;
+         BadMessage for a snapshot that came damaged.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.compute.base import Engine, Update
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
     CommitDecision,
@@ -24,6 +25,10 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 LATE_REDUCTION_S = 30.0  # for a commit's reduction to come; the trainer waits twice as long
+
+
+class WeightsLost(NotServing):
+    """The stage has moved on, and the weights here cannot: they have to be fetched again."""
 
 
 class Replica:
@@ -96,7 +101,10 @@ class Replica:
         return outcome
 
     async def commit(self, order: Commit) -> bool:
-        """Apply a reduction, or keep it until the weights are here; True if the weights moved."""
+        """Apply a reduction, or keep it until the weights are here; True if the weights moved.
+
+        Raises WeightsLost where the weights cannot follow.
+        """
         late_s = asyncio.get_running_loop().time() + LATE_REDUCTION_S
         while (decision := await self._decide(order)) is CommitDecision.WAIT:
             try:
@@ -106,6 +114,8 @@ class Replica:
                 decision = await self._decide(order, patient=False)
                 break
         self._changed.fire()
+        if decision is CommitDecision.LOST:
+            raise WeightsLost(f"no reduction of step {order.step}, generation {order.generation}")
         return decision is CommitDecision.APPLY
 
     async def committed_before(self, step: int) -> None:
@@ -132,7 +142,11 @@ class Replica:
         async with self._lock:
             decision = self._log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
-                digest = await self._apply(order, self._log.take())
+                try:
+                    with self._log.changing():
+                        digest = await self._apply(order, self._log.take())
+                except SwarmError as error:
+                    raise WeightsLost(f"step {order.step} was not applied: {error}") from error
                 self._log.became(order.step + 1, digest)
         return decision
 

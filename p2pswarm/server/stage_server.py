@@ -24,7 +24,7 @@ from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
 from p2pswarm.server.notes import NoteQueue
-from p2pswarm.server.replica import Replica
+from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
@@ -53,6 +53,8 @@ class _SessionParts:
     worker: Worker
     averaging: Averaging
     notes: NoteQueue
+    failed: asyncio.Future[None]
+    """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
     """Those that are being carried out; they end with the session."""
 
@@ -65,13 +67,22 @@ class _SessionParts:
             async with scope:
                 yield
         except TimeoutError:
+            if not scope.expired():
+                raise  # a Late of the work itself
             raise NotServing("this server's incarnation is over") from None
         finally:
             self.orders.remove(scope)
 
+    def fail(self, error: SwarmError) -> None:
+        """End the session; the server joins again."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
         now_s = asyncio.get_running_loop().time()
+        if not self.failed.cancel() and not self.failed.cancelled():
+            self.failed.exception()  # whatever ended the session first has told why
         for scope in self.orders:
             scope.reschedule(now_s)
         self.worker.close()
@@ -180,7 +191,10 @@ class StageServer:
         replica, context = self._replica, self._context
         if replica is None or replica.stage != assigned.stage:
             self._replica = self._donor = None  # its memory goes before the new one's comes
-            engine = await context.compute(lambda: context.make_engine(assigned.stage))
+            try:
+                engine = await context.compute(lambda: context.make_engine(assigned.stage))
+            except SwarmError as error:
+                raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
             replica = self._replica = Replica(assigned.stage, engine, context.compute)
             self._donor = Donor(replica.snapshot)
         return replica
@@ -201,7 +215,7 @@ class StageServer:
                 await self._load(parts, replica, assigned.stage)
                 lifecycle.loaded()
                 self._changed.fire()
-                await asyncio.get_running_loop().create_future()  # until a task ends the session
+                await parts.failed  # or a task ends the session
             finally:
                 self._session = None
                 parts.close()
@@ -222,7 +236,8 @@ class StageServer:
         session = MemberSession(context, replica.engine, scheduler, members, router, note, Signal())
         averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)
         worker = Worker(session, Forwarder(session, tasks))
-        return _SessionParts(session, worker, averaging, notes)
+        failed = asyncio.get_running_loop().create_future()
+        return _SessionParts(session, worker, averaging, notes, failed)
 
     async def _load(self, parts: _SessionParts, replica: Replica, stage: int) -> None:
         """Get the weights, and say so."""
@@ -256,9 +271,11 @@ class StageServer:
     async def _tell(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
         """Send notes in the order they were made, the load at times, and goodbye at the end."""
         loop = asyncio.get_running_loop()
-        while not lifecycle.must_say_goodbye:
+        while True:
             while note := parts.notes.take():
                 await stream.send(note)
+            if lifecycle.must_say_goodbye:
+                break
             if parts.notes.load_is_due(loop.time()):
                 await stream.send(parts.worker.load(loop.time()))
                 _route_anew(parts.session)  # the lost may be back
@@ -328,8 +345,13 @@ class StageServer:
         assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
         async with parts.carrying_out():
-            if not await replica.commit(order):
-                return Committed(order.step + 1, b"")
+            try:
+                moved = await replica.commit(order)
+            except WeightsLost as error:
+                parts.fail(error)
+                raise
+        if not moved:
+            return Committed(order.step + 1, b"")
         version, digest = replica.version, replica.digest
         assert version is not None, "it has just moved"
         if parts is self._session and self._lifecycle is not None:

@@ -83,7 +83,7 @@ def test_a_commit_applies_its_reduction_once():
     assert log.take() == "sums of step 3, generation 1"
     log.became(4, b"w4")
 
-    with pytest.raises(NotServing, match="no reduction"):
+    with pytest.raises(NotServing, match="a commit of step 3 to version 4"):
         log.committed(commit(3))
 
 
@@ -91,8 +91,7 @@ def test_a_commit_means_the_generation_it_names():
     log = holder(3)
     average(log, 3, generation=2)
 
-    with pytest.raises(NotServing, match="no reduction of step 3, generation 1"):
-        log.committed(commit(3, generation=1))
+    assert log.committed(commit(3, generation=1)) is CommitDecision.LOST
     assert log.committed(commit(3, generation=2)) is CommitDecision.APPLY
 
 
@@ -184,12 +183,13 @@ def test_a_reduction_that_is_too_late_for_its_commit_is_dropped():
     assert not log.must_commit_before(9)
 
 
-def test_a_member_that_lost_patience_is_out():
-    log = holder(3)
-    log.reduction_begun(reduce(3))
+def test_weights_cannot_follow_a_commit_whose_reduction_does_not_come():
+    late, ahead = holder(3), holder(3)
+    late.reduction_begun(reduce(3))
+    average(ahead, 4)
 
-    with pytest.raises(NotServing, match="no reduction"):
-        log.committed(commit(3), patient=False)
+    assert late.committed(commit(3), patient=False) is CommitDecision.LOST
+    assert ahead.committed(commit(4), patient=False) is CommitDecision.LOST
 
 
 def test_a_backlog_beyond_the_limit_is_given_up_for_a_later_snapshot():
@@ -263,3 +263,37 @@ def test_a_newcomer_applies_every_commit_since_its_snapshot_once_and_in_order(
         assert all(step < version for step in missed)
         wanted = list(range(version, since + len(steps)))
         assert [kept.order.step for kept in following] == wanted
+
+
+def test_weights_that_were_not_changed_to_the_end_are_of_no_version():
+    log = holder(3)
+
+    with log.changing():
+        log.became(4, b"w4")
+    assert log.version == 4
+
+    with pytest.raises(BadMessage), log.changing():
+        raise BadMessage("of the weights")
+    assert log.version is None
+
+
+def test_an_old_reduction_that_ends_late_does_not_bring_back_what_is_over():
+    log = newcomer(3)
+    average(log, 4, fails=True)
+
+    log.reduction_over(RoundId(3, 1), None)
+
+    assert log.committed(commit(4)) is CommitDecision.MISSED
+
+
+def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():
+    log = newcomer(3)
+    average(log, 3)
+    log.committed(commit(3))
+    average(log, 4)
+
+    log.begin(3, keep=False)
+
+    assert not log.must_commit_before(9)
+    assert log.committed(commit(4)) is CommitDecision.WAIT
+    assert log.follow(3) == []

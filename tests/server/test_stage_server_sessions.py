@@ -17,9 +17,10 @@ from server.harness import (
     weights_of,
 )
 
-from p2pswarm.errors import NotServing, RunEnded
+from p2pswarm.errors import NotServing, Refused, RunEnded, Unusable
 from p2pswarm.swarm.messages.membership import Leaving
 from p2pswarm.swarm.messages.state import FetchState
+from p2pswarm.swarm.messages.step import Commit
 
 
 def test_a_newcomer_that_downloads_while_steps_pass_ends_bit_identical():
@@ -251,3 +252,77 @@ def test_a_server_that_waits_to_join_again_leaves_at_once():
             return asyncio.get_running_loop().time() - left_s
 
     assert virtual(main) < 1.0
+
+
+def test_a_server_whose_weights_cannot_follow_joins_again_by_itself():
+    async def main():
+        config = dataclasses.replace(CONFIG, stages=1)
+        async with swarm(config) as r:
+            r.serve(2)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            await r.trainer.step_pushes()
+            await r.trainer.reduce()
+            lost, _ = r.trainer.of_stage(0)
+            incarnation = lost.record.incarnation
+            wrong = Commit(RUN_ID, 0, r.trainer.generation - 1, incarnation, 1.0, 1e-2)
+            with pytest.raises(NotServing, match="no reduction of step 0"):
+                await r.trainer.call(lost, wrong)
+            await lost.over.wait()
+            await r.trainer.commit()
+            await r.trainer.until_ready(2)
+            return r.trainer.members[lost.record.peer].record.incarnation > incarnation, r.digests(
+                0
+            )
+
+    rejoined, digests = virtual(main)
+    assert rejoined
+    assert len(digests) == 1
+
+
+class BrokenMemory:
+    """A compute thread without memory for the n-th piece of work."""
+
+    def __init__(self, after):
+        self.after = after
+
+    async def __call__(self, work):
+        self.after -= 1
+        if self.after == 0:
+            raise Refused("out of memory")
+        return work()
+
+
+def test_a_stage_that_does_not_fit_ends_the_server_with_a_reason():
+    async def main():
+        async with swarm() as r:
+            r.serve(2, compute=BrokenMemory(1))
+            await asyncio.sleep(10.0)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        virtual(main)
+    (why,) = failed.value.exceptions
+    assert isinstance(why, Unusable)
+    assert str(why) == "stage 0 cannot be served here: out of memory"
+
+
+def test_a_commit_that_could_not_be_applied_costs_the_weights_and_not_the_server():
+    async def main():
+        config = dataclasses.replace(CONFIG, stages=1)
+        async with swarm(config) as r:
+            r.serve(2)
+            await r.trainer.until_ready(1)
+            memory = BrokenMemory(0)
+            server = r.serve(3, compute=memory)
+            await r.trainer.until_ready(2)
+            await r.trainer.step_pushes()
+            await r.trainer.reduce()
+            member = r.trainer.members[peer(3).raw]
+            memory.after = 1
+            with pytest.raises(ExceptionGroup):
+                await r.trainer.commit()
+            await member.over.wait()
+            await r.trainer.until_ready(2)
+            return server.version, len(r.digests(0)), r.trainer.joins[-1].version
+
+    assert virtual(main) == (1, 1, None)
