@@ -19,9 +19,7 @@ from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import OptimizerConfig
 
-CHUNK_VALUES = (
-    1 << 17
-)  # elements the optimizer works on at a time: 0.5 MiB each, and few calls for them
+CHUNK_VALUES = 1 << 17  # the optimizer's share at a time: 0.5 MiB of float32, and few calls
 
 
 class AdamW:
@@ -40,7 +38,7 @@ class AdamW:
         self._decay_N = torch.zeros_like(flat.params_N, dtype=torch.bool)
         for segment in flat.segments:
             self._decay_N[segment.start : segment.stop] = segment.decays
-        self._room_2C = torch.empty(2, chunk, dtype=flat.params_N.dtype, device=device)
+        self._work_2C = torch.empty(2, chunk, dtype=flat.params_N.dtype, device=device)
 
     @torch.no_grad()
     def step(self, gradient_N: Tensor, update: Update) -> None:
@@ -59,18 +57,18 @@ class AdamW:
         """
         config, flat = self._config, self._flat
         param, mean, square = (x[start:stop] for x in flat.state())
-        grad, room = self._room_2C[:, : stop - start]
+        grad, work = self._work_2C[:, : stop - start]
         torch.mul(gradient_C, update.scale, out=grad)
         mean.mul_(config.beta1)
-        mean.add_(torch.mul(grad, 1.0 - config.beta1, out=room))
-        torch.mul(grad, grad, out=room)
+        mean.add_(torch.mul(grad, 1.0 - config.beta1, out=work))
+        torch.mul(grad, grad, out=work)
         square.mul_(config.beta2)
-        square.add_(room.mul_(1.0 - config.beta2))
+        square.add_(work.mul_(1.0 - config.beta2))
         decayed = 1.0 - update.learning_rate * config.weight_decay
-        torch.mul(param, decayed, out=room)
-        torch.where(self._decay_N[start:stop], room, param, out=param)
+        torch.mul(param, decayed, out=work)
+        torch.where(self._decay_N[start:stop], work, param, out=param)
         correction = 1.0 / math.sqrt(1.0 - config.beta2**update.number)
-        torch.sqrt(square, out=room)
-        room.mul_(correction).add_(config.epsilon)
-        torch.div(mean, room, out=room)
-        param.sub_(room.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
+        torch.sqrt(square, out=work)
+        work.mul_(correction).add_(config.epsilon)
+        torch.div(mean, work, out=work)
+        param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))

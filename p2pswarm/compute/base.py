@@ -27,7 +27,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BackwardSpec:
-    """What a backward is for."""
+    """The purpose of a backward."""
 
     counting: bool
     """Add the gradient of the weights to the sum."""
@@ -37,12 +37,12 @@ class BackwardSpec:
 
 @dataclass(frozen=True, slots=True)
 class LossResult:
-    """What the last stage makes of a microbatch."""
+    """The result of the last stage for a microbatch."""
 
     loss: float
     """Mean nats per token."""
     gradient: Bundle
-    """Of what the stage below gave; empty if nobody waits for it."""
+    """The gradient of what the stage below gave; empty if nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

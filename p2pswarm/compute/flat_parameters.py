@@ -65,7 +65,7 @@ class FlatParameters:
 
     @property
     def length(self) -> int:
-        """N."""
+        """How many elements: N."""
         return self.params_N.numel()
 
     def draw(self) -> None:
@@ -75,11 +75,11 @@ class FlatParameters:
             state_N.zero_()
 
     def digest(self) -> bytes:
-        """Of the weights' bytes."""
+        """The digest of the weights' bytes."""
         return digest_of(self.params_N)
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What a snapshot holds, in its order."""
+        """The buffers that a snapshot holds, in its order."""
         return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
 
     def _all_parameters(self) -> list[nn.Parameter]:
@@ -99,7 +99,7 @@ class FlatParameters:
 
 
 def squared_norm(x_N: Tensor) -> float:
-    """In float64, in one fixed order."""
+    """The sum of squares, in float64 and in one fixed order."""
     return math.fsum(
         torch.dot(wide, wide).item()
         for wide in (part.double() for part in torch.split(x_N, NORM_CHUNK))

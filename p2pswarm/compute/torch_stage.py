@@ -1,8 +1,8 @@
-"""A range of blocks on torch: forward, and backward from the graph kept or made again.
+"""A range of blocks on torch: forward, and backward from a graph that was kept or is made again.
 
 Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the budget
-allows, which is a matter of speed alone: making it again from the kept input gives the same bits.
+allows. That changes the speed alone: making it again from the kept input gives the same bits.
 
 Units:   bytes.
 Shapes:  as `base.py`. What crosses is checked when it is announced (`tensors/bundle.py`).

@@ -40,7 +40,7 @@ class TorchSums:
         return self._sum_N.numel()
 
     def part(self, span: Span) -> EncodedTensor:
-        """Our part; for the raw codec on the CPU it is the sum's own memory."""
+        """Encode our part; for the raw codec on the CPU it is the sum's own memory."""
         return encode(self._sum_N[span.start : span.stop], self._codec_name)
 
     def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
@@ -65,7 +65,7 @@ class TorchSums:
         self.reduced_N[span.start : span.stop].copy_(self._checked(shard, span))
 
     def outcome(self) -> AveragedGradient:
-        """The digest of the reduced bytes, and their squared norm."""
+        """Compute the digest of the reduced bytes, and their squared norm."""
         norm = squared_norm(self.reduced_N)
         return AveragedGradient(digest_of(self.reduced_N), norm if math.isfinite(norm) else None)
 
@@ -91,22 +91,22 @@ class TorchWeights:
         return self._flat.digest()
 
     def reduction(self) -> TorchSums:
-        """Fresh room each time: a slow newcomer may still be sent from the last one."""
+        """Give new memory each time: a slow newcomer may still be sent from the last one."""
         return TorchSums(self._flat.sum_N, self._codec_name)
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
-        """One optimizer step."""
+        """Do one step of the optimizer."""
         assert isinstance(reduced, TorchSums)
         self._optimizer.step(reduced.reduced_N, update)
         self._flat.sum_N.zero_()
         return self._flat.digest()
 
     def snapshot(self) -> memoryview:
-        """Weights, first and second moments, one after another."""
+        """Copy weights, first and second moments, one after another."""
         state = self._flat.state()
         copy_N = torch.empty(len(state) * self._flat.length, dtype=state[0].dtype)
         for place_N, x_N in zip(copy_N.chunk(len(state)), state, strict=True):
-            place_N.copy_(x_N)  # a GPU has no room to spare for all of it
+            place_N.copy_(x_N)  # one by one: a GPU has no memory to spare for a second state
         return host_bytes(copy_N)
 
     def install(self, snapshot: memoryview) -> bytes:

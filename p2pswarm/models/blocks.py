@@ -9,7 +9,7 @@ Errors:  Unusable for a block that replicas could not hold bit for bit, or that 
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
@@ -94,7 +94,8 @@ def _reset(block: nn.Module, seed: int) -> None:
         parameter.copy_(drawn)
 
 
-def _reset_of(module: nn.Module):  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _reset_of(module: nn.Module) -> Callable[[], object] | None:
+    """How a module of torch draws its own parameters."""
     found = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
     return found if callable(found) else None
 

@@ -35,7 +35,7 @@ class ExpectedTensors:
     """Rows, and one token more than the sequence length."""
     takes: BundleSpec
     gradient: BundleSpec
-    """Of what the stage gives."""
+    """The gradient of what the stage gives."""
 
     def check(self, work: Work, metas: Sequence[TensorMeta]) -> None:
         """Raise BadMessage unless `metas` announce what `work` needs."""

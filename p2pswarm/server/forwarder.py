@@ -74,8 +74,7 @@ class _PendingBundle:
         encoded = self.outgoing.encoded_for(edge_to(to))
         if encoded is not None:
             return encoded
-        alive = [edge_to(member) for member in self._session.members.members]
-        todo = self.outgoing.begin(edge_to(to), alive, made)
+        todo = self.outgoing.begin(edge_to(to), self._session.members.members, made)
         return self.outgoing.finish(await self._session.context.tensors.pack_bundle(todo))
 
 

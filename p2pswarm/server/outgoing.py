@@ -57,10 +57,11 @@ class Direction:
         self.edges = EdgeStates(len(codecs))
         self.stateful = any(map(keeps_state, codecs))
 
-    def to_encode(self, bundle: Bundle, transfer: EdgeTransfer) -> list[TensorToEncode]:
-        """A bundle in its order, with what its edge carries."""
-        each = zip(bundle.values(), self.codecs, transfer.carried, strict=True)
-        return [TensorToEncode(tensor, codec, carried) for tensor, codec, carried in each]
+    def start(self, edge: EdgeKey, members: Sequence[MemberRecord]) -> EdgeTransfer | None:
+        """One more bundle for a peer; None if no codec keeps anything."""
+        if not self.stateful:
+            return None
+        return self.edges.edge(edge, map(edge_to, members)).start()
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class _OpenEdge:
     """A bundle as it was encoded for one edge."""
 
     edge: EdgeKey
-    transfer: EdgeTransfer
+    transfer: EdgeTransfer | None
     encoded: list[EncodedTensor] | None = None
 
 
@@ -87,12 +88,14 @@ class OutgoingBundle:
         return there.encoded
 
     def begin(
-        self, edge: EdgeKey, alive: Sequence[EdgeKey], bundle: Bundle
+        self, edge: EdgeKey, members: Sequence[MemberRecord], bundle: Bundle
     ) -> list[TensorToEncode]:
-        """What to encode for a peer."""
-        transfer = self._direction.edges.edge(edge, alive).start()
+        """What to encode for a peer; edges to others than `members` are forgotten."""
+        transfer = self._direction.start(edge, members)
         self._open = _OpenEdge(edge, transfer)
-        return self._direction.to_encode(bundle, transfer)
+        codecs = self._direction.codecs
+        carried = transfer.carried if transfer else ((),) * len(codecs)
+        return list(map(TensorToEncode, bundle.values(), codecs, carried))
 
     def finish(self, encoded: list[EncodedTensor]) -> list[EncodedTensor]:
         """It is encoded; the next of its kind will look alike."""
@@ -104,12 +107,12 @@ class OutgoingBundle:
     def taken(self) -> None:
         """The peer has computed it."""
         there, self._open = self._open, None
-        if there is not None and there.encoded is not None:
+        if there is not None and there.transfer is not None and there.encoded is not None:
             there.transfer.taken(there.encoded)
 
     def failed(self, error: Exception) -> None:
         """It was not handed over: give the edge what it had, if the peer surely has nothing."""
-        if self._open is None or not self._direction.stateful:
+        if self._open is None or self._open.transfer is None:
             return
         if isinstance(error, Refused | DialFailed | Unencodable):
             self._open.transfer.refused()

@@ -89,7 +89,7 @@ class Period:
 
 
 class Scheduler:
-    """One life of a server: a stage, an incarnation, and the weights of one version at a time."""
+    """One incarnation of a server: its stage, its queue and its ledger, one version at a time."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Scheduler:
         self.last = stage == stages - 1
         self._microbatches = microbatches
         self.closing = False
-        """Leaving: gradients are taken, new microbatches are not."""
+        """True while leaving: gradients are taken, new microbatches are not."""
         self.version: int | None = None
         """None until the weights are here."""
         self._ledger: set[int] = set()
@@ -160,14 +160,14 @@ class Scheduler:
         return item
 
     def arrived(self, item: WorkItem, now_s: float) -> None:
-        """Its bytes are here: queue it. NotServing if it was given up meanwhile."""
+        """Queue an item whose bytes are here. NotServing if it was given up meanwhile."""
         if item not in self._coming:
             raise NotServing(f"microbatch {item.push.microbatch} was given up")
         self._coming.remove(item)
         self._queue[item] = now_s
 
     def withdraw(self, item: WorkItem) -> None:
-        """Its bytes will not come."""
+        """Forget an item whose bytes will not come."""
         if item in self._coming:
             self._coming.remove(item)
 
@@ -182,7 +182,7 @@ class Scheduler:
         return item
 
     def done(self, item: WorkItem, compute_s: float, *, counted: bool) -> bool:
-        """It has been computed. False if what came of it is to be thrown away."""
+        """Enter an item that was computed. False if its result is to be thrown away."""
         self._put_down(item, compute_s)
         if item.push.step != self.version:
             return False
@@ -198,12 +198,12 @@ class Scheduler:
         return True
 
     def failed(self, item: WorkItem, compute_s: float) -> None:
-        """It could not be computed; the sum is as it was."""
+        """Forget an item that could not be computed; the sum is as it was."""
         self._put_down(item, compute_s)
         self._held.pop(item.key, None)
 
     def handed(self, key: Key, peer: bytes) -> None:
-        """The next server has it now."""
+        """Remember who has a microbatch now, and may send its gradient."""
         if key in self._held:
             self._held[key].next_peer = peer
 
@@ -213,8 +213,8 @@ class Scheduler:
         return held.item if held else None
 
     def fence(self, fence: Fence) -> Dropped:
-        """Start nothing more for these attempts. What is in hand has to be waited for."""
-        self._check_life(fence.incarnation, fence.step)
+        """Start nothing more for these attempts; what is in hand has to be waited for."""
+        self._check_step(fence.incarnation, fence.step)
         for work in fence.work:
             mark = (fence.step, work.microbatch)
             self._fences[mark] = max(work.attempt, self._fences.get(mark, -1))
@@ -238,7 +238,7 @@ class Scheduler:
 
     def check_reduce(self, order: Reduce, me: bytes) -> None:
         """Raise unless the trainer means this sum."""
-        self._check_life(order.incarnation, order.step)
+        self._check_step(order.incarnation, order.step)
         if me not in order.group:
             return
         if order.step != self.version:
@@ -251,7 +251,7 @@ class Scheduler:
         self._check_incarnation(order.incarnation)
 
     def moved_to(self, version: int) -> Dropped:
-        """The weights are of `version` now: a new step, an empty ledger."""
+        """Begin a new step with an empty ledger: the weights are of `version` now."""
         self.version = version
         self._ledger.clear()
         self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
@@ -259,7 +259,7 @@ class Scheduler:
         return self._drop(old, list(self._held))
 
     def retry_after_s(self) -> float:
-        """When room may be had again: the time that one forward takes."""
+        """How long until the queue is likely shorter: the time that one forward takes."""
         service_s = RETRY_FIRST_S if self._service.value is None else self._service.value
         return min(max(service_s, RETRY_MIN_S), RETRY_MAX_S)
 
@@ -318,7 +318,7 @@ class Scheduler:
         if incarnation != self.incarnation:
             raise NotServing(f"incarnation {incarnation} is over, this is {self.incarnation}")
 
-    def _check_life(self, incarnation: int, step: int) -> None:
+    def _check_step(self, incarnation: int, step: int) -> None:
         self._check_incarnation(incarnation)
         if self.version is not None and not self.version <= step <= self.version + 1:
             raise NotServing(f"step {step}: the weights here are of version {self.version}")

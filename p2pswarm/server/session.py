@@ -1,4 +1,4 @@
-"""What the parts of one session of a stage server share.
+"""What the parts of one incarnation of a stage server share.
 
 Errors:  none here.
 """

@@ -74,7 +74,7 @@ class Worker:
         self._wake.set()
 
     async def work(self) -> None:
-        """Compute what comes, for ever."""
+        """Compute what comes, until the session ends."""
         loop = asyncio.get_running_loop()
         while True:
             item = self._session.scheduler.take(loop.time())

@@ -1,6 +1,6 @@
 """SEAM 3 simulated: a stage that counts virtual seconds and who was counted, instead of computing.
 
-What would be a gradient is a tally: microbatch m of a step adds 1 to element m of the sum. So a
+Instead of a gradient, a count: microbatch m of a step adds 1 to element m of the sum. So a
 reduced gradient of all ones says that every microbatch was counted exactly once in this stage, and
 an update with any other is an error, here and now. Activations are of the true size and pay for
 the links that they cross.
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 NUMBER_BYTES = 8  # of a microbatch, at the start of its tokens
 BACKWARD_SHARE = 2.0  # a backward takes twice a forward's time
-FIRST_LOSS = math.log(256)  # of one who knows nothing of a byte
+FIRST_LOSS = math.log(256)  # of a model that knows nothing: a guess among 256 bytes
 DECAY_STEPS = 50.0  # a loss that falls looks right in a report; nothing depends on it
 
 
@@ -124,7 +124,7 @@ class CountingWeights:
         return self.digest()
 
     def reduction(self) -> TorchSums:
-        """The sum, and room for its average."""
+        """Give the sum, and memory for its average."""
         return TorchSums(self.sum_N, "raw")
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
@@ -147,7 +147,7 @@ class CountingWeights:
         return self.reset(draw=False)
 
     def digest(self) -> bytes:
-        """Of the weights: replicas of one version have the same."""
+        """The digest of the weights: replicas of one version have the same."""
         return hashlib.sha256(f"{self._stage}:{self.version}".encode()).digest()
 
 

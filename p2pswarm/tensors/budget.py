@@ -1,12 +1,12 @@
 """How many bytes peers may make us set aside for tensors on their way in.
 
-A tensor is paid for when it is announced, before memory is touched, and given
-back when the receiver is done with the transfer. What the stages do with a
-tensor afterwards is theirs to bound.
+A tensor is charged when it is announced, before memory is touched, until the receiver
+is done with the transfer. What the stages keep afterwards has limits of its own.
 
 Units:   bytes.
-Errors:  TooLarge if it never will fit, Busy if it will once others are done.
-Source:  NETWORK notes: 256 MiB a peer and 1 GiB a process hold 2 BDP at 10 Gbit/s and 100 ms.
+Errors:  TooLarge if it can never fit, Busy if it fits once others are done.
+Source:  10 Gbit/s times 100 ms are 125 MB on the way: 256 MiB a peer are twice that, and a process
+         has room for four such peers.
 """
 
 from p2pswarm.errors import Busy, TooLarge
@@ -29,7 +29,7 @@ class Budget:
 
     @property
     def held_bytes(self) -> int:
-        """What is promised at present, to all peers together."""
+        """The bytes that are promised at present, to all peers together."""
         return sum(self._held.values())
 
     def reserve(self, peer: PeerId, size_bytes: int) -> None:

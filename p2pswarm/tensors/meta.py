@@ -16,14 +16,14 @@ from typing import Annotated
 from p2pswarm.errors import BadMessage, TooLarge
 from p2pswarm.wire.message import Message, Size, message
 
-RANK_MAX = 8  # attention needs 4; twice that for whatever users think of
+RANK_MAX = 8  # attention needs 4; twice that for other models
 TENSOR_BYTES_MAX = 1 << 40  # a product of dimensions below it fits every integer on the way
 INLINE_BYTES_MAX = 16 * 1024  # a quarter of a mux frame: such a tensor rides in the message itself
 TENSORS_MAX = 256  # in one announcement; a block has about 16 parameters
 
 
 class Dtype(IntEnum):
-    """The kinds of value that cross the wire, little-endian each; the codes are for ever."""
+    """The kinds of value that cross the wire, little-endian each; the codes never change."""
 
     FLOAT32 = 1
     FLOAT64 = 2
@@ -64,7 +64,7 @@ class TensorMeta(Message):
 @message(41)
 @dataclass(frozen=True, slots=True)
 class Grant(Message):
-    """Room was made: where to send each of the tensors that were announced, in their order."""
+    """Memory is set aside: where to send each of the announced tensors, in their order."""
 
     transfers: Annotated[tuple[int, ...], Size(TENSORS_MAX)]
     """The number of the transfer; 0 for a tensor whose bytes came inline."""

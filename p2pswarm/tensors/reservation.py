@@ -1,6 +1,6 @@
 """Memory for announced tensors: paid for, set aside and named in a grant, all or nothing.
 
-Errors:  Busy or TooLarge when there is no room; BadMessage for what no honest peer sends.
+Errors:  Busy or TooLarge when there is no memory; BadMessage for what no honest peer sends.
 """
 
 from collections.abc import Callable, Iterable, Sequence

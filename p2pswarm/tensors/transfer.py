@@ -10,7 +10,7 @@ any connection. Codecs that compute do so on a thread; the loop only waits.
                                          <---      send coming.grant
     await tensors.send(stream, ...)    ===>      xs = await coming.tensors()
 
-Errors:  Busy or TooLarge when the receiver has no room; BadMessage for what no honest
+Errors:  Busy or TooLarge when the receiver has no memory; BadMessage for what no honest
          peer sends; LinkLost if the link ends on the way.
 """
 
@@ -34,7 +34,7 @@ from p2pswarm.tensors.reservation import Reservation, granted, worth_a_thread
 
 
 class IncomingTensors:
-    """Tensors that were granted room: leave the block and what has not come is cancelled."""
+    """Tensors whose memory was granted. Leaving the block cancels what has not come."""
 
     def __init__(self, reservation: Reservation) -> None:
         self._reservation = reservation
@@ -42,7 +42,7 @@ class IncomingTensors:
         """What to answer the announcement with."""
 
     async def tensors(self) -> list[Tensor]:
-        """All of them, in their order, once every byte is there; ask once."""
+        """Wait for every byte, and decode all tensors, in their order; call it once."""
         for reserved in self._reservation.tensors:
             if reserved.arrival is not None:
                 await reserved.arrival.wait()

@@ -24,7 +24,7 @@ from p2pswarm.tensors.meta import TensorMeta
 
 LARGE = TensorMeta(1, (1000,), 1, 4000)
 EDGE, OTHER_EDGE = (b"p", 1), (b"q", 1)
-ALIVE = [EDGE, OTHER_EDGE]
+ALIVE = [MemberRecord(who, "127.0.0.1:1", 2, 1, ready=True) for who in (b"p", b"q")]
 
 
 def test_a_size_that_came_twice_is_foreseen():
@@ -54,7 +54,7 @@ def sent(outgoing, edge=EDGE, value=None):
 
 
 def carried(direction, edge=EDGE):
-    return len(direction.edges.edge(edge, ALIVE).carried[0])
+    return len(direction.edges.edge(edge, [EDGE, OTHER_EDGE]).carried[0])
 
 
 def test_codecs_without_state_encode_once_for_all_peers():

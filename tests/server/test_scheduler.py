@@ -57,7 +57,7 @@ def test_nothing_is_taken_up_while_something_is_in_hand():
         {"step": 2, "microbatch": 2 * B},
     ],
 )
-def test_another_stage_life_or_step_is_not_served(changes):
+def test_another_stage_incarnation_or_step_is_not_served(changes):
     with pytest.raises(NotServing):
         scheduler().admit(push(**changes), BELOW)
 
@@ -211,7 +211,7 @@ def test_the_measured_time_follows_slowly():
     assert one.retry_after_s() == pytest.approx((0.9 + 2.0) / 1.9)
 
 
-def test_bytes_that_do_not_come_make_room():
+def test_an_item_whose_bytes_do_not_come_leaves_the_queue():
     one = scheduler()
     item = one.admit(push(), BELOW)
     one.withdraw(item)

@@ -172,7 +172,7 @@ def test_a_fence_of_one_step_does_not_touch_the_evaluation_of_the_next():
 
 
 @pytest.mark.parametrize("order", [fence((0, 0), incarnation=4), fence((0, 0), step=2)])
-def test_a_fence_for_another_life_or_step_is_refused(order):
+def test_a_fence_for_another_incarnation_or_step_is_refused(order):
     with pytest.raises(NotServing):
         scheduler().fence(order)
 
@@ -196,12 +196,12 @@ def test_an_observer_has_no_ledger_to_compare():
 
 
 @pytest.mark.parametrize("order", [reduce_order(b"", step=1), reduce_order(b"", incarnation=4)])
-def test_an_averaging_of_another_step_or_life_is_refused(order):
+def test_an_averaging_of_another_step_or_incarnation_is_refused(order):
     with pytest.raises(NotServing):
         scheduler().check_reduce(order, ME)
 
 
-def test_a_commit_for_a_former_life_is_refused():
+def test_a_commit_for_a_former_incarnation_is_refused():
     order = Commit(RUN, 0, 1, 5, 1.0, 0.1)
 
     scheduler().check_commit(order)

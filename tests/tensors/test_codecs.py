@@ -286,7 +286,7 @@ def test_corrupt_frame_gives_a_bad_message_or_a_tensor(data):
 
 
 @given(st.sampled_from(CODECS), st.sampled_from(sorted(Dtype)), st.data())
-def test_any_bytes_in_the_room_give_a_tensor_or_a_bad_message(codec, dtype, data):
+def test_any_bytes_in_the_buffer_give_a_tensor_or_a_bad_message(codec, dtype, data):
     assume(dtype in codec.dtypes)
     sent = encode(torch.zeros(5, dtype=TORCH[dtype]), codec.name, inline_bytes=0)
     place = decoder(sent.meta)

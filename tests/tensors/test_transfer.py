@@ -46,7 +46,7 @@ def incoming_transfers(end) -> list[int]:
     return list(end.slots)
 
 
-async def test_room_is_paid_for_until_the_block_is_left():
+async def test_memory_is_charged_until_the_block_is_left():
     a, b = pair()
     (sender, _), (receiver, budget) = side(), side()
     encoded = await sender.pack([torch.zeros(1 << 16)], "bf16")
@@ -59,7 +59,7 @@ async def test_room_is_paid_for_until_the_block_is_left():
     assert budget.held_bytes == 0
 
 
-async def test_announcement_over_the_budget_is_refused_before_any_room():
+async def test_announcement_over_the_budget_is_refused_before_any_memory_is_set_aside():
     _, b = pair()
     receiver, budget = side(peer_bytes=1000)
 
@@ -98,7 +98,7 @@ async def test_one_bad_announcement_refuses_them_all():
     assert (budget.held_bytes, b.slots) == (0, {})
 
 
-async def test_failure_to_make_room_gives_back_what_was_made():
+async def test_failure_to_set_memory_aside_gives_back_what_was_set_aside():
     _, b = pair()
     receiver, budget = side()
     encoded = [encode(torch.zeros(9), "raw", 0) for _ in range(3)]
@@ -118,7 +118,7 @@ async def test_failure_to_make_room_gives_back_what_was_made():
     assert budget.held_bytes == 0
 
 
-async def test_lost_link_ends_the_wait_and_gives_the_room_back():
+async def test_lost_link_ends_the_wait_and_gives_the_memory_back():
     _, b = pair()
     receiver, budget = side()
     meta = encode(torch.zeros(9), "raw", 0).meta

@@ -87,7 +87,7 @@ class Push(Message):
     stage: Stage
     """The receiver's stage."""
     incarnation: IncarnationNumber
-    """The receiver's, as the sender knows it: a push meant for a former one is refused."""
+    """The receiver's, as the sender knows it: a push to a former incarnation is refused."""
     counting: Annotated[tuple[Stage, ...], Size(STAGES_MAX)]
     """The stages that are to count this attempt."""
     tensors: Annotated[tuple[TensorMeta, ...], Size(1 + BUNDLE_KEYS_MAX)]

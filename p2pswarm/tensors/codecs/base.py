@@ -35,7 +35,7 @@ EVERY = frozenset(Dtype)
 
 
 class Unencodable(ValueError):
-    """The tensor holds values that the codec cannot tell: NaN in int8, 1e6 in fp16."""
+    """The tensor holds values that the codec has no bytes for: NaN in int8, 1e6 in fp16."""
 
 
 class Use(Flag):

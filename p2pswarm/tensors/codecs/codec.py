@@ -1,7 +1,7 @@
 """What a codec is: one way to write a tensor as bytes, and to say for what it is fit.
 
 Units:   bytes.
-Errors:  Unencodable, a ValueError, for values that cannot be told; BadMessage for a peer's bytes.
+Errors:  Unencodable, a ValueError, for values that do not fit; BadMessage for a peer's bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ class Codec(ABC):
 
     name: str
     code: int
-    """On the wire, for ever; 1..255."""
+    """The codec's number on the wire, 1..255; it never changes."""
     uses: Use
     dtypes: frozenset[Dtype]
     heavy: bool
@@ -25,7 +25,7 @@ class Codec(ABC):
 
     @abstractmethod
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """Raise BadMessage unless this codec could make so many bytes of such a tensor."""
+        """Raise BadMessage unless this codec could make `encoded_bytes` of such a tensor."""
 
     @abstractmethod
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
@@ -33,11 +33,11 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
-        """The bytes of a tensor of one of `dtypes`; Unencodable if values cannot be told."""
+        """Encode a tensor of one of `dtypes`; Unencodable if it holds values that do not fit."""
 
     @abstractmethod
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """Memory to receive into; the tensor will be on the memory's device."""
+        """Set memory aside to receive into; the tensor will be on the memory's device."""
 
 
 class StatefulCodec(Codec):

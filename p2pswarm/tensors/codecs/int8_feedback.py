@@ -34,11 +34,11 @@ class Int8ErrorFeedback(StatefulCodec):
         self._int8 = Int8()
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """As of int8."""
+        """Check as int8 does."""
         self._int8.check(layout, encoded_bytes)
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """As of int8."""
+        """The same as of int8."""
         return self._int8.memory_bytes(layout, encoded_bytes)
 
     def encode_after(
@@ -53,5 +53,5 @@ class Int8ErrorFeedback(StatefulCodec):
         return bytes_of(memory.on_host(encoded)), owed.sub_(restored(encoded, told))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """As of int8."""
+        """Decode as int8 does."""
         return self._int8.decoder(layout, encoded_bytes, memory)

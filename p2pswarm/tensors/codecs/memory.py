@@ -1,4 +1,4 @@
-"""Memory for tensors that come and go: used again, because fresh pages are dear.
+"""Memory for tensors that come and go: used again, because new pages are expensive.
 
 The kernel clears each page at its first touch: 27 ms for 64 MiB, as long as their
 decryption takes. So memory that no tensor refers to any more is kept for the next
@@ -25,7 +25,7 @@ KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB, one comin
 
 
 class Memory:
-    """Makes uninitialised tensors; safe to share between threads."""
+    """A maker of uninitialised tensors; threads may share it."""
 
     def __init__(self, device: Device = CPU, keep_bytes: int = KEEP_BYTES) -> None:
         """`device`: where received tensors are wanted; `keep_bytes`: idle, of each size."""
@@ -33,7 +33,7 @@ class Memory:
         self._idle: dict[int, deque[Tensor]] = {}
         size_bytes = SLAB_BYTES_MIN
         while size_bytes <= SLAB_BYTES_MAX:
-            # A deque's append and pop are whole steps for every thread: no lock is needed.
+            # A deque's append and pop are atomic between threads: no lock is needed.
             self._idle[size_bytes] = deque(maxlen=keep_bytes // size_bytes)
             size_bytes *= 2
 

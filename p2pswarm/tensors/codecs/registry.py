@@ -6,7 +6,7 @@ Errors:  Unusable for a name or a use that the user got wrong; ValueError for a 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -96,7 +96,8 @@ def encode(
 ) -> EncodedTensor:
     """Write a tensor as bytes; up to `inline_bytes` of them ride in the announcement."""
     codec = _fit(tensor, codec_name)
-    return _announced(tensor, codec, codec.encode(tensor, memory), inline_bytes)
+    data = codec.encode(tensor, memory)
+    return EncodedTensor(_meta(tensor, codec, data, inline_bytes), data)
 
 
 def encode_all(
@@ -116,12 +117,12 @@ def encode_bundle(bundle: Sequence[TensorToEncode], memory: Memory = FRESH) -> l
 
     Then the announcement of a large bundle does not depend on its values, and can be made ahead.
     """
-    made = [_encoded_after(each, memory) for each in bundle]
-    size_bytes = sum(len(data) for data, _ in made)
+    made = [(each.tensor, *_encoded_after(each, memory)) for each in bundle]
+    size_bytes = sum(len(data) for _, _, data, _ in made)
     inline_bytes = INLINE_BYTES_MAX if size_bytes <= INLINE_BYTES_MAX else -1
     return [
-        replace(_announced(each.tensor, named(each.codec_name), data, inline_bytes), left=left)
-        for each, (data, left) in zip(bundle, made, strict=True)
+        EncodedTensor(_meta(tensor, codec, data, inline_bytes), data, left)
+        for tensor, codec, data, left in made
     ]
 
 
@@ -177,14 +178,13 @@ def _fit(tensor: Tensor, codec_name: str) -> Codec:
     return codec
 
 
-def _encoded_after(each: TensorToEncode, memory: Memory) -> tuple[memoryview, Tensor | None]:
+def _encoded_after(each: TensorToEncode, memory: Memory) -> tuple[Codec, memoryview, Tensor | None]:
     codec = _fit(each.tensor, each.codec_name)
     if isinstance(codec, StatefulCodec):
-        return codec.encode_after(each.tensor, each.carried, memory)
-    return codec.encode(each.tensor, memory), None
+        return codec, *codec.encode_after(each.tensor, each.carried, memory)
+    return codec, codec.encode(each.tensor, memory), None
 
 
-def _announced(tensor: Tensor, codec: Codec, data: memoryview, inline_bytes: int) -> EncodedTensor:
+def _meta(tensor: Tensor, codec: Codec, data: memoryview, inline_bytes: int) -> TensorMeta:
     inline = bytes(data) if len(data) <= inline_bytes else b""
-    meta = TensorMeta(DTYPES[tensor.dtype], tuple(tensor.shape), codec.code, len(data), inline)
-    return EncodedTensor(meta, data)
+    return TensorMeta(DTYPES[tensor.dtype], tuple(tensor.shape), codec.code, len(data), inline)
