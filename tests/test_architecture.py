@@ -91,7 +91,7 @@ OUTSIDE = {"net", "roles", "demo", "node.py", "cli.py", "crypto/key_file.py"}
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {"compute", "data", "models", "tensors/codecs", "roles", "trainer"}  # compute on tensors
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "uuid", "secrets"}
-LATE_IMPORTS = {"__init__.py", "node.py"}
+LATE_IMPORTS = {"__init__.py", "api/node.py", "node.py"}
 """Who loads torch only when it is asked to: the package's own names, and the roles of a node."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""

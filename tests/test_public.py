@@ -59,6 +59,16 @@ asyncio.run(main())"""
     assert loaded_after(program) == set()
 
 
+def test_server_and_trainer_load_torch_only_when_they_begin():
+    """They load it in a thread then: an import in the event loop would stop a node for seconds."""
+    program = """
+import p2pswarm as ps
+ps.Server(ps.Node())
+ps.Trainer(ps.Node(), ps.Run("r"), data=ps.data.Bytes("text"))"""
+
+    assert loaded_after(program) == set()
+
+
 def test_every_name_is_there():
     assert set(ps.__all__) <= set(dir(ps))
     assert all(getattr(ps, name) is not None for name in ps.__all__)

@@ -5,11 +5,13 @@ Errors:  ValueError for settings that are not allowed. Unusable, on entering, wh
          wrong, taken, or answers nothing, or when the identity file cannot be used.
 """
 
+import asyncio
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from p2pswarm.config import NetworkConfig, NodeConfig
@@ -101,6 +103,11 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.contact.address})" if self._stack else "Node(not up)"
+
+
+async def load_role(name: str) -> ModuleType:
+    """The module of a role, imported beside the loop: torch takes seconds, and links must live."""
+    return await asyncio.to_thread(importlib.import_module, f"p2pswarm.roles.{name}")
 
 
 async def leave(

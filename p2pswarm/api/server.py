@@ -6,17 +6,30 @@ Errors:  Unusable when torch has no such device. A run that ends is no error.
 import asyncio
 import dataclasses
 import logging
+from typing import Protocol
 
-from p2pswarm.api.node import Node
+from p2pswarm.api.node import Node, load_role
 from p2pswarm.config import ServeConfig
 from p2pswarm.roles.discovery import RunSearch
-from p2pswarm.roles.stage import ComputeThread, chosen_device, serve_run, server_context, unless
-from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import from_values
 
 log = logging.getLogger(__name__)
 
 LEFT = "left"  # as a server that leaves a run says
+
+
+class Serving(Protocol):
+    """What is asked of a stage server; its own module would bring torch."""
+
+    @property
+    def stage(self) -> int | None:
+        """What it serves."""
+        ...
+
+    @property
+    def version(self) -> int | None:
+        """Of its weights."""
+        ...
 
 
 class Server:
@@ -45,7 +58,7 @@ class Server:
         values = {"run": run, "device": device, "threads": threads, "graph_mib": graph_mib}
         self._serve = from_values(ServeConfig, values, "serve")
         self._node = node
-        self._server: StageServer | None = None
+        self._server: Serving | None = None
         self._leaving = asyncio.Event()
 
     @property
@@ -70,17 +83,19 @@ class Server:
         stack = self._node.stack
         settings = dataclasses.replace(stack.config, serve=self._serve)
         stack = dataclasses.replace(stack, config=settings)
-        device = chosen_device(self._serve)
+        role = await load_role("stage")
+        device = role.chosen_device(self._serve)
         search = RunSearch(stack, log.info)
-        offer = await unless(self._leaving, search.run(self._serve.run))
+        offer = await role.unless(self._leaving, search.run(self._serve.run))
         if offer is None:
             return LEFT
-        compute = ComputeThread()
+        compute = role.ComputeThread()
         try:
-            self._server = StageServer(server_context(stack, offer, compute, device))
-            return await serve_run(self._server, offer, self._leaving, log.info)
+            self._server = role.stage_server(stack, offer, compute, device)
+            reason: str = await role.serve_run(self._server, offer, self._leaving, log.info)
         finally:
             compute.close()
+        return reason
 
     def leave(self) -> None:
         """Finish the step, for at most 3 s, and say goodbye; `serve` returns then."""

@@ -6,20 +6,18 @@ Errors:  Unusable for text that cannot be read; NoRoute when nobody has the weig
 
 import asyncio
 import dataclasses
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from p2pswarm.api.event_queue import EventQueue
-from p2pswarm.api.node import Node, leave
+from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.config import TrainConfig
 from p2pswarm.data.byte_text import Bytes
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.trainer import open_trainer, read_corpus, write_snapshots
-from p2pswarm.roles.weights_file import state_sizes
 from p2pswarm.settings import from_values
-from p2pswarm.trainer.trainer import Trainer
 
 
 class RunTrainer:
@@ -54,10 +52,13 @@ class RunTrainer:
     async def __aenter__(self) -> Self:
         stack = self._node.stack
         settings = dataclasses.replace(stack.config, run=self._run, train=self._train)
-        corpus = await asyncio.to_thread(read_corpus, settings)
+        self._role = await load_role("trainer")
+        corpus = await asyncio.to_thread(self._role.read_corpus, settings)
         stack = dataclasses.replace(stack, config=settings)
-        self._block = open_trainer(stack, corpus, self._tell)
-        self._trainer: Trainer = await self._block.__aenter__()
+        self._block: AbstractAsyncContextManager[Any, bool | None] = self._role.open_trainer(
+            stack, corpus, self._tell
+        )
+        self._trainer = await self._block.__aenter__()
         return self
 
     async def __aexit__(
@@ -91,8 +92,8 @@ class RunTrainer:
             p2pswarm.errors.NoRoute: A stage has no server left that holds its weights.
             p2pswarm.errors.Unusable: The file cannot be written.
         """
-        snapshots = await self._trainer.weights(state_sizes(self._run))
-        return await asyncio.to_thread(write_snapshots, Path(path), self._run, snapshots)
+        size_bytes: int = await self._role.save(self._trainer, self._run, Path(path))
+        return size_bytes
 
     def _tell(self, event: Event) -> None:
         self._events.put(event)

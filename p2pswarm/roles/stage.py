@@ -62,7 +62,7 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = StageServer(server_context(stack, offer, compute, device))
+            server = stage_server(stack, offer, compute, device)
             reason = await serve_run(server, offer, leaving, say)
             if leaving.is_set():
                 return 0
@@ -101,13 +101,13 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
     return None if doing.cancelled() else doing.result()
 
 
-def server_context(
+def stage_server(
     stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device
-) -> ServerContext:
-    """What a stage server of the run in `offer` is made of, on this node."""
+) -> StageServer:
+    """A server of the run in `offer`, on this node."""
     serve, config = stack.config.serve, offer.config
     keep_bytes = serve.graph_mib * MIB
-    return ServerContext(
+    context = ServerContext(
         rpc=stack.rpc,
         tensors=tensors_within(stack.config.network, device),
         run=config,
@@ -117,6 +117,7 @@ def server_context(
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
     )
+    return StageServer(context)
 
 
 async def serve_run(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:

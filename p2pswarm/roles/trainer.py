@@ -122,7 +122,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
             snapshots = await trainer.weights(state_sizes(config.run))
-        size_bytes = await asyncio.to_thread(write_snapshots, path, config.run, snapshots)
+        size_bytes = await asyncio.to_thread(_write, path, config.run, snapshots)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -132,7 +132,12 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     return f"weights: {path}, {size_bytes:,} bytes"
 
 
-def write_snapshots(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> int:
-    """Write what `Trainer.weights` gave as one safetensors file; how many bytes it has."""
+async def save(trainer: Trainer, run_config: RunConfig, path: Path) -> int:
+    """Fetch the weights from their servers and write them; how many bytes the file has."""
+    snapshots = await trainer.weights(state_sizes(run_config))
+    return await asyncio.to_thread(_write, path, run_config, snapshots)
+
+
+def _write(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> int:
     about = run_to_json(run_config).decode()
     return write_weights(path, named_weights(run_config, snapshots), about)
