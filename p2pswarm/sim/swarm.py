@@ -1,7 +1,7 @@
 """A whole run in one process: trainer, stage servers, links and deaths, from one seed.
 
-Trainer and servers are the real ones: routing, fencing, averaging and state transfer run as they would
-anywhere. The network is `sim/rpc.py`, the processors are `sim/compute.py`. Machines differ in
+Trainer and servers are the real ones: routing, fencing, averaging and state transfer run as they
+would anywhere. The network is `sim/rpc.py`, the processors are `sim/compute.py`. Machines differ in
 speed, stand in regions, and die.
 
 Units:   virtual seconds, bytes.
