@@ -245,8 +245,7 @@ class Coordinator:
     def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
-        if member is None:
-            return
+        assert member is not None, "only a living incarnation is ended"
         self._newcomers.end(incarnation)
         self._commits.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)

@@ -182,3 +182,32 @@ def test_a_step_that_is_whole_waits_for_a_stage_that_has_nobody():
     play.count(bob, 0)
 
     assert len(play.seen(act.SendReduce)) == 2
+
+
+def test_who_refuses_a_commit_is_out_but_a_newcomer_may_skip_some():
+    """A newcomer may not have the reduction; it fetches later weights instead."""
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    play.reduce(ann)
+
+    play.coordinator.commit_failed(bob, 0, "no reduction", play.now_s)
+    assert play.seen(act.Evict) == []
+    play.coordinator.commit_failed(ann, 0, "no reduction", play.now_s)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
+
+
+def test_only_who_was_told_to_reduce_is_told_to_commit():
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    orders = play.seen(act.SendReduce)
+    play.join("c")
+    play.coordinator.lost(bob, "gone", play.now_s)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
+
+    assert [order.incarnation for order in orders] == [ann, bob]
+    assert [commit.incarnation for commit in play.seen(act.SendCommit)] == [ann]
