@@ -16,6 +16,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config
+setting_names
 net wire flow models data settings progress
 crypto
 transport

@@ -358,7 +358,7 @@ class Coordinator:
 
     def _commit(self, decided: Decided, now_s: float) -> None:
         """The point of no return: tell all, and begin the next step."""
-        rate = learning_rate(self._config.optimizer, self.step)
+        rate = learning_rate(self._config, self.step)
         for member in [*self.members.ready(), *self.members.waiting()]:
             message = Commit(
                 self._run,
