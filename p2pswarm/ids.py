@@ -22,7 +22,7 @@ PORT_MAX = 65_535
 PORT_DIGITS_MAX = 5
 HOST_CHARS_MAX = 253
 HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
-ZONE = re.compile(r"[\w.-]{1,63}", re.ASCII)
+ZONE = re.compile(r"[\w.:@~-]{1,63}", re.ASCII)
 SHORT_CHARS = 8  # 40 bits: enough to tell peers apart in a log
 SHOWN_CHARS = 60  # of a wrong address, so that a message stays one line
 
@@ -91,6 +91,8 @@ class Address:
             raise ValueError(f"{_shown(text)} is not HOST:PORT, for example 203.0.113.7:4000")
         if len(port) > PORT_DIGITS_MAX:
             raise ValueError(f"a port lies in 0..{PORT_MAX}, not {_shown(port)}")
+        if not host:
+            raise ValueError(f"{_shown(text)} has no host, for example 203.0.113.7:4000")
         bracketed = host.startswith("[") and host.endswith("]")
         if ":" in host and not bracketed:
             raise ValueError(f"{_shown(text)}: put an IPv6 address in brackets, [::1]:4000")

@@ -54,7 +54,7 @@ def test_an_address_reads_what_it_printed(text: str):
         ("example.org:", "HOST:PORT"),
         ("example.org:x", "HOST:PORT"),
         ("example.org:65536", "0..65535"),
-        (":4000", "not a host"),
+        (":4000", "has no host"),
         ("two words:4000", "not a host"),
         ("a..b:4000", "not a host"),
         ("x" * 64 + ".org:4000", "not a host"),

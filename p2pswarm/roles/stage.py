@@ -17,8 +17,9 @@ import torch
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
-from p2pswarm.roles.discovery import RunSearch
+from p2pswarm.roles.discovery import find_run
 from p2pswarm.roles.malloc import keep_freed_memory
+from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
@@ -28,7 +29,6 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
-LOOK_S = 0.5  # between two looks whether the server has been given another stage
 END_S = 0.5  # for the farewell to reach the trainer
 
 T = TypeVar("T")
@@ -55,20 +55,20 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
-    search = RunSearch(stack, say)
+    choice = RunChoice(serve)
     compute = ComputeThread()
     try:
         while True:
-            offer = await unless(leaving, search.run(serve.run))
+            offer = await unless(leaving, find_run(stack, choice, say))
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = StageServer(_setting(stack, offer, compute, device))
-            reason = await _serve(server, offer, leaving, say)
+            server = StageServer(_context(stack, offer, compute, device, say))
+            reason = await _serve(server, leaving)
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
-            search.over(offer)
+            choice.over(offer)
     finally:
         compute.close()
 
@@ -102,11 +102,15 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
     return None if doing.cancelled() else doing.result()
 
 
-def _setting(
-    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device
+def _context(
+    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device, say: Say
 ) -> ServerContext:
     serve, config = stack.config.serve, offer.config
     keep_bytes = serve.graph_mib * MIB
+
+    def on_ready(stage: int, version: int) -> None:
+        say(f"serving stage {stage} of {config.stages}, weights of step {version}")
+
     return ServerContext(
         rpc=stack.rpc,
         tensors=tensors_within(stack.config.network, device),
@@ -116,20 +120,18 @@ def _setting(
         compute=compute,
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
+        stage=serve.stage,
+        on_ready=on_ready,
     )
 
 
-async def _serve(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:
+async def _serve(server: StageServer, leaving: asyncio.Event) -> str:
     """Serve until the run ends or we leave; the reason."""
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))
-        beside = [
-            tasks.create_task(_leave(server, work, leaving)),
-            tasks.create_task(_tell(server, offer, say)),
-        ]
+        goodbye = tasks.create_task(_leave(server, work, leaving))
         await asyncio.wait((work,))
-        for task in beside:
-            task.cancel()
+        goodbye.cancel()
     return "left" if work.cancelled() else work.result()
 
 
@@ -145,13 +147,3 @@ async def _leave(server: StageServer, work: asyncio.Task[str], leaving: asyncio.
     await server.leave()
     await asyncio.wait((work,), timeout=END_S)
     work.cancel()
-
-
-async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
-    """Say which stage we were given."""
-    told: int | None = None
-    while True:
-        if server.stage != told and server.version is not None:
-            told = server.stage
-            say(f"serving stage {told} of {offer.config.stages}, weights of step {server.version}")
-        await asyncio.sleep(LOOK_S)

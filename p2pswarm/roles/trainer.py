@@ -16,13 +16,13 @@ from p2pswarm.config import NodeConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.outfile import Written, check_target
 from p2pswarm.roles.discovery import announce
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
-from p2pswarm.roles.weights_file import named_weights, state_sizes, write_weights
+from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import sign_manifest
@@ -39,13 +39,16 @@ Say = Callable[[str], None]
 async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
+    size = model_size(config.run)
+    if config.train.weights is not None:
+        check_target(config.train.weights, size.file_bytes)
     corpus = await asyncio.to_thread(_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.held_out):,} held out"
     )
     manifest = sign_manifest(stack.identity, config.run, stack.endpoint.contact.address)
-    reporter = Reporter(config.run, _parameters(config))
+    reporter = Reporter(config.run, size.parameters)
     loop = asyncio.get_running_loop()
     with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
 
@@ -67,6 +70,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             announcing = tasks.create_task(announce(stack, manifest))
             async with Trainer(context) as trainer:
                 ended = await unless(leaving, trainer.run())
+                if ended is not None and ended.failed:
+                    leaving.set()  # nothing is left to do: the farewell has its time limit
                 saved = await _save(trainer, config, ended)
             announcing.cancel()
     if saved:
@@ -90,13 +95,6 @@ def _corpus(config: NodeConfig) -> Corpus:
     )
 
 
-def _parameters(config: NodeConfig) -> int:
-    """Of the whole model."""
-    with torch.device("meta"):
-        blocks = make_blocks(config.run, range(block_count(config.run.model)))
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
-
-
 async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None) -> str:
     """Fetch and write the weights; what to say of it."""
     path = config.train.weights
@@ -105,16 +103,16 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
             snapshots = await trainer.weights(state_sizes(config.run))
-        size_bytes = await asyncio.to_thread(_write, path, config, snapshots)
+        written = await asyncio.to_thread(_write, path, config, snapshots)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
         if ended is None:
             return f"left without the weights: {error}"
         raise
-    return f"weights: {path}, {size_bytes:,} bytes"
+    return f"weights: {written}"
 
 
-def _write(path: Path, config: NodeConfig, snapshots: list[Snapshot]) -> int:
+def _write(path: Path, config: NodeConfig, snapshots: list[Snapshot]) -> Written:
     about = run_to_json(config.run).decode()
     return write_weights(path, named_weights(config.run, snapshots), about)

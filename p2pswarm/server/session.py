@@ -34,6 +34,10 @@ class ServerContext:
     make_router: Callable[[], Router]
     rejoin_s: float = 60.0
     """How long to look for a trainer that was lost."""
+    stage: int | None = None
+    """The one stage to serve; None: whichever needs a server most."""
+    on_ready: Callable[[int, int], None] | None = None
+    """Told the stage and the version of the weights when an incarnation is ready."""
 
 
 @dataclass(frozen=True, slots=True)

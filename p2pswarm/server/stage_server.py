@@ -145,7 +145,7 @@ class StageServer:
         join = Join(
             context.run_id,
             str(context.rpc.contact.address),
-            replica.stage if replica else None,
+            replica.stage if replica else context.stage,
             replica.version if replica else None,
             replica.digest if replica and replica.version is not None else b"",
         )
@@ -235,6 +235,8 @@ class StageServer:
         assert replica.version is not None, "weights were kept, made or fetched"
         parts.worker.moved_to(replica.version)
         parts.session.note(Ready(replica.version, replica.digest))
+        if self._context.on_ready is not None:
+            self._context.on_ready(assigned.stage, replica.version)
 
     async def _listen(self, stream: Stream, parts: _SessionParts) -> None:
         """Views, until the trainer ends the run or the link does."""
