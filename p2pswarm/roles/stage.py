@@ -63,8 +63,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = StageServer(_context(stack, offer, compute, device, say))
-            reason = await _serve(server, leaving)
+            server = StageServer(server_context(stack, offer, compute, device, say))
+            reason = await serve_run(server, leaving)
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
@@ -102,9 +102,10 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
     return None if doing.cancelled() else doing.result()
 
 
-def _context(
+def server_context(
     stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device, say: Say
 ) -> ServerContext:
+    """What a stage server of the run in `offer` is made of, on this node."""
     serve, config = stack.config.serve, offer.config
     keep_bytes = serve.graph_mib * MIB
 
@@ -125,7 +126,7 @@ def _context(
     )
 
 
-async def _serve(server: StageServer, leaving: asyncio.Event) -> str:
+async def serve_run(server: StageServer, leaving: asyncio.Event) -> str:
     """Serve until the run ends or we leave; the reason."""
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))

@@ -5,18 +5,20 @@ Errors:  Unusable for text or files that cannot be used; RunEnded when the run f
 """
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
 import torch
 
-from p2pswarm.config import NodeConfig
+from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.outfile import Written, check_target
+from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
@@ -39,41 +41,19 @@ Say = Callable[[str], None]
 async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
-    size = model_size(config.run)
     if config.train.weights is not None:
-        check_target(config.train.weights, size.file_bytes)
-    corpus = await asyncio.to_thread(_corpus, config)
+        check_target(config.train.weights, model_size(config.run).file_bytes)
+    corpus = await asyncio.to_thread(read_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.held_out):,} held out"
     )
-    manifest = sign_manifest(stack.identity, config.run, stack.endpoint.contact.address)
-    reporter = Reporter(config.run, size.parameters)
-    loop = asyncio.get_running_loop()
     with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
-
-        def report(report: act.Report) -> None:
-            for event in reporter.report(report, loop.time()):
-                tell(event)
-
-        context = TrainerContext(
-            rpc=stack.rpc,
-            tensors=tensors_within(config.network, torch.device("cpu")),
-            run=config.run,
-            manifest=manifest,
-            run_id=run_id(run_to_json(config.run)),
-            corpus=corpus,
-            report=report,
-            rng=Random(os.urandom(32)),
-        )
-        async with asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(stack, manifest))
-            async with Trainer(context) as trainer:
-                ended = await unless(leaving, trainer.run())
-                if ended is not None and ended.failed:
-                    leaving.set()  # nothing is left to do: the farewell has its time limit
-                saved = await _save(trainer, config, ended)
-            announcing.cancel()
+        async with open_trainer(stack, corpus, tell) as trainer:
+            ended = await unless(leaving, trainer.run())
+            if ended is not None and ended.failed:
+                leaving.set()  # nothing is left to do: the farewell has its time limit
+            saved = await _save(trainer, config, ended)
     if saved:
         say(saved)
     if ended is None:
@@ -83,9 +63,46 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     return 0
 
 
-def _corpus(config: NodeConfig) -> Corpus:
+@contextlib.asynccontextmanager
+async def open_trainer(
+    stack: NodeStack, corpus: Corpus, tell: Callable[[Event], None]
+) -> AsyncIterator[Trainer]:
+    """Offer the run of the settings to the swarm and train it, for this block.
+
+    `tell` hears every event as it happens.
+    """
+    run_config = stack.config.run
+    manifest = sign_manifest(stack.identity, run_config, stack.endpoint.contact.address)
+    reporter = Reporter(run_config, model_size(run_config).parameters)
+    loop = asyncio.get_running_loop()
+
+    def report(report: act.Report) -> None:
+        for event in reporter.report(report, loop.time()):
+            tell(event)
+
+    context = TrainerContext(
+        rpc=stack.rpc,
+        tensors=tensors_within(stack.config.network, torch.device("cpu")),
+        run=run_config,
+        manifest=manifest,
+        run_id=run_id(run_to_json(run_config)),
+        corpus=corpus,
+        report=report,
+        rng=Random(os.urandom(32)),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        announcing = tasks.create_task(announce(stack, manifest))
+        async with Trainer(context) as trainer:
+            for event in reporter.offered():
+                tell(event)
+            yield trainer
+        announcing.cancel()
+
+
+def read_corpus(config: NodeConfig) -> Corpus:
+    """The text of the settings, as the run's batches need it."""
     train, model, batch = config.train, config.run.model, config.run.batch
-    assert train.data is not None, "node.py has asked for it"
+    assert train.data is not None, "the command line has asked for it"
     return load_corpus(
         train.data,
         suffixes=train.suffixes,
@@ -103,7 +120,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
             snapshots = await trainer.weights(state_sizes(config.run))
-        written = await asyncio.to_thread(_write, path, config, snapshots)
+        written = await asyncio.to_thread(write_snapshots, path, config.run, snapshots)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -113,6 +130,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     return f"weights: {written}"
 
 
-def _write(path: Path, config: NodeConfig, snapshots: list[Snapshot]) -> Written:
-    about = run_to_json(config.run).decode()
-    return write_weights(path, named_weights(config.run, snapshots), about)
+def write_snapshots(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> Written:
+    """Write what `Trainer.weights` gave as one safetensors file; where it lies."""
+    about = run_to_json(run_config).decode()
+    return write_weights(path, named_weights(run_config, snapshots), about)

@@ -5,7 +5,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.swarm.manifest import sign_manifest
-from p2pswarm.swarm.messages.run import Describe
+from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import encode
 
 FIRST, SECOND = sorted(
@@ -79,13 +79,13 @@ def test_a_run_that_is_over_is_not_joined_again_and_its_next_wait_is_told():
 def test_a_manifest_that_cannot_be_used_is_named_and_passed_over():
     choice = RunChoice(ServeConfig())
     runs = {
-        bytes(32): encode(Describe()),
+        bytes(32): encode(Finished("over")),
         b"\1" * 32: announced(FIRST, "a")[FIRST.peer_id.raw],
         **announced(SECOND, "b"),
     }
 
     assert choice.choose(runs).config.name == "b"
     assert choice.remarks() == [
-        "a run cannot be joined: a record with a Describe for a manifest",
+        "a run cannot be joined: a record with a Finished for a manifest",
         "a run cannot be joined: a manifest under another peer's name",
     ]
