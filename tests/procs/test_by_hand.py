@@ -73,6 +73,7 @@ def test_a_trainer_that_is_interrupted_says_goodbye(start, seed_node, run_file):
         assert server.line_with("run 'by hand' is over: the trainer leaves")
 
 
+@pytest.mark.timeout(300)
 def test_a_run_that_fails_says_why_with_its_figures_and_ends(start, seed_node, run_file):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
