@@ -169,7 +169,7 @@ def main() -> int:
         except RunFailed as error:
             print(f"error: {error}")
             return 1
-    table = Table("steps", "killed in step", "microbatches", "sent again", batch=None)
+    table = Table("steps", "killed in step", "microbatches", "sent again", box=None)
     shown = ", ".join(map(str, killed))
     table.add_row(str(run.steps), shown, str(counts.counted), str(counts.replayed))
     Console().print(table)

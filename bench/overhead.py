@@ -102,7 +102,7 @@ def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespac
     rate = {k: statistics.median(m.tokens_per_s for m in several) for k, several in runs.items()}
     cpu_us = {k: statistics.median(m.cpu_us for m in several) for k, several in runs.items()}
     ratio = rate["swarm"] / rate["plain"]
-    table = Table("", "tokens/s", "processor us a token", "of which", batch=None)
+    table = Table("", "tokens/s", "processor us a token", "of which", box=None)
     for pair in zip(*runs.values(), strict=True):
         for one in pair:
             parts = ", ".join(f"{name} {us:.1f}" for name, us in one.cpu_us_per_token.items())

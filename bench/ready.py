@@ -64,7 +64,7 @@ def main() -> None:
         "one address": (addresses[0],),
         "three, one dead": (dead_address(), *addresses),
     }
-    table = Table("node", "after import p50", "max", "process p50", batch=None)
+    table = Table("node", "after import p50", "max", "process p50", box=None)
     figures = {}
     for kind, bootstrap in kinds.items():
         nodes = []

@@ -169,7 +169,7 @@ def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespac
     activation_bytes = tokens * run.d_model * BYTES_PER_NUMBER[run.codec]
 
     table = Table(
-        *("swarm on", "tokens/s", "s a step", "less waits", "processor us a token"), batch=None
+        *("swarm on", "tokens/s", "s a step", "less waits", "processor us a token"), box=None
     )
     for pair in zip(*runs.values(), strict=True):
         for m in pair:

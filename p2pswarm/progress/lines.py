@@ -1,4 +1,4 @@
-"""A run for a log file: one line an event, and steps no oftener than somebody reads.
+"""A run for a log file: one line an event, and a step's line only every few seconds.
 
 Units:   seconds since the first step.
 """

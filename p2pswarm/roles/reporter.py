@@ -23,7 +23,7 @@ from p2pswarm.progress.events import (
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 
-RATE_STEPS = 10  # throughput is told over so many steps: one alone is noisy
+RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second
 
 
