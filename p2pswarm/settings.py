@@ -124,8 +124,10 @@ def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
     if value is None:
         return None
     if of is Path:
-        text = _convert_scalar(str, None, value, key)
-        return base / Path(str(text)).expanduser() if text else None
+        text = str(_convert_scalar(str, None, value, key))
+        if "\0" in text:
+            raise ValueError(f"{key} is a path, not {_show(value)}")
+        return base / Path(text).expanduser() if text else None
     return _convert(of, value, key, base)
 
 

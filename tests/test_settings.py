@@ -80,6 +80,12 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("[run]\nmodel = 3", ["run.model is a table, not 3"]),
         ("[run.model]\ndtype = 'float16'", ["run.model.dtype is one of float32, float64"]),
         ("[run.model]\nheads = 3", ["run.model: d_model 128 is no multiple of heads 3"]),
+        ("[run.model]\nd_model = 12", ["run.model: rotary positions need an even number"]),
+        (
+            "[network]\npeer_mib = 9\ntotal_mib = 8",
+            ["network: peer_mib 9 is more than total_mib 8"],
+        ),
+        ("role = {a = 1}", ["role is one of auto", "not a table"]),
         ("[run]\nstages = 7", ["run: stages 7 is more than the 6 blocks"]),
         (
             "[run.codecs]\ngradient = 'gzip'",
@@ -90,6 +96,7 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("[run.optimizer]\nlearning_rate = 1" + "0" * 400, ["a number from 0 to 1000, not 10"]),
         ("bootstrap = 'a:1'", ['bootstrap is a list, not "a:1"']),
         ("bootstrap = ['a:1', 2]", ["bootstrap[1] is a text, not 2"]),
+        ('[train]\nweights = "a\\u0000b"', ["train.weights is a path, not"]),
         ("[train]\ndata = 3", ["train.data is a text, not 3"]),
         ("listen = [", ["not TOML", "at end of document"]),
         ("a = " + "[" * 3000, ["not TOML"]),

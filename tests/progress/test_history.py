@@ -183,7 +183,10 @@ def test_lines_tell_what_matters():
         lines.told(event)
         for event in (
             Waiting(0.0, (0, 1)),
+            Waiting(0.0, ()),
             Started(0.0, 12345),
+            stepped(2, 1.0),
+            Note(1.5, "a note"),
             HeldOut(2.0, 3, 2.5),
             Peers(0.0, ()),
             Ended(9.0, 4, "all steps are done", False, 1.0, MicrobatchCounts(1, 1, 0)),
@@ -193,7 +196,10 @@ def test_lines_tell_what_matters():
 
     assert [line and line.split(" s  ")[1] for line in told] == [
         "waiting for a server of stage 0, 1",
+        "every stage is served",
         "training begins: 12,345 parameters",
+        "step     2  loss 3.0000     1000 tokens/s  counted 16  replayed 0",
+        "a note",
         "step     3  held-out loss 2.5000 nats/byte",
         None,
         "done after 4 steps: all steps are done        1 tokens/s  counted 1  replayed 0",
