@@ -47,7 +47,7 @@ def main() -> None:
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
         losses = [loop.add(torch.from_numpy(corpus.microbatch(number))) for number in numbers]
-        rate = learning_rate(run.optimizer, step)
+        rate = learning_rate(run, step)
         norm = loop.commit(rate)
         if device.type == "cuda":
             torch.cuda.synchronize()

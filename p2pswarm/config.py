@@ -31,6 +31,13 @@ class Between:
     def __str__(self) -> str:
         return f"a number from {self.low:g} to {self.high:g}"
 
+    @property
+    def whole(self) -> str:
+        """The limits of a setting that counts something, every digit written out."""
+        if self.low == self.high:
+            return f"{int(self.low)}; nothing else is possible yet"
+        return f"a whole number from {int(self.low)} to {int(self.high)}"
+
 
 class OneOf:
     """A text is one of `choices`."""
@@ -91,8 +98,8 @@ class OptimizerConfig:
 
     learning_rate: Annotated[float, Between(0.0, 1e3)] = 4e-3
     warmup_steps: Annotated[int, Between(0, 10**9)] = 20
-    decay_steps: Annotated[int, Between(1, 10**9)] = 2_000
-    """Steps until the rate has fallen to `final_share` of its peak."""
+    decay_steps: Annotated[int, Between(0, 10**9)] = 0
+    """Steps until the rate has fallen to `final_share` of its peak; 0: the run's steps."""
     final_share: Share = 0.1
     beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
     beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95

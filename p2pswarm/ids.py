@@ -5,18 +5,26 @@ measures closeness by XOR over the same 256 bits.
 
 Units:   ids are 32 bytes; distances are integers in [0, 2**256).
 Errors:  ValueError for text or bytes that are not an id or an address.
-Source:  Maymounkov and Mazieres, "Kademlia" (2002), section 2.1; RFC 4648 base32; RFC 3986 3.2.2.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), section 2.1; RFC 4648 base32; RFC 3986 3.2.2
+         for brackets; RFC 1035 2.3.4 for the lengths of names; RFC 4007 11 for zones.
 """
 
 import base64
 import hashlib
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Self
 
 PEER_ID_BYTES = 32
 PEER_TAG = b"p2pswarm-peer-1:"  # separates this hash from every other use of the key
 PORT_MAX = 65_535
+PORT_DIGITS_MAX = 5
+HOST_CHARS_MAX = 253
+HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
+ZONE = re.compile(r"[\w.:@~-]{1,63}", re.ASCII)
 SHORT_CHARS = 8  # 40 bits: enough to tell peers apart in a log
+SHOWN_CHARS = 60  # of a wrong address, so that a message stays one line
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,7 +50,7 @@ class PeerId:
         try:
             return cls(base64.b32decode(padded))
         except ValueError as error:
-            raise ValueError(f"{text!r} is not a peer id") from error
+            raise ValueError(f"{_shown(text)} is not a peer id") from error
 
     def distance(self, other: bytes) -> int:
         """XOR distance to another id or a DHT key of 32 bytes."""
@@ -62,23 +70,34 @@ class Address:
     """A host, by name or number, and a TCP port."""
 
     host: str
+    """Without brackets; an IPv6 address may end in a zone, as in fe80::1%eth0."""
     port: int
 
     def __post_init__(self) -> None:
-        if not self.host or any(c.isspace() for c in self.host):
-            raise ValueError(f"{self.host!r} is not a host")
+        if not (_is_ipv6(self.host) if ":" in self.host else _is_name(self.host)):
+            raise ValueError(f"{_shown(self.host)} is not a host")
         if not 0 <= self.port <= PORT_MAX:
             raise ValueError(f"a port lies in 0..{PORT_MAX}, not {self.port}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read HOST:PORT or [IPV6]:PORT."""
-        host, colon, port = text.strip().rpartition(":")
+        stripped = text.strip()
+        scheme, separator, rest = stripped.partition("://")
+        if separator:
+            raise ValueError(f"{_shown(text)}: leave out {_shown(scheme + separator)}{_left(rest)}")
+        host, colon, port = stripped.rpartition(":")
         if not colon or not port.isascii() or not port.isdigit():
-            raise ValueError(f"{text!r} is not HOST:PORT, for example 203.0.113.7:4000")
+            raise ValueError(f"{_shown(text)} is not HOST:PORT, for example 203.0.113.7:4000")
+        if len(port) > PORT_DIGITS_MAX:
+            raise ValueError(f"a port lies in 0..{PORT_MAX}, not {_shown(port)}")
+        if not host:
+            raise ValueError(f"{_shown(text)} has no host, for example 203.0.113.7:4000")
         bracketed = host.startswith("[") and host.endswith("]")
         if ":" in host and not bracketed:
-            raise ValueError(f"{text!r}: put an IPv6 address in brackets, [::1]:4000")
+            raise ValueError(f"{_shown(text)}: put an IPv6 address in brackets, [::1]:4000")
+        if bracketed and not _is_ipv6(host[1:-1]):
+            raise ValueError(f"{_shown(text)}: brackets are for an IPv6 address, [::1]:4000")
         return cls(host[1:-1] if bracketed else host, int(port))
 
     def __str__(self) -> str:
@@ -92,3 +111,30 @@ class Contact:
     peer: PeerId | None
     """None where only an address is known, as with a bootstrap flag."""
     address: Address
+
+
+def _is_ipv6(host: str) -> bool:
+    number, percent, zone = host.partition("%")
+    if percent and not ZONE.fullmatch(zone):
+        return False
+    try:
+        ipaddress.IPv6Address(number)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_name(host: str) -> bool:
+    """Whether a resolver can be asked for it: wrong lengths make Python's encoder raise."""
+    return len(host) <= HOST_CHARS_MAX and HOST_NAME.fullmatch(host) is not None
+
+
+def _left(rest: str) -> str:
+    """What is left of an address without its scheme and path, if that makes sense."""
+    place = rest.partition("/")[0]
+    return f", write {_shown(place)}" if ":" in place else " and write HOST:PORT"
+
+
+def _shown(text: str) -> str:
+    """Text of unknown origin, quoted and short."""
+    return repr(text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "...")

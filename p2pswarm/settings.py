@@ -8,10 +8,8 @@ Errors:  Unusable for a user's file, BadMessage for a peer's manifest: one line 
 """
 
 import dataclasses
-import difflib
 import hashlib
 import json
-import math
 import tomllib
 import types
 import typing
@@ -21,11 +19,13 @@ from typing import Any, TypeVar
 
 from p2pswarm.config import Between, NodeConfig, OneOf, RunConfig, Text
 from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.setting_names import unknown
 
 RUN_VERSION = 1  # rises when a manifest means something else than before
 RUN_TAG = b"p2pswarm-run-1:"
 RUN_ID_BYTES = 16
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file is a page, not a data set
+FLOAT_MAX = 1 << 1023  # a whole number of the file that still is a float
 SHOWN_CHARS = 60  # of a wrong value, so that the message stays one line
 
 T = TypeVar("T")
@@ -41,10 +41,10 @@ def load(path: Path) -> NodeConfig:
     if len(text) > SETTINGS_BYTES_MAX:
         raise Unusable(f"{path}: larger than {SETTINGS_BYTES_MAX} bytes: not a settings file")
     try:
-        table = tomllib.loads(text.decode())
+        table = tomllib.loads(text.decode("utf-8-sig"))  # some editors begin a file with a BOM
     except UnicodeDecodeError as error:
         raise Unusable(f"{path}: not TOML: not UTF-8 at byte {error.start}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise Unusable(f"{path}: not TOML: {_one_line(error)}") from error
     try:
         return _build(NodeConfig, table, "", path.parent)
@@ -115,19 +115,12 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
     for name, value in table.items():
         path = f"{key}.{name}" if key else str(name)
         if name not in hints:
-            raise ValueError(_unknown(path, str(name), sorted(hints)))
+            raise ValueError(unknown(key, str(name), sorted(hints)))
         values[name] = _convert(hints[name], value, path, base)
     try:
         return kind(**values)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error
-
-
-def _unknown(path: str, name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    guess = f" (did you mean {near[0]}?)" if near else ""
-    shown = path if path.isprintable() else repr(path)
-    return f"{shown[:SHOWN_CHARS]} is no setting{guess}; known here: {', '.join(known)}"
 
 
 def _convert(hint: Any, value: object, key: str, base: Path) -> object:
@@ -152,28 +145,34 @@ def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
     if value is None:
         return None
     if of is Path:
-        text = _convert_scalar(str, None, value, key)
-        return base / Path(str(text)).expanduser() if text else None
+        text = str(_convert_scalar(str, None, value, key))
+        if "\0" in text:
+            raise ValueError(f"{key} is a path, not {_show(value)}")
+        return base / Path(text).expanduser() if text else None
     return _convert(of, value, key, base)
 
 
 def _convert_scalar(hint: Any, limit: object, value: object, key: str) -> object:
-    allowed = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    if hint is float and type(value) is int:
+    if hint is float and type(value) is int and abs(value) < FLOAT_MAX:
         value = float(value)
-    if type(value) is not hint:
-        raise ValueError(f"{key} is {limit or allowed[hint]}, not {_show(value)}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{key} is {limit or 'a finite number'}, not {_show(value)}")
-    if not _fits(limit, value):
-        raise ValueError(f"{key} is {limit}, not {_show(value)}")
+    if hint is int and isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1e3 is the way to write a thousand that many are used to
+    if type(value) is not hint or not _fits(limit, value):
+        raise ValueError(f"{key} is {_allowed(hint, limit)}, not {_show(value)}")
     return value
+
+
+def _allowed(hint: Any, limit: object) -> str:
+    if hint is int and isinstance(limit, Between):
+        return limit.whole
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    return str(limit or plain[hint])
 
 
 def _fits(limit: object, value: Any) -> bool:
     match limit:
         case Between(low, high):
-            return bool(low <= value <= high)
+            return bool(low <= value <= high)  # false for NaN
         case OneOf():
             return value in limit.choices
         case Text(longest):

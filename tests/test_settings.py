@@ -45,6 +45,19 @@ def test_paths_are_relative_to_the_file_and_empty_ones_are_none(written):
     assert node.train.weights is None
 
 
+def test_a_whole_number_may_be_written_as_a_float(written):
+    steps = settings.load(written("[run]\nsteps = 1e3")).run.steps
+
+    assert steps == 1000
+    assert type(steps) is int
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(written):
+    path = written("\ufeff[run]\nsteps = 7")
+
+    assert settings.load(path).run.steps == 7
+
+
 def test_an_optional_number_can_be_left_out_or_given(written):
     assert settings.load(written("[serve]\nthreads = 2")).serve.stage is None
     assert settings.load(written("[serve]\nstage = 1")).serve.stage == 1
@@ -56,14 +69,23 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("role = 'cook'", ["role is one of auto, bootstrap, stage, trainer", '"cook"']),
         ("rolle = 'stage'", ["rolle is no setting", "did you mean role?", "log_level"]),
         ("[run]\nstepps = 1", ["run.stepps is no setting", "did you mean steps?", "min_replicas"]),
-        ("[run]\nstages = 0", ["run.stages is a number from 1 to 256, not 0"]),
+        ("[run]\nstages = 0", ["run.stages is a whole number from 1 to 256, not 0"]),
         ("[run]\nstages = true", ["run.stages", "not true"]),
-        ("[run]\nstages = 2.0", ["run.stages", "not 2.0"]),
+        ("[run]\nstages = 2.5", ["run.stages is a whole number from 1 to 256, not 2.5"]),
+        ("[run]\nseed = nan", ["run.seed is a whole number from 0 to 9223372036854775807"]),
+        ("[run]\nseed = " + "9" * 5000, ["not TOML"]),
+        ("[run.model]\nvocabulary = 300", ["vocabulary is 256; nothing else", "not 300"]),
         ("[run]\nname = ''", ["run.name is 1 to 64 printable characters"]),
         ('[run]\nname = "\\u001b[2J"', ["run.name is 1 to 64 printable characters"]),
         ("[run]\nmodel = 3", ["run.model is a table, not 3"]),
         ("[run.model]\ndtype = 'float16'", ["run.model.dtype is one of float32, float64"]),
         ("[run.model]\nheads = 3", ["run.model: d_model 128 is no multiple of heads 3"]),
+        ("[run.model]\nd_model = 12", ["run.model: rotary positions need an even number"]),
+        (
+            "[network]\npeer_mib = 9\ntotal_mib = 8",
+            ["network: peer_mib 9 is more than total_mib 8"],
+        ),
+        ("role = {a = 1}", ["role is one of auto", "not a table"]),
         ("[run]\nstages = 7", ["run: stages 7 is more than the 6 blocks"]),
         (
             "[run.codecs]\ngradient = 'gzip'",
@@ -71,13 +93,16 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ),
         ("[run.optimizer]\nlearning_rate = nan", ["run.optimizer.learning_rate", "NaN"]),
         ("[run.optimizer]\nlearning_rate = -1", ["a number from 0 to 1000, not -1"]),
+        ("[run.optimizer]\nlearning_rate = 1" + "0" * 400, ["a number from 0 to 1000, not 10"]),
         ("bootstrap = 'a:1'", ['bootstrap is a list, not "a:1"']),
         ("bootstrap = ['a:1', 2]", ["bootstrap[1] is a text, not 2"]),
+        ('[train]\nweights = "a\\u0000b"', ["train.weights is a path, not"]),
         ("[train]\ndata = 3", ["train.data is a text, not 3"]),
         ("listen = [", ["not TOML", "at end of document"]),
         ("a = " + "[" * 3000, ["not TOML"]),
         ("listen =\nrole = 3", ["not TOML", "line 1"]),
         ('"a\\nb" = 1', ["is no setting"]),
+        ("x" * 500 + " = 1", ["is no setting"]),
         ("role = " + "'" + "x" * 500 + "'", ["role is one of"]),
     ],
 )
@@ -189,7 +214,8 @@ def changed(**values) -> bytes:
         (b'{"run":{}}', "without a version"),
         (b"[]", "without a version"),
         (b"[" * 100_000, "not JSON"),
-        (changed(stages=0), "run.stages is a number from 1"),
+        (changed(stages=0), "run.stages is a whole number from 1"),
+        (changed(stages=2.0), "canonical"),
         (changed(stages=None), "run.stages"),
         (changed(extra=1), "run.extra is no setting"),
         (changed(name="\x1b[2J"), "printable"),

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from p2pswarm.api.node import Node, load_role
 from p2pswarm.config import ServeConfig
-from p2pswarm.roles.discovery import RunSearch
+from p2pswarm.roles.discovery import find_run
+from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.settings import from_values
 
 log = logging.getLogger(__name__)
@@ -85,8 +86,8 @@ class Server:
         stack = dataclasses.replace(stack, config=settings)
         role = await load_role("stage")
         device = role.chosen_device(self._serve)
-        search = RunSearch(stack, log.info)
-        offer = await role.unless(self._leaving, search.run(self._serve.run))
+        choice = RunChoice(self._serve)
+        offer = await role.unless(self._leaving, find_run(stack, choice, log.info))
         if offer is None:
             return LEFT
         compute = role.ComputeThread()

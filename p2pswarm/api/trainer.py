@@ -16,6 +16,7 @@ from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.config import TrainConfig
 from p2pswarm.data.byte_text import Bytes
+from p2pswarm.outfile import Written
 from p2pswarm.progress.events import Event
 from p2pswarm.settings import from_values
 
@@ -80,20 +81,20 @@ class RunTrainer:
             await self._told.wait()
         return event
 
-    async def save(self, path: str | Path) -> int:
+    async def save(self, path: str | Path) -> Path:
         """Fetch the weights from the servers and write them as one safetensors file.
 
         The tensors are named `blocks.NUMBER.PARAMETER`. Call it after `Ended`, inside the block.
 
         Returns:
-            How many bytes the file has.
+            Where the file lies: at `path`, or beside it if that place could not be written.
 
         Raises:
             p2pswarm.errors.NoRoute: A stage has no server left that holds its weights.
             p2pswarm.errors.Unusable: The file cannot be written.
         """
-        size_bytes: int = await self._role.save(self._trainer, self._run, Path(path))
-        return size_bytes
+        written: Written = await self._role.save(self._trainer, self._run, Path(path))
+        return written.path
 
     def _tell(self, event: Event) -> None:
         self._events.put(event)

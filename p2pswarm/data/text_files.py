@@ -7,7 +7,7 @@ Units:   bytes.
 Errors:  Unusable when there is no text, or too little.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,33 +31,25 @@ def load_corpus(
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Corpus:
     """Read a file, or every text file below a folder; `shape` is rows, sequence length."""
-    if path.is_file():
-        train, held_out = _split_one(_read(path, file_bytes_max), held_out_share)
-        files = 1
-    elif path.is_dir():
-        texts = {
-            name: text
-            for file in _files(path, suffixes)
-            if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
-            for name in [file.relative_to(path).as_posix()]
-        }
-        files = len(texts)
-        out = [name for name in texts if is_held_out(name, held_out_share)]
-        train = SEPARATOR.join(text for name, text in texts.items() if name not in set(out))
-        held_out = SEPARATOR.join(texts[name] for name in out)
-        if texts and not (train and held_out):  # too few files for a hash to split
-            train, held_out = _split_one(SEPARATOR.join(texts.values()), held_out_share)
-    else:
+    if not (path.is_file() or path.is_dir()):
         raise Unusable(f"{path}: there is no such file or folder to train on")
+    files = [path] if path.is_file() else list(_files(path, suffixes))
+    texts = {
+        file.relative_to(path).as_posix(): text
+        for file in files
+        if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
+    }
+    train, held_out = _split(texts, held_out_share)
     rows, sequence_length = shape
     for kind, text in (("training", train), ("held-out", held_out)):
         if len(text) <= sequence_length:
             raise Unusable(
-                f"{path}: {len(text)} bytes of {kind} text, a sequence has {sequence_length + 1}: "
+                f"{path}: {len(text)} bytes of {kind} text, a sequence has {sequence_length + 1}"
+                f"{_passed_over(len(files), len(texts))}: "
                 f"name a larger text file or a folder with text files{_of(suffixes)}"
             )
     as_bytes = [np.frombuffer(text, dtype=np.uint8) for text in (train, held_out)]
-    return Corpus(as_bytes[0], as_bytes[1], files, seed, rows, sequence_length)
+    return Corpus(as_bytes[0], as_bytes[1], len(texts), seed, rows, sequence_length)
 
 
 def is_held_out(name: str, share: float) -> bool:
@@ -84,12 +76,25 @@ def _read(file: Path, bytes_max: int) -> bytes:
     return text
 
 
-def _split_one(text: bytes, held_out_share: float) -> tuple[bytes, bytes]:
-    """The end of a single text is held out."""
-    if b"\0" in text[:PROBE_BYTES]:
-        return b"", b""
-    cut = round(len(text) * (1.0 - held_out_share))
-    return text[:cut], text[cut:]
+def _split(texts: Mapping[str, bytes], held_out_share: float) -> tuple[bytes, bytes]:
+    """The text to train on and the text that is held out, files in their order."""
+    out = {name for name in texts if is_held_out(name, held_out_share)}
+    train = SEPARATOR.join(text for name, text in texts.items() if name not in out)
+    held_out = SEPARATOR.join(texts[name] for name in texts if name in out)
+    if train and held_out:
+        return train, held_out
+    whole = SEPARATOR.join(texts.values())  # too few files for a hash to split: the end is held out
+    cut = round(len(whole) * (1.0 - held_out_share))
+    return whole[:cut], whole[cut:]
+
+
+def _passed_over(files: int, texts: int) -> str:
+    """Why there is less text than the user sees files."""
+    if files == texts:
+        return ""
+    if files == 1:
+        return " (the file is empty or binary)"
+    return f" ({files - texts} of {files} files are empty or binary and were passed over)"
 
 
 def _of(suffixes: tuple[str, ...]) -> str:

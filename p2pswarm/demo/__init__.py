@@ -1,4 +1,4 @@
 """The demo: a swarm of processes on one machine, with servers killed on the way.
 
-Entrance: `demo.demo`. The command line uses it.
+Entrance: `demo.main`. The command line uses it.
 """

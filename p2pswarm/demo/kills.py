@@ -10,7 +10,7 @@ from p2pswarm.progress.history import RunHistory
 
 
 class Kills:
-    """Decides; the demo's service does it."""
+    """Decides; the demo does it."""
 
     def __init__(self, steps: int, every: int | None, rng: Random) -> None:
         self._every = every

@@ -1,25 +1,39 @@
 """The demo's picture: what was learnt, how fast, and where servers were killed.
 
 Units:   seconds since the first step; nats per byte; tokens per second.
+Errors:  Unusable for a format that there is not.
 """
 
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
+from p2pswarm.errors import Unusable
 from p2pswarm.progress.history import RunHistory
 
 INK, FAINT = "#222222", "#bbbbbb"
 TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
+NO_PICTURES = {"pgf", "raw", "rgba"}  # they need LaTeX, or no program shows them
 SIZE_INCHES = (8.0, 5.4)
 LOSS_TOP = 2.5  # times the last held-out loss: the first steps' fall would flatten the rest
 SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
 
 
-def draw(history: RunHistory, path: Path, title: str) -> None:
-    """Write the picture as `path`; its suffix chooses the format."""
+def picture_format(path: Path) -> str:
+    """The format that the suffix of `path` names; Unusable if there is no such format."""
+    formats = sorted(set(FigureCanvasBase.get_supported_filetypes()) - NO_PICTURES)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in formats:
+        shown = f".{kind} is" if kind else "without a suffix there is"
+        raise Unusable(f"{path}: {shown} no format for a picture: use .{', .'.join(formats)}")
+    return kind
+
+
+def draw(history: RunHistory, place: Path, title: str, kind: str) -> None:
+    """Write the picture into the file `place`, in the format `kind`."""
     with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1.0])
@@ -32,7 +46,7 @@ def draw(history: RunHistory, path: Path, title: str) -> None:
         for kill in history.kills[:1]:
             _name_kill(losses, kill.seconds, len(history.kills))
         losses.set_title(title, loc="left", fontsize=11)
-        figure.savefig(path, dpi=150)
+        figure.savefig(place, dpi=150, format=kind)
 
 
 def _losses(axes: Axes, history: RunHistory) -> None:

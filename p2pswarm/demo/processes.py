@@ -1,6 +1,6 @@
 """The demo's processes: each a node as a user would start it, and none left behind.
 
-A process's stdin is a pipe that we hold: if we die, however, it ends and the process leaves. Each
+A process's stdin is a pipe that we hold: however we die, it ends then, and the process leaves. Each
 process has a session of its own, so that Ctrl-C in the terminal reaches us alone.
 
 Units:   seconds.
@@ -86,7 +86,7 @@ class DemoProcesses:
         return process
 
     async def leave(self) -> None:
-        """Ask all to leave; who has not within `LEAVE_S` is killed."""
+        """Ask all to leave; what has not left within `LEAVE_S` is killed."""
         for process in self.running:
             with contextlib.suppress(ProcessLookupError):
                 process.os_process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A run for a log file: one line an event, and steps no oftener than somebody reads.
+"""A run for a log file: one line an event, and a step's line only every few seconds.
 
 Units:   seconds since the first step.
 """
@@ -44,7 +44,11 @@ def _text(event: Event) -> str:
             text = event.text
         case Ended():
             how = "failed" if event.failed else "done"
-            text = f"{how} after {event.step} steps: {event.reason}"
+            text = (
+                f"{how} after {event.step} steps: {event.reason}"
+                f"  {event.tokens_per_s:7.0f} tokens/s"
+                f"  counted {event.counts.counted}  replayed {event.counts.replayed}"
+            )
         case Peers():
             text = f"{len(event.peers)} servers"
     return text

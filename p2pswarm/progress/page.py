@@ -5,7 +5,8 @@ Units:   seconds since the first step; nats per byte.
 
 import math
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -14,37 +15,50 @@ from rich.text import Text
 from p2pswarm.progress.history import RunHistory
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-CURVE_CHARS = 60
+CURVE_CHARS = 60  # longer lines tell no more
+CURVE_CHARS_MIN = 8
 
 
 def page(history: RunHistory, steps: int, title: str) -> RenderableType:
     """The whole page."""
-    parts: list[RenderableType] = [_figures(history, steps), _peers(history)]
+    parts: list[RenderableType] = [_state(history)]
+    if history.steps:
+        parts.append(_figures(history, steps))
+    if history.peers:
+        parts.append(_peers(history))
     if history.notes:
         parts.append(Text())
         parts += [_note(note.seconds, note.text) for note in history.notes]
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
-def _figures(history: RunHistory, steps: int) -> RenderableType:
+def _state(history: RunHistory) -> RenderableType:
+    """What the run is doing, where its figures do not say it."""
+    if history.ended:
+        how, style = ("failed", "red") if history.ended.failed else ("done", "green")
+        return Text(f"{how} after {history.ended.step} steps: {history.ended.reason}", style=style)
     if history.waiting:
         where = ", ".join(str(stage) for stage in history.waiting.stages)
         return Text(f"waiting for a server of stage {where}", style="yellow")
     if not history.steps:
         return Text("waiting for the first step", style="yellow")
+    return Text("training", style="dim")
+
+
+def _figures(history: RunHistory, steps: int) -> RenderableType:
     last = history.steps[-1]
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(no_wrap=True)
     grid.add_column()
-    grid.add_column()
-    bar = ProgressBar(total=steps, completed=last.step, width=CURVE_CHARS)
+    bar = ProgressBar(total=steps, completed=last.step, width=None)
     grid.add_row("step", f"{last.step} of {steps}", bar)
-    grid.add_row("train loss", f"{last.loss:.3f}", curve([s.loss for s in history.steps]))
+    grid.add_row("train loss", f"{last.loss:.3f}", Curve([s.loss for s in history.steps]))
     if history.held_out:
         held_out = [point.nats_per_byte for point in history.held_out]
-        grid.add_row("held-out loss", f"{held_out[-1]:.3f}", curve(held_out))
+        grid.add_row("held-out loss", f"{held_out[-1]:.3f}", Curve(held_out))
     rates = [s.tokens_per_s for s in history.steps]
-    grid.add_row("tokens/s", f"{last.tokens_per_s:,.0f}", curve(rates))
+    grid.add_row("tokens/s", f"{last.tokens_per_s:,.0f}", Curve(rates))
     counts = history.counts
     told = f"{counts.counted} counted, {counts.replayed} replayed"
     grid.add_row("microbatches", str(counts.asked), told)
@@ -52,7 +66,7 @@ def _figures(history: RunHistory, steps: int) -> RenderableType:
 
 
 def _peers(history: RunHistory) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
     for name in ("stage", "server", "state"):
         table.add_column(name)
     for name in ("queue", "microbatches/s"):
@@ -68,12 +82,25 @@ def _note(seconds: float, text: str) -> Text:
     return Text.assemble((f"{seconds:7.1f} s  ", "dim"), text)
 
 
-def curve(values: list[float]) -> str:
-    """A line of blocks, the newest value at the right; long histories are thinned out."""
+class Curve:
+    """Values as a line of blocks, as wide as there is space."""
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = values
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(CURVE_CHARS_MIN, options.max_width), options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(curve(self._values, min(options.max_width, CURVE_CHARS)), no_wrap=True)
+
+
+def curve(values: list[float], chars: int) -> str:
+    """At most `chars` blocks, the newest value at the right; long histories are thinned out."""
     finite = [value for value in values if math.isfinite(value)]
-    if not finite:
+    width = min(len(finite), chars)
+    if not width:
         return ""
-    width = min(len(finite), CURVE_CHARS)
     shown = [finite[(i + 1) * len(finite) // width - 1] for i in range(width)]
     low, high = min(shown), max(shown)
     scale = (len(BLOCKS) - 2) / (high - low) if high > low else 0.0

@@ -1,18 +1,19 @@
 """Finding a run, and letting others find ours: a manifest in the DHT under a well-known key.
 
 Units:   seconds.
-Errors:  those of the DHT; a manifest that cannot be used is named once and passed over.
+Errors:  those of the DHT are logged, and the next look is taken all the same.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from p2pswarm.errors import BadMessage, SwarmError
+from p2pswarm.errors import SwarmError
+from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
-from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer, read_offer
+from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
 from p2pswarm.swarm.messages.run import Manifest
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.wire.message import encode
 
 log = logging.getLogger(__name__)
 
@@ -36,68 +37,17 @@ async def announce(stack: NodeStack, manifest: Manifest) -> None:
         stack.dht.withdraw(RUNS_KEY, subkey)
 
 
-class RunSearch:
-    """Looks for a run to join; remembers what it has complained about."""
-
-    def __init__(self, stack: NodeStack, say: Callable[[str], None]) -> None:
-        self._stack = stack
-        self._say = say
-        self._told: set[str] = set()
-        self._over: set[bytes] = set()
-
-    def over(self, offer: RunOffer) -> None:
-        """That run has ended: its record may outlive it for a while."""
-        self._over.add(offer.run + _trainer(offer))
-        self._told.clear()
-
-    async def run(self, name: str) -> RunOffer:
-        """Wait for a run of that name, or for any."""
-        while True:
-            offers = await self._offers()
-            fitting = [o for o in offers if name in ("", o.config.name)]
-            if fitting:
-                return fitting[0]
-            if offers:
-                there = ", ".join(sorted({repr(o.config.name) for o in offers}))
-                self._tell(f"no run is named {name!r}; there is {there}: waiting")
-            else:
-                self._tell("there is no run yet: waiting for a trainer")
-            await asyncio.sleep(LOOK_AGAIN_S)
-
-    async def _offers(self) -> list[RunOffer]:
-        """Every run in the DHT, by trainer."""
+async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], None]) -> RunOffer:
+    """Look the runs up until there is one to join; the DHT knows no other way to wait."""
+    while True:
         try:
-            records = await self._stack.dht.get(RUNS_KEY)
+            records = await stack.dht.get(RUNS_KEY)
         except SwarmError as error:
             log.info("the runs could not be looked up: %s", error)
-            return []
-        offers = []
-        for subkey in sorted(records):
-            try:
-                offer = _offer(subkey, records[subkey].value)
-            except BadMessage as error:
-                self._tell(f"a run cannot be joined: {error}")
-                continue
-            if offer.run + _trainer(offer) not in self._over:
-                offers.append(offer)
-        return offers
-
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._say(text)
-
-
-def _trainer(offer: RunOffer) -> bytes:
-    assert offer.trainer.peer is not None
-    return offer.trainer.peer.raw
-
-
-def _offer(subkey: bytes, value: bytes) -> RunOffer:
-    manifest = decode(value)
-    if not isinstance(manifest, Manifest):
-        raise BadMessage(f"a record with a {type(manifest).__name__} for a manifest")
-    offer = read_offer(manifest)
-    if _trainer(offer) != subkey:
-        raise BadMessage("a manifest under another peer's name")
-    return offer
+            records = {}
+        offer = choice.choose({subkey: record.value for subkey, record in records.items()})
+        for remark in choice.remarks():
+            say(remark)
+        if offer is not None:
+            return offer
+        await asyncio.sleep(LOOK_AGAIN_S)

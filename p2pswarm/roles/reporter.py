@@ -23,7 +23,7 @@ from p2pswarm.progress.events import (
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 
-RATE_STEPS = 10  # throughput is told over so many steps: one alone is noisy
+RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second
 
 
@@ -35,6 +35,7 @@ class Reporter:
         self._size = batch.microbatches
         self._step_tokens = batch.microbatches * batch.rows * run.model.sequence_length
         self._steps = run.steps
+        self._stages = run.stages
         self._parameters = parameters
         self._begun_s: float | None = None
         self._ended_s: deque[float] = deque(maxlen=RATE_STEPS + 1)
@@ -46,6 +47,10 @@ class Reporter:
         self._last_step_s = 0.0
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
+
+    def offered(self) -> list[Event]:
+        """What the run waits for while no server has come yet."""
+        return [Waiting(0.0, tuple(range(self._stages)))]
 
     def report(self, report: act.Report, now_s: float) -> list[Event]:
         """What a report means to people."""

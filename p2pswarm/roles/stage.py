@@ -17,8 +17,9 @@ import torch
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
-from p2pswarm.roles.discovery import RunSearch
+from p2pswarm.roles.discovery import find_run
 from p2pswarm.roles.malloc import keep_freed_memory
+from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
@@ -54,11 +55,11 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
-    search = RunSearch(stack, say)
+    choice = RunChoice(serve)
     compute = ComputeThread()
     try:
         while True:
-            offer = await unless(leaving, search.run(serve.run))
+            offer = await unless(leaving, find_run(stack, choice, say))
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
@@ -67,7 +68,7 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
-            search.over(offer)
+            choice.over(offer)
     finally:
         compute.close()
 
@@ -116,6 +117,7 @@ def stage_server(
         compute=compute,
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
+        stage=serve.stage,
     )
     return StageServer(context)
 

@@ -18,14 +18,14 @@ from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
-from p2pswarm.roles.weights_file import named_weights, state_sizes, write_weights
+from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import sign_manifest
@@ -43,6 +43,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
     check_model(config.run)
+    if config.train.weights is not None:
+        check_target(config.train.weights, model_size(config.run).file_bytes)
     corpus = await asyncio.to_thread(read_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
@@ -51,6 +53,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
         async with open_trainer(stack, corpus, tell) as trainer:
             ended = await unless(leaving, trainer.run())
+            if ended is not None and ended.failed:
+                leaving.set()  # nothing is left to do: the farewell has its time limit
             saved = await _save(trainer, config, ended)
     if saved:
         say(saved)
@@ -71,7 +75,7 @@ async def open_trainer(
     """
     run_config = stack.config.run
     manifest = sign_manifest(stack.identity, run_config, stack.endpoint.contact.address)
-    reporter = Reporter(run_config, _parameters(run_config))
+    reporter = Reporter(run_config, model_size(run_config).parameters)
     loop = asyncio.get_running_loop()
 
     def report(report: act.Report) -> None:
@@ -90,6 +94,8 @@ async def open_trainer(
     async with asyncio.TaskGroup() as tasks:
         announcing = tasks.create_task(announce(stack, manifest))
         async with Trainer(context) as trainer:
+            for event in reporter.offered():
+                tell(event)
             yield trainer
         announcing.cancel()
 
@@ -97,7 +103,7 @@ async def open_trainer(
 def read_corpus(config: NodeConfig) -> Corpus:
     """The text of the settings, as the run's batches need it."""
     train, model, batch = config.train, config.run.model, config.run.batch
-    assert train.data is not None, "node.py has asked for it"
+    assert train.data is not None, "the command line has asked for it"
     return load_corpus(
         train.data,
         suffixes=train.suffixes,
@@ -107,13 +113,6 @@ def read_corpus(config: NodeConfig) -> Corpus:
     )
 
 
-def _parameters(run_config: RunConfig) -> int:
-    """How many parameters the whole model has."""
-    with torch.device("meta"):
-        blocks = make_blocks(run_config, range(block_count(run_config.model)))
-    return sum(parameter.numel() for block in blocks for parameter in block.parameters())
-
-
 async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None) -> str:
     """Fetch and write the weights; what to say of it."""
     path = config.train.weights
@@ -121,23 +120,22 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
         return ""
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
-            snapshots = await trainer.weights(state_sizes(config.run))
-        size_bytes = await asyncio.to_thread(_write, path, config.run, snapshots)
+            written = await save(trainer, config.run, path)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
         if ended is None:
             return f"left without the weights: {error}"
         raise
-    return f"weights: {path}, {size_bytes:,} bytes"
+    return f"weights: {written}"
 
 
-async def save(trainer: Trainer, run_config: RunConfig, path: Path) -> int:
-    """Fetch the weights from their servers and write them; how many bytes the file has."""
+async def save(trainer: Trainer, run_config: RunConfig, path: Path) -> Written:
+    """Fetch the weights from their servers and write them; where they lie."""
     snapshots = await trainer.weights(state_sizes(run_config))
     return await asyncio.to_thread(_write, path, run_config, snapshots)
 
 
-def _write(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> int:
+def _write(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> Written:
     about = run_to_json(run_config).decode()
     return write_weights(path, named_weights(run_config, snapshots), about)

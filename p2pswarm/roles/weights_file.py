@@ -1,29 +1,50 @@
 """The trained weights as one safetensors file, a name for each parameter of each block.
 
-The format is eight bytes of header length, a JSON header, and the tensors' bytes; so it is written
-here without a library.
-
 Units:   bytes.
 Shapes:  as the model's parameters.
-Errors:  Unusable when the file cannot be written.
+Errors:  Unusable when the file cannot be written; BadMessage for weights that nobody agreed on.
 Source:  https://huggingface.co/docs/safetensors, "Format".
 """
 
-import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
-from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes
+from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.errors import BadMessage
+from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.outfile import Written, write_target
 from p2pswarm.state.snapshot import Snapshot
 
-KINDS = {torch.float32: "F32", torch.float64: "F64"}
-HEADER_ALIGN = 8  # the format asks that the tensors begin at a multiple of it
+HEADER_BYTES = 8 << 10  # the run's settings, and
+ENTRY_BYTES = 160  # a tensor's name, shape and place in the header, at most
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """How large a run's model is, before it exists."""
+
+    parameters: int
+    file_bytes: int
+    """The weights as a file, at most."""
+
+
+def model_size(run: RunConfig) -> ModelSize:
+    """The size of the whole model."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, range(block_count(run.model)))
+    all_parameters = [parameter for block in blocks for parameter in block.parameters()]
+    numbers_bytes = sum(parameter.nbytes for parameter in all_parameters)
+    header_bytes = HEADER_BYTES + ENTRY_BYTES * len(all_parameters)
+    count = sum(parameter.numel() for parameter in all_parameters)
+    return ModelSize(count, numbers_bytes + header_bytes)
 
 
 def state_sizes(run: RunConfig) -> list[int]:
@@ -46,30 +67,17 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
                 yield f"blocks.{number}.{name}", parameter.detach()
 
 
-def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> int:
-    """Write them beside `path`, then put them in its place; returns how many bytes."""
-    whole = dict(tensors)
-    header: dict[str, object] = {"__metadata__": {"run": about}}
-    offset = 0
-    for name, tensor in whole.items():
-        end = offset + tensor.nbytes
-        shape = list(tensor.shape)
-        header[name] = {
-            "dtype": KINDS[tensor.dtype],
-            "shape": shape,
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % HEADER_ALIGN)
-    beside = path.with_name(path.name + ".part")
+def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:
+    """Write them at `path`, or where it is possible; `about` goes into the metadata as `run`."""
+    whole = {name: tensor.contiguous() for name, tensor in tensors}
+    return write_target(path, lambda place: _save(whole, place, about))
+
+
+def _save(tensors: dict[str, Tensor], place: Path, about: str) -> None:
+    place.touch()
+    mode = place.stat().st_mode  # as every file of this user; the library makes it 0600
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in whole.values():
-                file.write(host_bytes(tensor.contiguous()))
-        beside.replace(path)
-    except OSError as error:
-        raise Unusable(f"{path}: cannot be written: {error.strerror}") from error
-    return 8 + len(text) + offset
+        save_file(tensors, place, metadata={"run": about})
+    except SafetensorError as error:
+        raise OSError(0, str(error)) from error
+    place.chmod(mode)

@@ -38,6 +38,8 @@ class ServerContext:
     """How long to look for a trainer that was lost."""
     piece_bytes: int = PIECE_BYTES
     """Of a snapshot, asked for at once."""
+    stage: int | None = None
+    """The one stage to serve; None: whichever needs a server most."""
 
 
 @dataclass(frozen=True, slots=True)

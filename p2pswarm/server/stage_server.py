@@ -170,7 +170,7 @@ class StageServer:
         join = Join(
             context.run_id,
             str(context.rpc.contact.address),
-            replica.stage if replica else None,
+            replica.stage if replica else context.stage,
             replica.version if replica else None,
             replica.digest if replica and replica.version is not None else b"",
         )

@@ -10,16 +10,17 @@ Source:  clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), a
 
 import math
 
-from p2pswarm.config import OptimizerConfig
+from p2pswarm.config import OptimizerConfig, RunConfig
 
 CLIP_EPSILON = 1e-6  # torch's
 
 
-def learning_rate(optimizer: OptimizerConfig, step: int) -> float:
+def learning_rate(run: RunConfig, step: int) -> float:
     """The rate of a step: a linear warm-up, then a cosine down to `final_share` of the peak."""
+    optimizer = run.optimizer
     if step < optimizer.warmup_steps:
         return optimizer.learning_rate * (step + 1) / optimizer.warmup_steps
-    decay_steps = max(1, optimizer.decay_steps - optimizer.warmup_steps)
+    decay_steps = max(1, (optimizer.decay_steps or run.steps) - optimizer.warmup_steps)
     share = min(1.0, (step - optimizer.warmup_steps) / decay_steps)
     cosine = 0.5 * (1.0 + math.cos(math.pi * share))
     return optimizer.learning_rate * (optimizer.final_share + (1 - optimizer.final_share) * cosine)

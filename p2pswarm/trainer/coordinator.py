@@ -367,7 +367,7 @@ class Coordinator:
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """The point of no return: tell all who have the gradient, and begin the next step."""
-        rate = learning_rate(self._config.optimizer, self.step)
+        rate = learning_rate(self._config, self.step)
         commits = reduction.commits(self._run, decided, rate)
         self._actions += [one for one in commits if self.members.alive(one.incarnation)]
         self._commits.decided(self.step, reduction.members, now_s)

@@ -107,9 +107,9 @@ def test_every_row_is_a_run_of_the_text(folder: Path):
     ("name", "content", "complaint"),
     [
         ("missing", None, "no such file or folder"),
-        ("empty.txt", b"", "0 bytes of training text"),
+        ("empty.txt", b"", r"0 bytes of training text.*\(the file is empty or binary\)"),
         ("short.txt", b"abc", "3 bytes of training text, a sequence has 17"),
-        ("binary.bin", b"\0" * 1000, "0 bytes of training text"),
+        ("binary.bin", b"\0" * 1000, r"\(the file is empty or binary\)"),
         ("thin.txt", b"a" * 60, "6 bytes of held-out text"),
     ],
 )
@@ -122,6 +122,15 @@ def test_too_little_text_is_one_line_with_the_remedy(tmp_path: Path, name, conte
         load(file)
 
     assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_no_text_are_counted_when_the_text_is_too_short(tmp_path: Path):
+    (tmp_path / "short.txt").write_text("abc")
+    for i in range(3):
+        (tmp_path / f"{i}.bin").write_bytes(bytes(100))
+
+    with pytest.raises(Unusable, match="3 of 4 files are empty or binary and were passed over"):
+        load(tmp_path)
 
 
 def test_a_folder_without_text_names_the_suffixes_that_were_asked_for(tmp_path: Path):

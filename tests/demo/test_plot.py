@@ -1,7 +1,13 @@
 """The demo's picture and figures."""
 
-from p2pswarm.demo.demo import summary
-from p2pswarm.demo.plot import draw
+from pathlib import Path
+
+import pytest
+
+from p2pswarm.demo.options import Options
+from p2pswarm.demo.plot import draw, picture_format
+from p2pswarm.demo.summary import failure, rows, summary, title
+from p2pswarm.errors import Unusable
 from p2pswarm.progress.events import Ended, HeldOut, MicrobatchCounts, Stepped
 from p2pswarm.progress.history import RunHistory
 
@@ -19,16 +25,16 @@ def told() -> RunHistory:
 
 
 def test_the_picture_is_drawn(tmp_path):
-    draw(told(), tmp_path / "loss.png", "a run")
+    draw(told(), tmp_path / "loss.png.part", "a run", "png")
 
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "loss.png.part").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_of_a_short_run_is_drawn_too(tmp_path):
     history = RunHistory()
     history.told(Stepped(1.0, 1, 5.0, 900.0, 1e-3, 1.0, MicrobatchCounts(8, 8, 0)))
 
-    draw(history, tmp_path / "loss.svg", "a run")
+    draw(history, tmp_path / "loss.svg", "a run", "svg")
 
     assert "<svg" in (tmp_path / "loss.svg").read_text()
 
@@ -45,3 +51,63 @@ def test_the_summary_has_the_keys_that_scripts_read():
         "kills": 1,
         "seconds_to_ready": 7.5,
     }
+
+
+@pytest.mark.parametrize("name", ["loss.png", "loss.SVG", "a/b.pdf"])
+def test_the_suffix_chooses_the_format(name):
+    assert picture_format(Path(name)) == name.lower().rpartition(".")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("loss.xyz", r"loss\.xyz: \.xyz is no format for a picture: use .*\.png"),
+        ("loss.pgf", r"\.pgf is no format"),
+        ("loss", "without a suffix there is no format"),
+    ],
+)
+def test_a_format_that_there_is_not_is_named_with_those_there_are(name, complaint):
+    with pytest.raises(Unusable, match=complaint):
+        picture_format(Path(name))
+
+
+def test_the_rows_say_what_came_out():
+    history = told()
+    history.told(Ended(15.0, 29, "done", False, 912.5, MicrobatchCounts(232, 232, 5)))
+
+    shown = dict(rows(history, 7.5))
+
+    assert shown == {
+        "steps": "29",
+        "microbatches": "232 asked, 232 counted in every stage, 5 replayed",
+        "servers killed": "1",
+        "held-out loss": "5.500 -> 2.500 nats/byte in 14 s",
+        "throughput": "912 tokens/s",
+        "ready after": "7.5 s",
+    }
+    assert "held-out loss" not in dict(rows(RunHistory(), 0.0))
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        (None, "the run did not end"),
+        (Ended(1.0, 1, "stage 1 is bare", True, 1.0, MicrobatchCounts(8, 0, 0)), "stage 1 is bare"),
+        (
+            Ended(1.0, 1, "done", False, 1.0, MicrobatchCounts(8, 5, 0)),
+            "3 microbatches were not counted",
+        ),
+        (Ended(1.0, 1, "done", False, 1.0, MicrobatchCounts(8, 8, 0)), ""),
+    ],
+)
+def test_a_run_that_is_not_whole_has_failed(ended, why):
+    history = RunHistory()
+    if ended:
+        history.told(ended)
+
+    assert failure(history) == why
+
+
+def test_the_title_names_the_text():
+    assert title(Options()).endswith("learns Python's library")
+    assert title(Options(data=Path("a/poems"))).endswith("learns poems")

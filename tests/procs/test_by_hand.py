@@ -73,6 +73,43 @@ def test_a_trainer_that_is_interrupted_says_goodbye(start, seed_node, run_file):
         assert server.line_with("run 'by hand' is over: the trainer leaves")
 
 
+@pytest.mark.timeout(300)
+def test_a_run_that_fails_says_why_with_its_figures_and_ends(start, seed_node, run_file):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    run = RUN.replace("steps = 2", "steps = 1000")
+    run_file.write_text(run + "[run.optimizer]\nlearning_rate = 1e3\nweight_decay = 100\n")
+    trainer = start("--role", "trainer", "--config", run_file, *join)
+    assert trainer.line_with("run 'by hand' needs 2 servers or more; on each such machine run")
+    assert trainer.line_with("python -m p2pswarm.node --bootstrap").endswith(address)
+    assert trainer.line_with("waiting for a server of stage 0, 1")
+    for _ in range(2):
+        start(*join)
+
+    assert "tokens/s  counted" in trainer.line_with("failed after")
+
+    assert trainer.end() == 1
+    assert "lower the learning rate" in trainer.errors
+    assert trainer.errors.count("error: ") == 1
+    assert "Traceback" not in trainer.errors
+
+
+def test_a_server_serves_the_stage_that_it_was_told_or_says_that_there_is_none(
+    start, seed_node, run_file, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    start("--role", "trainer", "--config", run_file, *join).line_with("bytes to train on")
+    (tmp_path / "second.toml").write_text("[serve]\nstage = 1")
+    (tmp_path / "sixth.toml").write_text("[serve]\nstage = 5")
+
+    sixth = start("--config", tmp_path / "sixth.toml", *join)
+    second = start("--config", tmp_path / "second.toml", *join)
+
+    assert sixth.line_with("run 'by hand' has no stage 5 (serve.stage), its stages are 0 to 1")
+    assert second.line_with("serving stage 1 of 2")
+
+
 def test_a_server_may_ask_for_a_run_by_name(start, seed_node, run_file, tmp_path):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
@@ -90,7 +127,7 @@ def test_a_server_may_ask_for_a_run_by_name(start, seed_node, run_file, tmp_path
     [
         (lambda folder: folder.mkdir(), "0 bytes of training text"),
         (lambda _: None, "no such file or folder"),
-        (lambda folder: folder.write_bytes(b"\0" * 100_000), "0 bytes of training text"),
+        (lambda folder: folder.write_bytes(b"\0" * 100_000), "the file is empty or binary"),
         (lambda folder: folder.write_text("short"), "name a larger text file"),
     ],
 )

@@ -64,7 +64,17 @@ def test_a_run_survives_its_kills_and_counts_every_microbatch_once(start, text, 
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_demo_says_at_once_that_it_begins_and_may_be_interrupted_then(start):
+    demo = start("demo", module="p2pswarm")
+    assert demo.line_with("p2pswarm demo: starting")
+
+    demo.interrupt()  # while the library that draws is imported
+
+    assert demo.end() in (-signal.SIGINT, 130)
+    assert "Traceback" not in demo.errors
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_outlives_the_demo(start, text, way):
     demo = start("demo", "--data", text, module="p2pswarm.cli")
     assert demo.line_with("waiting for a server")
@@ -85,6 +95,10 @@ def test_no_process_outlives_the_demo(start, text, way):
         (("--data", "nowhere"), "nowhere"),
         (("--data", "empty"), "empty"),
         (("--json", "no/such/folder/x.json"), "no/such/folder"),
+        (("--json", "empty"), "empty cannot be written: it is a folder"),
+        (("--json", "/dev/full"), "/dev/full cannot be written: it is a device"),
+        (("--plot", "/proc/x.png"), "/proc/x.png cannot be written"),
+        (("--plot", "loss.xyz"), ".xyz is no format for a picture: use .avif"),
     ],
 )
 def test_wrong_input_is_one_line(start, tmp_path, flags, part):

@@ -2,8 +2,10 @@
 
 import contextlib
 import re
+import signal
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -87,7 +89,7 @@ def test_a_bootstrap_node_needs_no_torch(start, tmp_path):
     assert node.end() == 0
 
 
-@pytest.mark.parametrize("way", ["ctrl-c", "sigterm", "stdin"])
+@pytest.mark.parametrize("way", ["ctrl-c", "sigterm", "sighup", "stdin"])
 def test_a_node_leaves_when_it_is_told(start, tmp_path, way):
     (tmp_path / "node.toml").write_text("leave_at_eof = true")
     node = start("--config", tmp_path / "node.toml", *HERE)
@@ -98,11 +100,63 @@ def test_a_node_leaves_when_it_is_told(start, tmp_path, way):
             node.interrupt()
         case "sigterm":
             node.process.terminate()
+        case "sighup":
+            node.process.send_signal(signal.SIGHUP)
         case "stdin":
             node.process.stdin.close()
 
     assert node.end() == 0
     assert node.errors == ""
+
+
+@pytest.mark.parametrize("library", ["_socket", "_ssl", "_rust"])
+def test_ctrl_c_while_the_node_still_loads_leaves_no_traceback(start, library):
+    """It is sent when the process has mapped a library that is loaded early, later, or late."""
+    node = start(*HERE)
+    while library not in Path(f"/proc/{node.process.pid}/maps").read_text():
+        assert node.process.poll() is None
+
+    node.interrupt()
+
+    assert node.end() in (-signal.SIGINT, 0, 130)
+    assert node.errors == ""
+
+
+def test_a_node_listens_at_a_port_of_every_address(start):
+    node = start("--listen", ":0")
+
+    port = node.address.rpartition(":")[2]
+
+    dial(f"127.0.0.1:{port}").close()
+
+
+def test_others_dial_what_a_node_announces(start):
+    node = start(*HERE, "--announce", "swarm.example.org:4000")
+
+    assert node.address == "swarm.example.org:4000"
+    assert node.line_with("--bootstrap").endswith("--bootstrap swarm.example.org:4000")
+
+
+def test_a_check_says_what_the_settings_mean_and_does_nothing_else(start, tmp_path):
+    (tmp_path / "text").write_text("some text")
+    (tmp_path / "run.toml").write_text("[train]\ndata = 'text'\n[run]\nsteps = 1e3")
+
+    good = start("train", "run.toml", "--check", module="p2pswarm")
+    bad = start("--config", "run.toml", "--role", "trainer", "--listen", "4000", "--check")
+
+    assert "1000 of 4,096 tokens: 8 microbatches of 4 sequences" in good.line_with("steps")
+    assert good.end() == 0
+    assert_one_line(bad, "listen: '4000' is not HOST:PORT")
+
+
+def test_weights_that_could_not_be_written_are_refused_before_anything_is_joined(start, tmp_path):
+    (tmp_path / "text").write_text("some text")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "run.toml").write_text("[train]\ndata = 'text'\nweights = 'out'")
+
+    node = start("train", "run.toml", "--bootstrap", "127.0.0.1:1", module="p2pswarm")
+
+    assert_one_line(node, "out cannot be written: it is a folder; name another place")
 
 
 def test_an_identity_file_keeps_the_peer_id(start, tmp_path):
@@ -178,7 +232,7 @@ def test_a_bootstrap_node_that_speaks_something_else_is_named(start, server):
 
     node = start("--bootstrap", address, *HERE)
 
-    assert_one_line(node, "no bootstrap address answers", address)
+    assert_one_line(node, "no bootstrap address is a node that we can join", address)
 
 
 def test_a_bootstrap_node_that_says_nothing_is_named(start, server):
@@ -186,7 +240,7 @@ def test_a_bootstrap_node_that_says_nothing_is_named(start, server):
 
     node = start("--bootstrap", address, *HERE)
 
-    assert_one_line(node, "no bootstrap address answers", address, "stalled")
+    assert_one_line(node, "no bootstrap address is a node that we can join", address, "stalled")
 
 
 GARBAGE = [

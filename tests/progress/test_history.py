@@ -18,7 +18,7 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.progress.history import NOTES_SHOWN, RunHistory
 from p2pswarm.progress.lines import STEP_EVERY_S, LineFormat
-from p2pswarm.progress.page import CURVE_CHARS, curve, page
+from p2pswarm.progress.page import curve, page
 
 
 def stepped(step: int, seconds: float = 0.0, loss: float = 3.0) -> Stepped:
@@ -29,14 +29,14 @@ def peer(name: str, stage: int, *, ready: bool = True) -> PeerLine:
     return PeerLine(name, stage, ready, 0, 1.0)
 
 
-def shown(history: RunHistory) -> str:
-    console = Console(width=120, record=True, force_terminal=False)
+def shown(history: RunHistory, width: int = 120) -> str:
+    console = Console(width=width, record=True, force_terminal=False)
     with console.capture() as captured:
         console.print(page(history, 100, "a run"))
     return captured.get()
 
 
-def test_the_story_knows_how_far_the_run_is():
+def test_the_history_knows_how_far_the_run_is():
     history = RunHistory()
     assert (history.step, history.seconds, history.counts) == (0, 0.0, MicrobatchCounts(0, 0, 0))
 
@@ -110,6 +110,42 @@ def test_the_page_bears_a_note_with_markup_in_it():
     assert "[/red] [bold]" in shown(history)
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_newest_values_are_seen_however_narrow_the_terminal(width):
+    history = RunHistory()
+    for step in range(1, 301):
+        loss = 9.0 if step == 300 else 5.0
+        history.told(Stepped(step, step, loss, 1000.0, 1e-3, 1.0, MicrobatchCounts(8, 8, 0)))
+
+    lines = shown(history, width).splitlines()
+
+    curve_line = next(line for line in lines if "train loss" in line)
+    assert curve_line.rstrip(" │").endswith("█")
+    assert {len(line) for line in lines} == {width}
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("failed", "text"), [(True, "failed after 3 steps: bare"), (False, "done after 3 steps: bare")]
+)
+def test_the_page_tells_how_the_run_ended_beside_its_last_figures(failed, text):
+    history = RunHistory()
+    history.told(stepped(3, 1.0))
+    history.told(Ended(9.0, 3, "bare", failed, 1.0, MicrobatchCounts(1, 1, 0)))
+
+    assert text in shown(history)
+    assert "3 of 100" in shown(history)
+
+
+def test_the_page_keeps_the_figures_while_the_run_waits():
+    history = RunHistory()
+    history.told(stepped(3, 1.0))
+    history.told(Waiting(9.0, (1,)))
+
+    assert "waiting for a server of stage 1" in shown(history)
+    assert "3 of 100" in shown(history)
+
+
 @pytest.mark.parametrize(
     ("values", "drawn"),
     [
@@ -121,13 +157,13 @@ def test_the_page_bears_a_note_with_markup_in_it():
     ],
 )
 def test_a_curve_spans_its_values(values, drawn):
-    assert curve(values) == drawn
+    assert curve(values, 60) == drawn
 
 
 def test_a_long_curve_is_thinned_and_ends_with_the_newest():
-    drawn = curve([0.0] * 1000 + [1.0])
+    drawn = curve([0.0] * 1000 + [1.0], 30)
 
-    assert len(drawn) == CURVE_CHARS
+    assert len(drawn) == 30
     assert drawn[-1] == "█"
 
 
@@ -147,7 +183,10 @@ def test_lines_tell_what_matters():
         lines.told(event)
         for event in (
             Waiting(0.0, (0, 1)),
+            Waiting(0.0, ()),
             Started(0.0, 12345),
+            stepped(2, 1.0),
+            Note(1.5, "a note"),
             HeldOut(2.0, 3, 2.5),
             Peers(0.0, ()),
             Ended(9.0, 4, "all steps are done", False, 1.0, MicrobatchCounts(1, 1, 0)),
@@ -157,9 +196,12 @@ def test_lines_tell_what_matters():
 
     assert [line and line.split(" s  ")[1] for line in told] == [
         "waiting for a server of stage 0, 1",
+        "every stage is served",
         "training begins: 12,345 parameters",
+        "step     2  loss 3.0000     1000 tokens/s  counted 16  replayed 0",
+        "a note",
         "step     3  held-out loss 2.5000 nats/byte",
         None,
-        "done after 4 steps: all steps are done",
-        "failed after 4 steps: stage 1 is bare",
+        "done after 4 steps: all steps are done        1 tokens/s  counted 1  replayed 0",
+        "failed after 4 steps: stage 1 is bare        1 tokens/s  counted 1  replayed 0",
     ]

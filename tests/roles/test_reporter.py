@@ -50,6 +50,10 @@ def test_time_counts_from_the_first_step():
     assert telling.report(act.EvaluationDone(0, 5.5), 101.5) == [HeldOut(1.5, 0, 5.5)]
 
 
+def test_a_run_that_is_offered_waits_for_every_stage():
+    assert Reporter(RunConfig(stages=3), 1000).offered() == [Waiting(0.0, (0, 1, 2))]
+
+
 def test_a_step_counts_what_all_stages_counted_and_asks_for_the_next():
     telling = begun()
 

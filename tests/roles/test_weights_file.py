@@ -1,21 +1,36 @@
 """The weights as a file: what went in comes out, under names that another program can read."""
 
-import json
+import contextlib
+import resource
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.roles.weights_file import named_weights, state_sizes, write_weights
+from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
+from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 
+ROOM_BYTES = 10_000
 RUN = RunConfig(
     stages=2,
     model=ModelConfig(d_model=16, layers=2, heads=2, sequence_length=8, dtype="float64"),
 )
+
+
+@contextlib.contextmanager
+def little_room():
+    """No file of this process grows past `ROOM_BYTES`, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def snapshots() -> list[Snapshot]:
@@ -53,29 +68,51 @@ def test_weights_that_nobody_agreed_on_are_refused():
         list(named_weights(RUN, [first, second]))
 
 
-def test_the_file_holds_the_numbers_where_its_header_says(tmp_path):
+def test_the_file_holds_every_tensor_under_its_name_and_the_run(tmp_path):
     path = tmp_path / "out" / "weights.safetensors"
     named = dict(named_weights(RUN, snapshots()))
 
-    size = write_weights(path, named.items(), "a run")
+    written = write_weights(path, named.items(), "a run")
 
-    raw = path.read_bytes()
-    length = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + length])
-    assert len(raw) == size
-    assert length % 8 == 0
-    assert header.pop("__metadata__") == {"run": "a run"}
-    assert header.keys() == named.keys()
-    for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        body = bytearray(raw[8 + length + start : 8 + length + end])
-        values = torch.frombuffer(body, dtype=torch.float64).view(entry["shape"])
-        assert entry["dtype"] == "F64"
-        assert torch.equal(values, named[name])
+    assert (written.path, written.refusals) == (path, ())
+    assert written.size_bytes == path.stat().st_size
+    with safe_open(path, "pt") as file:
+        assert file.metadata() == {"run": "a run"}
+        assert set(file.keys()) == named.keys()
+        for name, tensor in named.items():
+            assert torch.equal(file.get_tensor(name), tensor)
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").touch()
+def test_the_size_is_known_before_there_are_weights(tmp_path):
+    named = dict(named_weights(RUN, snapshots()))
 
-    with pytest.raises(Unusable, match="cannot be written"):
-        write_weights(tmp_path / "file" / "weights", [("x", torch.zeros(1))], "")
+    size = model_size(RUN)
+
+    written = write_weights(tmp_path / "weights", named.items(), run_to_json(RUN).decode())
+    assert size.parameters == sum(tensor.numel() for tensor in named.values())
+    assert 0.5 * size.file_bytes < written.size_bytes <= size.file_bytes
+
+
+def test_the_file_may_be_read_by_whom_the_user_allows(tmp_path):
+    (tmp_path / "plain").touch()
+
+    write_weights(tmp_path / "weights", [("x", torch.zeros(1))], "")
+
+    assert (tmp_path / "weights").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_weights_whose_place_is_gone_lie_beside_it(tmp_path):
+    (tmp_path / "weights").mkdir()
+
+    written = write_weights(tmp_path / "weights", [("x", torch.zeros(1))], "")
+
+    assert written.path == tmp_path / "weights-2"
+    with safe_open(written.path, "pt") as file:
+        assert file.get_tensor("x") == 0.0
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_half_written_stays(tmp_path):
+    with little_room(), pytest.raises(Unusable, match=r"cannot be written: .*File too large"):
+        write_weights(tmp_path / "weights", [("x", torch.zeros(100_000))], "")
+
+    assert list(tmp_path.iterdir()) == []

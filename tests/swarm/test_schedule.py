@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from p2pswarm.config import OptimizerConfig
+from p2pswarm.config import OptimizerConfig, RunConfig
 from p2pswarm.swarm.schedule import clip_scale, learning_rate
 
 OPTIMIZER = OptimizerConfig(
@@ -12,7 +12,9 @@ OPTIMIZER = OptimizerConfig(
 
 
 def test_the_rate_climbs_to_its_peak_and_falls_to_its_share():
-    rates = [learning_rate(OPTIMIZER, step) for step in range(200)]
+    run = RunConfig(optimizer=OPTIMIZER)
+
+    rates = [learning_rate(run, step) for step in range(200)]
 
     assert rates[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
     assert rates[10] == 1.0
@@ -21,7 +23,18 @@ def test_the_rate_climbs_to_its_peak_and_falls_to_its_share():
 
 
 def test_without_warmup_the_first_step_has_the_whole_rate():
-    assert learning_rate(OptimizerConfig(learning_rate=2.0, warmup_steps=0), 0) == 2.0
+    run = RunConfig(optimizer=OptimizerConfig(learning_rate=2.0, warmup_steps=0))
+
+    assert learning_rate(run, 0) == 2.0
+
+
+def test_the_decay_ends_with_the_run_unless_the_settings_say_otherwise():
+    optimizer = OptimizerConfig(learning_rate=1.0, warmup_steps=0, final_share=0.1)
+
+    short, long = (RunConfig(steps=steps, optimizer=optimizer) for steps in (100, 10_000))
+
+    assert learning_rate(short, 100) == pytest.approx(0.1)
+    assert learning_rate(long, 5_000) == pytest.approx(0.55)
 
 
 def test_clipping_is_torchs():

@@ -109,7 +109,7 @@ def plain(config: RunConfig = CONFIG) -> ReferenceTrainer:
         for number in range(config.batch.microbatches):
             tokens = text.microbatch(step * config.batch.microbatches + number)
             loop.add(torch.from_numpy(tokens))
-        loop.commit(learning_rate(config.optimizer, step))
+        loop.commit(learning_rate(config, step))
     return loop
 
 

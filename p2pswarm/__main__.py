@@ -1,0 +1,11 @@
+"""`python -m p2pswarm`, the same as the command `p2pswarm`.
+
+Errors:  as `commands.py`.
+"""
+
+import sys
+
+from p2pswarm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

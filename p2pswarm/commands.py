@@ -1,0 +1,63 @@
+"""What each command does. Heavy modules are imported by name, when a command needs them.
+
+So a node that others join through never loads torch, `--help` answers at once, and the demo says
+what it does before it loads anything.
+
+Errors:  one line on stderr; exit code 2 for what the user can mend, 1 for a run that failed.
+"""
+
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+
+from p2pswarm.config import NodeConfig
+from p2pswarm.demo.options import Options
+from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.flags import CheckCommand, ExampleCommand, parse
+from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.outfile import check_target
+from p2pswarm.setting_report import check_files, report
+
+FAILED, UNUSABLE = 1, 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command that the flags name; returns the exit code."""
+    begun_s = time.monotonic()
+    try:
+        return _run(argv, begun_s)
+    except SwarmError as error:
+        return _failed(error)
+    except ExceptionGroup as group:
+        cause = cause_of(group)
+        if not isinstance(cause, SwarmError):
+            raise
+        return _failed(cause)
+
+
+def _run(argv: Sequence[str], begun_s: float) -> int:
+    match parse(argv):
+        case ExampleCommand(text=text):
+            sys.stdout.write(text)
+            return 0
+        case CheckCommand(config=config, source=source):
+            check_files(config)
+            sys.stdout.write(report(config, source))
+            return 0
+        case Options() as options:
+            for path in (options.json, options.plot):
+                if path:
+                    check_target(path)
+            sys.stdout.write("p2pswarm demo: starting\n")
+            sys.stdout.flush()  # the picture's library takes a moment to load
+            code: int = importlib.import_module("p2pswarm.demo.demo").main(options)
+        case NodeConfig() as config:
+            check_files(config)
+            code = importlib.import_module("p2pswarm.node_process").main(config, begun_s)
+    return code
+
+
+def _failed(error: SwarmError) -> int:
+    sys.stderr.write(f"error: {error}\n")
+    return FAILED if isinstance(error, RunEnded) else UNUSABLE

@@ -1,0 +1,238 @@
+"""The command line as a value: which command, with which settings.
+
+A node's flags are frozen; every other knob is in the settings file. A flag goes before the file.
+
+Errors:  SystemExit with one line for flags that cannot be read, as argparse does; Unusable for the
+         settings.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig
+from p2pswarm.demo.options import Options
+from p2pswarm.errors import Unusable
+from p2pswarm.roles.addresses import check
+from p2pswarm.settings import load
+from p2pswarm.version import VERSION
+
+STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
+STEPS_MAX = 10**6
+USAGE_CODE = 2
+EXAMPLES = Path(__file__).parent / "examples"
+"""Commented settings, one file a role."""
+NODE_TEXT = (
+    "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
+    "and serves the stage that needs it most."
+)
+TRAIN_TEXT = (
+    "Starts a training run on your text, waits for servers, and writes the weights at the end."
+)
+DEMO_TEXT = (
+    "Trains a byte-level transformer with several processes on this machine, kills a server on "
+    "the way, and draws what was learnt."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCommand:
+    """Say what the settings mean, and do nothing else."""
+
+    config: NodeConfig
+    source: Path | None
+    """The settings file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleCommand:
+    """Print a commented settings file."""
+
+    text: str
+
+
+Command = NodeConfig | Options | CheckCommand | ExampleCommand
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """What the command line asks for."""
+    parser = _parser()
+    flags = parser.parse_args(argv)
+    if flags.command == "demo":
+        return _options(flags, parser)
+    if flags.command == "node" and flags.example:
+        return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
+    config = _settings(flags)
+    return CheckCommand(config, flags.config) if flags.check else config
+
+
+def _settings(flags: argparse.Namespace) -> NodeConfig:
+    """What the flags and the settings file say together."""
+    config = load(flags.config) if flags.config else NodeConfig()
+    given = {
+        "bootstrap": tuple(flags.bootstrap or ()),
+        "listen": flags.listen,
+        "role": flags.role,
+        "identity": flags.identity,
+        "log_level": flags.log_level,
+    }
+    config = dataclasses.replace(config, **{name: value for name, value in given.items() if value})
+    if flags.announce:
+        network = dataclasses.replace(config.network, announce=flags.announce)
+        config = dataclasses.replace(config, network=network)
+    if config.role == "auto":
+        config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
+    check(config)
+    if config.role == "trainer" and config.train.data is None:
+        raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
+    return config
+
+
+def _options(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
+    values = {field.name: getattr(flags, field.name) for field in dataclasses.fields(Options)}
+    options = Options(**values)
+    for path in (options.json, options.plot):
+        if path and not path.absolute().parent.is_dir():
+            parser.error(f"there is no folder {path.parent} for {path.name}")
+    if options.data and not options.data.exists():
+        parser.error(f"there is no file or folder {options.data}")
+    return options
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the flags in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line, as every error of ours."""
+        self.exit(USAGE_CODE, f"error: {message}; see --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="p2pswarm",
+        description="Trains one transformer on any machines you can get.",
+        epilog="p2pswarm COMMAND --help explains a command; python -m p2pswarm is the same.",
+    )
+    parser.add_argument("--version", action="version", version=f"p2pswarm {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    node = commands.add_parser(
+        "node",
+        help="join a swarm, or start one",
+        description=NODE_TEXT,
+        epilog="python -m p2pswarm.node is the same.",
+    )
+    node.add_argument(
+        "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
+    )
+    node.add_argument("--config", type=Path, metavar="FILE", help="settings; see --example")
+    node.add_argument(
+        "--example",
+        choices=[role for role in ROLES if role != "auto"],
+        help="print a commented settings file for this role, and exit",
+    )
+    _add_node_flags(node)
+    train = commands.add_parser(
+        "train",
+        help="train on your text, with the servers that join",
+        description=TRAIN_TEXT,
+        epilog="p2pswarm node --example trainer prints a file to begin with.",
+    )
+    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+    train.set_defaults(role="trainer")
+    _add_node_flags(train)
+    _add_demo_flags(
+        commands.add_parser(
+            "demo", help="train a small transformer on this machine alone", description=DEMO_TEXT
+        )
+    )
+    return parser
+
+
+def _add_node_flags(parser: argparse.ArgumentParser) -> None:
+    """Add what every node can be told."""
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        metavar="HOST:PORT",
+        help="join through this node of the swarm; may be given several times",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="[HOST]:PORT",
+        help="default: every address of this machine, port 4000 or any free one",
+    )
+    parser.add_argument(
+        "--announce",
+        metavar="HOST:PORT",
+        help="what others dial, if it is not this machine's own address",
+    )
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        metavar="FILE",
+        help="keep this node's id in this file; the file is made if it is not there",
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
+    parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
+
+
+def _add_demo_flags(parser: argparse.ArgumentParser) -> None:
+    base = Options()
+    stages, replicas, steps = whole(1, STAGES_MAX), whole(1, REPLICAS_MAX), whole(1, STEPS_MAX)
+    parser.add_argument(
+        "--stages",
+        type=stages,
+        default=base.stages,
+        metavar="S",
+        help="parts of the model; default: %(default)s",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=replicas,
+        default=base.replicas,
+        metavar="R",
+        help="servers of each stage; default: %(default)s",
+    )
+    parser.add_argument(
+        "--steps", type=steps, default=base.steps, metavar="N", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--kill-every",
+        type=whole(0, STEPS_MAX),
+        metavar="STEPS",
+        help="kill a server each time after this many steps; 0: never; default: once, half way",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        default=base.plot,
+        metavar="FILE",
+        help="draw the loss here, in the format of the suffix; default: %(default)s",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE_OR_FOLDER",
+        help="text to learn; default: the sources of Python's standard library",
+    )
+
+
+class whole:  # noqa: N801 - reads as the type of an argument
+    """A whole number from low to high."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low = low
+        self._high = high
+
+    def __call__(self, text: str) -> int:
+        """Read the number; argparse makes one line of the complaint."""
+        number = int(text) if text.isascii() and text.isdigit() else -1
+        if not self._low <= number <= self._high:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {self._low} to {self._high}"
+            )
+        return number

@@ -1,0 +1,30 @@
+"""A node's first words: who and where it is, and what others type to join it.
+
+Units:   seconds.
+Errors:  none.
+"""
+
+from p2pswarm.config import NodeConfig
+from p2pswarm.ids import Contact
+
+
+def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
+    """The lines, in their order; `own` is who we are and where we are dialled."""
+    assert own.peer is not None, "we know our own id"
+    lines = [f"peer {own.peer.short} at {own.address}, ready after {ready_s:.3f} s"]
+    if config.role == "trainer":
+        lines.append(f"run {config.run.name!r} needs {_servers(config)}; on each such machine run")
+    elif not config.bootstrap:
+        lines.append("a swarm of one; others join it with")
+    else:
+        return lines
+    through = config.bootstrap[0] if config.bootstrap else own.address
+    return [*lines, f"  python -m p2pswarm.node --bootstrap {through}"]
+
+
+def _servers(config: NodeConfig) -> str:
+    """How many servers the first step waits for."""
+    run = config.run
+    count = run.stages * run.min_replicas
+    each = f", {run.min_replicas} a stage" if run.min_replicas > 1 and run.stages > 1 else ""
+    return f"{count} server{'s' if count > 1 else ''} or more{each}"

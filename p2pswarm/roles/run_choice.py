@@ -1,0 +1,86 @@
+"""Which of the announced runs a server joins, and what it says while there is none.
+
+Errors:  none; a manifest that cannot be used is complained about once and passed over.
+"""
+
+from collections.abc import Mapping
+
+from p2pswarm.config import ServeConfig
+from p2pswarm.errors import BadMessage
+from p2pswarm.swarm.manifest import RunOffer, read_offer
+from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.wire.message import decode
+
+
+class RunChoice:
+    """Chooses among manifests; remembers which runs are over and what was said."""
+
+    def __init__(self, serve: ServeConfig) -> None:
+        self._serve = serve
+        self._said: set[str] = set()
+        self._remarks: list[str] = []
+        self._over: set[tuple[bytes, bytes]] = set()
+
+    def over(self, offer: RunOffer) -> None:
+        """That run has ended: its record may outlive it for a while."""
+        self._over.add((offer.run, _trainer(offer)))
+        self._said.clear()
+
+    def choose(self, manifests: Mapping[bytes, bytes]) -> RunOffer | None:
+        """The run to join, or None; `manifests` by their trainers' ids, as the DHT keeps them."""
+        offers = self._usable(manifests)
+        named = [offer for offer in offers if self._serve.run in ("", offer.config.name)]
+        stage = self._serve.stage
+        fitting = [offer for offer in named if stage is None or stage < offer.config.stages]
+        if fitting:
+            return fitting[0]
+        if named:
+            run = named[0].config
+            self._say(
+                f"run {run.name!r} has no stage {stage} (serve.stage), its stages are "
+                f"0 to {run.stages - 1}: waiting for another run"
+            )
+        elif offers:
+            there = ", ".join(sorted({repr(offer.config.name) for offer in offers}))
+            self._say(f"no run is named {self._serve.run!r}; there is {there}: waiting")
+        else:
+            self._say("there is no run yet: waiting for a trainer")
+        return None
+
+    def remarks(self) -> list[str]:
+        """What is to be said, each thing once; drained by reading."""
+        remarks, self._remarks = self._remarks, []
+        return remarks
+
+    def _usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+        """Every run that has not ended, by trainer."""
+        offers = []
+        for subkey in sorted(manifests):
+            try:
+                offer = _offer(subkey, manifests[subkey])
+            except BadMessage as error:
+                self._say(f"a run cannot be joined: {error}")
+                continue
+            if (offer.run, subkey) not in self._over:
+                offers.append(offer)
+        return offers
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._remarks.append(text)
+
+
+def _trainer(offer: RunOffer) -> bytes:
+    assert offer.trainer.peer is not None, "the manifest was signed with its key"
+    return offer.trainer.peer.raw
+
+
+def _offer(subkey: bytes, value: bytes) -> RunOffer:
+    manifest = decode(value)
+    if not isinstance(manifest, Manifest):
+        raise BadMessage(f"a record with a {type(manifest).__name__} for a manifest")
+    offer = read_offer(manifest)
+    if _trainer(offer) != subkey:
+        raise BadMessage("a manifest under another peer's name")
+    return offer

@@ -1,0 +1,75 @@
+"""What a node's settings mean, in a person's words, and whether the files they name can be used.
+
+Errors:  Unusable for files that are not there or cannot be written.
+"""
+
+from pathlib import Path
+
+from p2pswarm.config import NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.outfile import check_target
+
+Row = tuple[str, str]
+
+
+def check_files(config: NodeConfig) -> None:
+    """Raise Unusable if a trainer's text is missing or its weights could not be written."""
+    if config.role != "trainer":
+        return
+    data, weights = config.train.data, config.train.weights
+    if data is not None and not data.exists():
+        raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
+    if weights is not None:
+        check_target(weights)
+
+
+def report(config: NodeConfig, source: Path | None) -> str:
+    """One line a setting that matters for the role."""
+    rows: list[Row] = [
+        ("role", config.role),
+        ("listens on", config.listen or "every address, port 4000 or any free one"),
+        ("others dial", config.network.announce or "the address that it listens on"),
+        ("joins through", ", ".join(config.bootstrap) or "nobody: it starts a swarm"),
+        ("identity", str(config.identity or "a new one each time")),
+    ]
+    match config.role:
+        case "trainer":
+            rows += _run_rows(config.run) + _train_rows(config.train)
+        case "stage":
+            rows += _serve_rows(config.serve)
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:{width}}  {value}" for name, value in rows]
+    return "\n".join([f"{source or 'the flags'}: good", *lines]) + "\n"
+
+
+def _run_rows(run: RunConfig) -> list[Row]:
+    model, batch, rate = run.model, run.batch, run.optimizer
+    tokens = batch.microbatches * batch.rows * model.sequence_length
+    width = f"{model.layers} layers, d_model {model.d_model}, {model.heads} heads"
+    shape = (
+        f"{batch.microbatches} microbatches of {batch.rows} sequences of {model.sequence_length}"
+    )
+    last_rate, last_step = rate.learning_rate * rate.final_share, rate.decay_steps or run.steps
+    last = f"{last_rate:g} at step {last_step}"
+    return [
+        ("run", f"{run.name!r}, stages: {run.stages}, servers of each: {run.min_replicas} or more"),
+        ("model", f"{model.family}, {width}, {model.dtype}"),
+        ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
+        ("learning rate", f"{rate.learning_rate:g} after {rate.warmup_steps} steps, {last}"),
+    ]
+
+
+def _train_rows(train: TrainConfig) -> list[Row]:
+    only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
+    return [
+        ("text", f"{train.data}{only}; {train.held_out_share:.1%} held out"),
+        ("weights", str(train.weights or "not written")),
+    ]
+
+
+def _serve_rows(serve: ServeConfig) -> list[Row]:
+    return [
+        ("run", repr(serve.run) if serve.run else "the first that is found"),
+        ("stage", str(serve.stage) if serve.stage is not None else "the one that needs it most"),
+        ("device", serve.device if serve.device != "auto" else "the GPU where there is one"),
+    ]

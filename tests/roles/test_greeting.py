@@ -1,0 +1,40 @@
+"""A node's first words."""
+
+from p2pswarm.config import NodeConfig, RunConfig
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.roles.greeting import greeting
+
+OWN = Contact(PeerId(bytes(32)), Address("203.0.113.7", 4000))
+HOW = "  python -m p2pswarm.node --bootstrap "
+
+
+def test_the_first_node_tells_how_others_join_it():
+    lines = greeting(NodeConfig(role="bootstrap"), OWN, 0.05)
+
+    assert lines == [
+        "peer aaaaaaaa at 203.0.113.7:4000, ready after 0.050 s",
+        "a swarm of one; others join it with",
+        HOW + "203.0.113.7:4000",
+    ]
+
+
+def test_a_server_that_joined_says_who_it_is():
+    assert len(greeting(NodeConfig(role="stage", bootstrap=("a:1",)), OWN, 0.05)) == 1
+
+
+def test_a_trainer_tells_what_it_needs_and_what_to_run_there():
+    run = RunConfig(name="my run", stages=2, min_replicas=3)
+
+    lines = greeting(NodeConfig(role="trainer", run=run, bootstrap=("a:1",)), OWN, 0.05)
+
+    assert lines[1:] == [
+        "run 'my run' needs 6 servers or more, 3 a stage; on each such machine run",
+        HOW + "a:1",
+    ]
+
+
+def test_a_trainer_without_a_swarm_is_joined_itself():
+    lines = greeting(NodeConfig(role="trainer", run=RunConfig(stages=1)), OWN, 0.05)
+
+    assert lines[1].startswith("run 'p2pswarm' needs 1 server or more; on")
+    assert lines[2] == HOW + "203.0.113.7:4000"

@@ -1,0 +1,91 @@
+"""Which run a server joins, and what it says while there is none."""
+
+from p2pswarm.config import RunConfig, ServeConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Address
+from p2pswarm.roles.run_choice import RunChoice
+from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.swarm.messages.run import Finished
+from p2pswarm.wire.message import encode
+
+FIRST, SECOND = sorted(
+    (Identity.generate(name) for name in (b"first", b"second")), key=lambda i: i.peer_id.raw
+)
+
+
+def announced(identity: Identity, name: str, stages: int = 2) -> dict[bytes, bytes]:
+    run = RunConfig(name=name, stages=stages)
+    manifest = sign_manifest(identity, run, Address("203.0.113.7", 4000))
+    return {identity.peer_id.raw: encode(manifest)}
+
+
+def test_without_a_wish_the_first_run_is_joined():
+    runs = announced(SECOND, "b") | announced(FIRST, "a")
+
+    offer = RunChoice(ServeConfig()).choose(runs)
+
+    assert offer.config.name == "a"
+
+
+def test_a_run_is_joined_by_its_name():
+    choice = RunChoice(ServeConfig(run="b"))
+
+    assert choice.choose(announced(FIRST, "a") | announced(SECOND, "b")).config.name == "b"
+    assert choice.remarks() == []
+
+
+def test_what_is_missing_is_said_once():
+    choice = RunChoice(ServeConfig(run="c"))
+
+    for _ in range(3):
+        assert choice.choose({}) is None
+        assert choice.choose(announced(FIRST, "a") | announced(SECOND, "b")) is None
+
+    assert choice.remarks() == [
+        "there is no run yet: waiting for a trainer",
+        "no run is named 'c'; there is 'a', 'b': waiting",
+    ]
+    assert choice.remarks() == []
+
+
+def test_a_run_without_the_wanted_stage_is_not_joined():
+    choice = RunChoice(ServeConfig(stage=5))
+
+    assert choice.choose(announced(FIRST, "a", stages=2)) is None
+    assert choice.remarks() == [
+        "run 'a' has no stage 5 (serve.stage), its stages are 0 to 1: waiting for another run"
+    ]
+
+
+def test_another_run_may_have_the_wanted_stage():
+    choice = RunChoice(ServeConfig(stage=2))
+
+    offer = choice.choose(announced(FIRST, "a", stages=2) | announced(SECOND, "b", stages=3))
+
+    assert offer.config.name == "b"
+
+
+def test_a_run_that_is_over_is_not_joined_again_and_its_next_wait_is_told():
+    choice, runs = RunChoice(ServeConfig()), announced(FIRST, "a")
+    assert choice.choose({}) is None
+    offer = choice.choose(runs)
+
+    choice.over(offer)
+
+    assert choice.choose(runs) is None
+    assert choice.remarks() == ["there is no run yet: waiting for a trainer"] * 2
+
+
+def test_a_manifest_that_cannot_be_used_is_named_and_passed_over():
+    choice = RunChoice(ServeConfig())
+    runs = {
+        bytes(32): encode(Finished("over")),
+        b"\1" * 32: announced(FIRST, "a")[FIRST.peer_id.raw],
+        **announced(SECOND, "b"),
+    }
+
+    assert choice.choose(runs).config.name == "b"
+    assert choice.remarks() == [
+        "a run cannot be joined: a record with a Finished for a manifest",
+        "a run cannot be joined: a manifest under another peer's name",
+    ]

@@ -1,0 +1,143 @@
+"""The command line: which command it names, and with which settings."""
+
+import tomllib
+
+import pytest
+
+from p2pswarm.config import ROLES, NodeConfig
+from p2pswarm.demo.options import Options
+from p2pswarm.errors import Unusable
+from p2pswarm.flags import EXAMPLES, CheckCommand, ExampleCommand, parse
+from p2pswarm.settings import load
+from p2pswarm.version import VERSION
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "run.toml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_a_node_without_flags_starts_a_swarm():
+    config = parse(["node"])
+
+    assert isinstance(config, NodeConfig)
+    assert config.role == "bootstrap"
+
+
+def test_a_node_with_an_address_serves():
+    config = parse(["node", "--bootstrap", "a:1", "--bootstrap", "b:2"])
+
+    assert (config.role, config.bootstrap) == ("stage", ("a:1", "b:2"))
+
+
+def test_a_flag_goes_before_the_file(written):
+    file = written("listen = 'a:1'\nlog_level = 'info'\n[network]\nannounce = 'a:1'\npeer_mib = 3")
+
+    config = parse(["node", "--config", file, "--listen", ":0", "--announce", "b:2"])
+
+    assert (config.listen, config.log_level) == (":0", "info")
+    assert (config.network.announce, config.network.peer_mib) == ("b:2", 3)
+
+
+def test_train_is_the_trainers_role(written, tmp_path):
+    file = written("role = 'stage'\n[train]\ndata = 'text'")
+
+    config = parse(["train", file, "--bootstrap", "a:1"])
+
+    assert (config.role, config.bootstrap) == ("trainer", ("a:1",))
+    assert config.train.data == tmp_path / "text"
+
+
+def test_a_trainer_needs_text(written):
+    with pytest.raises(Unusable, match=r"train\.data is missing"):
+        parse(["train", written("")])
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        (["--bootstrap", "nowhere"], "bootstrap: 'nowhere' is not HOST:PORT"),
+        (["--bootstrap", "http://a"], "bootstrap: 'http://a': leave out 'http://'"),
+        (["--bootstrap", "a:0"], "bootstrap: 'a:0': nobody can be dialled at port 0"),
+        (["--listen", "4000"], "listen: '4000' is not HOST:PORT"),
+        (["--announce", ":4000"], "network.announce: ':4000' has no host"),
+    ],
+)
+def test_an_address_is_tried_before_anything_begins(flags, key):
+    with pytest.raises(Unusable, match=key):
+        parse(["node", *flags])
+
+
+def test_a_check_keeps_the_settings_and_their_file(written, tmp_path):
+    command = parse(["node", "--config", written("role = 'stage'"), "--check"])
+
+    assert isinstance(command, CheckCommand)
+    assert command.config.role == "stage"
+    assert command.source == tmp_path / "run.toml"
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "auto"])
+def test_an_example_is_a_good_settings_file_of_its_role(role):
+    command = parse(["node", "--example", role])
+
+    assert isinstance(command, ExampleCommand)
+    assert tomllib.loads(command.text)["role"] == role
+    assert load(EXAMPLES / f"{role}.toml").role == role
+
+
+def test_the_demo_has_its_defaults_and_takes_others(tmp_path):
+    assert parse(["demo"]) == Options()
+    assert parse(
+        ["demo", "--stages", "3", "--kill-every", "0", "--data", str(tmp_path)]
+    ) == Options(stages=3, kill_every=0, data=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        ([], "COMMAND"),
+        (["dance"], "invalid choice: 'dance'"),
+        (["node", "--role", "cook"], "--role"),
+        (["node", "--flavour", "sweet"], "--flavour"),
+        (["train"], "FILE"),
+        (["demo", "--stages", "0"], "'0' is not a whole number from 1 to 8"),
+        (["demo", "--steps", "many"], "'many' is not a whole number"),
+        (["demo", "--plot", "no/such/x.png"], "there is no folder no/such for x.png"),
+        (["demo", "--json", "no/such/x.json"], "there is no folder no/such for x.json"),
+        (["demo", "--data", "/nowhere"], "no file or folder /nowhere"),
+    ],
+)
+def test_wrong_flags_are_one_line(argv, part, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(argv)
+
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert part in said
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["node", "--help"], ["train", "-h"], ["demo", "-h"]])
+def test_every_command_explains_itself(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse(argv)
+
+    assert caught.value.code == 0
+    assert "usage: p2pswarm" in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys, request):
+    with pytest.raises(SystemExit):
+        parse(["--version"])
+
+    project = tomllib.loads((request.config.rootpath / "pyproject.toml").read_text())
+    assert capsys.readouterr().out == f"p2pswarm {VERSION}\n"
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {
+        "attr": "p2pswarm.version.VERSION"
+    }

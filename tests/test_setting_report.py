@@ -1,0 +1,70 @@
+"""What `--check` says of settings, and the files that it tries."""
+
+from pathlib import Path
+
+import pytest
+
+from p2pswarm.config import NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.setting_report import check_files, report
+
+
+def told(config: NodeConfig) -> dict[str, str]:
+    """The report's rows by their names."""
+    _, *lines = report(config, None).splitlines()
+    return dict(line.split("  ", 1) for line in lines)
+
+
+def rows(config: NodeConfig) -> dict[str, str]:
+    return {name.strip(): value.strip() for name, value in told(config).items()}
+
+
+def test_the_report_names_its_source():
+    assert report(NodeConfig(role="bootstrap"), Path("a.toml")).startswith("a.toml: good\n")
+    assert report(NodeConfig(role="bootstrap"), None).startswith("the flags: good\n")
+
+
+def test_a_bootstrap_node_is_about_addresses_alone():
+    shown = rows(NodeConfig(role="bootstrap", listen=":4001"))
+
+    assert shown["listens on"] == ":4001"
+    assert shown["joins through"] == "nobody: it starts a swarm"
+    assert "run" not in shown
+
+
+def test_a_server_tells_what_it_will_serve():
+    anything = rows(NodeConfig(role="stage", bootstrap=("a:1",)))
+    chosen = rows(NodeConfig(role="stage", serve=ServeConfig(run="r", stage=1, device="cpu")))
+
+    assert anything["stage"] == "the one that needs it most"
+    assert anything["joins through"] == "a:1"
+    assert (chosen["run"], chosen["stage"], chosen["device"]) == ("'r'", "1", "cpu")
+
+
+def test_a_trainer_tells_the_run_and_its_files():
+    train = TrainConfig(data=Path("text"), suffixes=(".md",), weights=None)
+
+    shown = rows(NodeConfig(role="trainer", run=RunConfig(steps=70), train=train))
+
+    assert shown["steps"] == "70 of 4,096 tokens: 8 microbatches of 4 sequences of 128"
+    assert shown["learning rate"] == "0.004 after 20 steps, 0.0004 at step 70"
+    assert shown["text"] == "text, files that end in .md; 10.0% held out"
+    assert shown["weights"] == "not written"
+
+
+def test_a_trainers_files_are_tried(tmp_path):
+    (tmp_path / "text").write_text("some")
+    good = TrainConfig(data=tmp_path / "text", weights=tmp_path / "w")
+
+    check_files(NodeConfig(role="trainer", train=good))
+
+    with pytest.raises(Unusable, match="no such file or folder to train on"):
+        check_files(NodeConfig(role="trainer", train=TrainConfig(data=tmp_path / "gone")))
+    bad = TrainConfig(data=tmp_path / "text", weights=tmp_path)
+    with pytest.raises(Unusable, match="it is a folder"):
+        check_files(NodeConfig(role="trainer", train=bad))
+
+
+def test_files_that_a_role_does_not_use_are_not_tried(tmp_path):
+    check_files(NodeConfig(role="stage", train=TrainConfig(data=tmp_path / "gone")))
+    check_files(NodeConfig(role="trainer", train=TrainConfig(data=None, weights=None)))
