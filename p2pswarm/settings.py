@@ -148,7 +148,10 @@ def _convert_optional(hint: Any, value: object, key: str, base: Path) -> object:
         text = str(_convert_scalar(str, None, value, key))
         if "\0" in text:
             raise ValueError(f"{key} is a path, not {_show(value)}")
-        return base / Path(text).expanduser() if text else None
+        try:
+            return base / Path(text).expanduser() if text else None
+        except RuntimeError as error:
+            raise ValueError(f"{key}: {_show(value)}: there is no such user") from error
     return _convert(of, value, key, base)
 
 

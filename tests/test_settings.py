@@ -97,6 +97,7 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("bootstrap = 'a:1'", ['bootstrap is a list, not "a:1"']),
         ("bootstrap = ['a:1', 2]", ["bootstrap[1] is a text, not 2"]),
         ('[train]\nweights = "a\\u0000b"', ["train.weights is a path, not"]),
+        ("[train]\ndata = '~nobody-here/x'", ["train.data: ", "there is no such user"]),
         ("[train]\ndata = 3", ["train.data is a text, not 3"]),
         ("listen = [", ["not TOML", "at end of document"]),
         ("a = " + "[" * 3000, ["not TOML"]),
