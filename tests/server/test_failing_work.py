@@ -4,8 +4,7 @@ import asyncio
 import dataclasses
 
 import pytest
-from server.harness import CONFIG, rig
-from server.test_stage_server import virtual
+from server.harness import CONFIG, swarm, virtual
 
 from p2pswarm.config import CodecConfig
 from p2pswarm.errors import Unusable
@@ -16,7 +15,7 @@ def test_an_activation_that_its_codec_cannot_hold_is_told_to_the_trainer():
     codecs = CodecConfig(activation="fp16", gradient="raw")
 
     async def main():
-        async with rig(dataclasses.replace(CONFIG, codecs=codecs)) as r:
+        async with swarm(dataclasses.replace(CONFIG, codecs=codecs)) as r:
             for number in (2, 3):
                 r.serve(number)
             await r.trainer.until_ready(2)
@@ -33,7 +32,7 @@ def test_an_activation_that_its_codec_cannot_hold_is_told_to_the_trainer():
 
 def test_torch_without_memory_is_told_with_the_remedy():
     async def main():
-        async with rig() as r:
+        async with swarm() as r:
             for number in (2, 3):
                 r.serve(number)
             await r.trainer.until_ready(2)
@@ -53,7 +52,7 @@ def out_of_memory(_tokens):
 
 def test_a_model_that_computes_something_else_than_when_traced_ends_the_server():
     async def main():
-        async with rig() as r:
+        async with swarm() as r:
             for number in (2, 3):
                 r.serve(number)
             await r.trainer.until_ready(2)
