@@ -5,7 +5,8 @@ from sim.seed import SEED
 
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.swarm import SimSwarm, SwarmConfig, small_run
+from p2pswarm.sim.swarm import SimSwarm
+from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer import actions as act
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))

@@ -6,14 +6,12 @@ import random
 import pytest
 
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
-from p2pswarm.ids import Address, PeerId
+from p2pswarm.ids import PeerId
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
-from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready, View
 from p2pswarm.swarm.messages.microbatch import Counted, Push, Undelivered
 from p2pswarm.swarm.messages.run import Finished
@@ -101,12 +99,10 @@ class Swarm:
         self.run_id = run_id(run_to_json(CONFIG))
         rpc = self.world.rpc(PeerId((1).to_bytes(32)))
         self.contact = rpc.contact
-        identity = Identity.from_bytes(bytes(range(32)))
         context = TrainerContext(
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
             run=CONFIG,
-            manifest=sign_manifest(identity, CONFIG, Address("sim", 1)),
             run_id=self.run_id,
             corpus=numbered_corpus(CONFIG),
             report=self.reported,
