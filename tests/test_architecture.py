@@ -5,6 +5,7 @@ tested on little packages that break them.
 """
 
 import ast
+import functools
 import graphlib
 import re
 import tomllib
@@ -112,7 +113,13 @@ def modules(package: Path) -> Iterator[tuple[Path, ast.Module]]:
     paths = sorted(package.rglob("*.py"))
     assert paths, f"{package}: an empty house passes every rule"
     for path in paths:
-        yield path.relative_to(package), ast.parse(path.read_text())
+        yield path.relative_to(package), parsed(path.read_text())
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """A module's syntax tree: every rule reads all of them."""
+    return ast.parse(text)
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
