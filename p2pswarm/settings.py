@@ -4,7 +4,7 @@ One walk over the dataclasses' own types checks everything, so a new field needs
 code: unknown keys, wrong types and values outside the limits that the type carries.
 
 Errors:  Unusable for a user's file, BadMessage for a peer's manifest: one line with the key
-         and what is allowed. RunVersion marks a manifest of another version of the program.
+         and what is allowed. OtherRunVersion for a manifest of another version of the program.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.setting_names import unknown
 
 RUN_VERSION = 1  # rises when a manifest means something else than before
+RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-1:"
 RUN_ID_BYTES = 16
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file is a page, not a data set
@@ -29,6 +30,16 @@ FLOAT_MAX = 1 << 1023  # a whole number of the file that still is a float
 SHOWN_CHARS = 60  # of a wrong value, so that the message stays one line
 
 T = TypeVar("T")
+
+
+class OtherRunVersion(BadMessage):
+    """A manifest of another version of the program; what else it says cannot be read."""
+
+    def __init__(self, found: int, ours: int) -> None:
+        super().__init__(
+            f"a run of version {found}; this program speaks version {ours}: "
+            "install the same release on both sides"
+        )
 
 
 def load(path: Path) -> NodeConfig:
@@ -60,30 +71,34 @@ def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T
     return _build(kind, {name: _as_in_a_file(value) for name, value in values.items()}, key, Path())
 
 
-def run_to_json(run: RunConfig) -> bytes:
+def run_to_json(run: RunConfig, version: int = RUN_VERSION) -> bytes:
     """The canonical form: the same run gives the same bytes everywhere."""
-    whole = {"version": RUN_VERSION, "run": dataclasses.asdict(run)}
+    whole = {"version": version, "run": dataclasses.asdict(run)}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def run_from_json(data: bytes) -> RunConfig:
-    """Read what a peer announced; BadMessage if it is not what `run_to_json` writes."""
+def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
+    """Read what a peer announced, as a program of `version` does.
+
+    Raises OtherRunVersion for a run of another version, BadMessage for all else that
+    `run_to_json` does not write.
+    """
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"a manifest that is not JSON: {_one_line(error)}") from error
     if not isinstance(whole, dict) or "version" not in whole:
         raise BadMessage("a manifest without a version")
-    if whole["version"] != RUN_VERSION:
-        raise BadMessage(
-            f"a run of version {str(whole['version'])[:20]}; this program speaks version "
-            f"{RUN_VERSION}: install the same release on both sides"
-        )
+    found = whole["version"]
+    if type(found) is not int or not 0 <= found <= RUN_VERSION_MAX:
+        raise BadMessage(f"a manifest whose version is no number from 0 to {RUN_VERSION_MAX}")
+    if found != version:
+        raise OtherRunVersion(found, version)
     try:
         run = _build(RunConfig, whole.get("run"), "run", Path())
     except ValueError as error:
         raise BadMessage(f"manifest: {error}") from error
-    if run_to_json(run) != data:
+    if run_to_json(run, version) != data:
         raise BadMessage("a manifest that is not in canonical form")
     return run
 

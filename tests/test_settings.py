@@ -212,6 +212,11 @@ def changed(**values) -> bytes:
     ("data", "message"),
     [
         (b'{"run":{},"version":99}', "a run of version 99; this program speaks version 1"),
+        (b'{"run":{},"version":65535}', "a run of version 65535; this program speaks version 1"),
+        (b'{"run":{},"version":65536}', "version is no number from 0 to 65535"),
+        (b'{"run":{},"version":-1}', "version is no number from 0 to 65535"),
+        (b'{"run":{},"version":true}', "version is no number from 0 to 65535"),
+        (b'{"run":{},"version":"1"}', "version is no number from 0 to 65535"),
         (b'{"run":{}}', "without a version"),
         (b"[]", "without a version"),
         (b"[" * 100_000, "not JSON"),
@@ -230,6 +235,19 @@ def test_a_manifest_of_another_kind_is_refused_in_one_line(data, message):
 
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_whole_manifest_is_of_another_version_to_a_newer_program():
+    data = settings.run_to_json(config.RunConfig())
+
+    with pytest.raises(settings.OtherRunVersion, match="version 1; this program speaks version 2"):
+        settings.run_from_json(data, version=2)
+
+
+def test_a_program_reads_what_it_writes_whatever_its_version():
+    run = config.RunConfig(name="newer")
+
+    assert settings.run_from_json(settings.run_to_json(run, version=2), version=2) == run
 
 
 def test_every_setting_says_what_it_may_be():

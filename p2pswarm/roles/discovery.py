@@ -9,16 +9,19 @@ import logging
 from collections.abc import Callable
 
 from p2pswarm.errors import SwarmError
+from p2pswarm.ids import Contact
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
+from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
-from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.swarm.messages.run import Manifest, OtherVersion
 from p2pswarm.wire.message import encode
 
 log = logging.getLogger(__name__)
 
 RECORD_S = 60.0  # a run whose trainer died is offered no longer than this
 TRY_AGAIN_S = 1.0  # somebody waits for it
+TELL_S = 2.0  # for a trainer of another version to answer; a run that is found waits no longer
 
 
 async def announce(stack: NodeStack, manifest: Manifest) -> None:
@@ -38,16 +41,31 @@ async def announce(stack: NodeStack, manifest: Manifest) -> None:
 
 
 async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], None]) -> RunOffer:
-    """Look the runs up until there is one to join; the DHT knows no other way to wait."""
-    while True:
-        try:
-            records = await stack.dht.get(RUNS_KEY)
-        except SwarmError as error:
-            log.info("the runs could not be looked up: %s", error)
-            records = {}
-        offer = choice.choose({subkey: record.value for subkey, record in records.items()})
-        for remark in choice.remarks():
-            say(remark)
-        if offer is not None:
-            return offer
-        await asyncio.sleep(LOOK_AGAIN_S)
+    """Look the runs up until there is one to join; the DHT knows no other way to wait.
+
+    Trainers of another version are told so meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            try:
+                records = await stack.dht.get(RUNS_KEY)
+            except SwarmError as error:
+                log.info("the runs could not be looked up: %s", error)
+                records = {}
+            offer = choice.choose({subkey: record.value for subkey, record in records.items()})
+            for remark in choice.remarks():
+                say(remark)
+            for trainer in choice.to_be_told(loop.time()):
+                tasks.create_task(_tell_version(stack.rpc, trainer, choice.version))
+            if offer is not None:
+                return offer
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def _tell_version(rpc: Rpc, trainer: Contact, version: int) -> None:
+    """Tell a trainer that we cannot join its run; that it does not listen is its own matter."""
+    try:
+        await rpc.call(trainer, OtherVersion(version), TELL_S)
+    except SwarmError as error:
+        log.info("%s was not told that we speak another version: %s", trainer.address, error)

@@ -74,6 +74,8 @@ class Reporter:
                 self._replayed += count
                 many = "microbatches are" if count > 1 else "microbatch is"
                 event = Note(seconds, f"{count} {many} sent again: {report.reason}")
+            case act.VersionsRefused():
+                event = Note(seconds, _refused(report))
             case _:
                 return self._member(report, seconds, now_s)
         return [event]
@@ -138,6 +140,16 @@ class Reporter:
 
     def _counts(self) -> MicrobatchCounts:
         return MicrobatchCounts(self._asked, self._counted, self._replayed)
+
+
+def _refused(report: act.VersionsRefused) -> str:
+    who = "1 server speaks" if report.servers == 1 else f"{report.servers} servers speak"
+    many = "s" if len(report.versions) > 1 else ""
+    versions = ", ".join(map(str, report.versions))
+    return (
+        f"{who} version{many} {versions} of runs, this trainer {report.ours}: "
+        "install the same release on both sides"
+    )
 
 
 def _short(incarnation: Incarnation) -> str:

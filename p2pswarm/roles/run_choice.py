@@ -1,5 +1,6 @@
 """Which of the announced runs a server joins, and what it says while there is none.
 
+Units:   `now_s` seconds on the caller's clock.
 Errors:  none; a manifest that cannot be used is complained about once and passed over.
 """
 
@@ -7,7 +8,10 @@ from collections.abc import Mapping
 
 from p2pswarm.config import ServeConfig
 from p2pswarm.errors import BadMessage
-from p2pswarm.swarm.manifest import RunOffer, read_offer
+from p2pswarm.ids import Contact
+from p2pswarm.roles.version_notices import VersionNotices
+from p2pswarm.settings import RUN_VERSION
+from p2pswarm.swarm.manifest import RunOffer, UnreadableOffer, read_offer
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.wire.message import decode
 
@@ -15,8 +19,12 @@ from p2pswarm.wire.message import decode
 class RunChoice:
     """Chooses among manifests; remembers which runs are over and what was said."""
 
-    def __init__(self, serve: ServeConfig) -> None:
+    def __init__(self, serve: ServeConfig, version: int = RUN_VERSION) -> None:
+        self.version = version
+        """The version of runs that this program speaks."""
         self._serve = serve
+        self._notices = VersionNotices()
+        self._unreadable: list[UnreadableOffer] = []
         self._said: set[str] = set()
         self._remarks: list[str] = []
         self._over: set[tuple[bytes, bytes]] = set()
@@ -52,16 +60,24 @@ class RunChoice:
         remarks, self._remarks = self._remarks, []
         return remarks
 
+    def to_be_told(self, now_s: float) -> list[Contact]:
+        """The trainers of the last choice to tell now that we speak another version."""
+        return self._notices.due(self._unreadable, now_s)
+
     def _usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
         """Every run that has not ended, by trainer."""
         offers = []
+        self._unreadable = []
         for subkey in sorted(manifests):
             try:
-                offer = _offer(subkey, manifests[subkey])
+                offer = _offer(subkey, manifests[subkey], self.version)
             except BadMessage as error:
                 self._say(f"a run cannot be joined: {error}")
                 continue
-            if (offer.run, subkey) not in self._over:
+            if isinstance(offer, UnreadableOffer):
+                self._say(f"a run cannot be joined: {offer.reason}")
+                self._unreadable.append(offer)
+            elif (offer.run, subkey) not in self._over:
                 offers.append(offer)
         return offers
 
@@ -71,16 +87,16 @@ class RunChoice:
             self._remarks.append(text)
 
 
-def _trainer(offer: RunOffer) -> bytes:
+def _trainer(offer: RunOffer | UnreadableOffer) -> bytes:
     assert offer.trainer.peer is not None, "the manifest was signed with its key"
     return offer.trainer.peer.raw
 
 
-def _offer(subkey: bytes, value: bytes) -> RunOffer:
+def _offer(subkey: bytes, value: bytes, version: int) -> RunOffer | UnreadableOffer:
     manifest = decode(value)
     if not isinstance(manifest, Manifest):
         raise BadMessage(f"a record with a {type(manifest).__name__} for a manifest")
-    offer = read_offer(manifest)
+    offer = read_offer(manifest, version)
     if _trainer(offer) != subkey:
         raise BadMessage("a manifest under another peer's name")
     return offer

@@ -4,7 +4,8 @@ The DHT keeps the manifests of all runs under one key, with a subkey for each tr
 binds the run and the address to the trainer's key.
 
 Units:   ids in bytes.
-Errors:  BadMessage for a manifest that is forged or of another version of the program.
+Errors:  BadMessage for a manifest that is forged or broken. One of another version of the
+         program is no error: its trainer is known and can be told.
 """
 
 import hashlib
@@ -14,7 +15,13 @@ from p2pswarm.config import RunConfig
 from p2pswarm.crypto.identity import Identity, verify
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.settings import run_from_json, run_id, run_to_json
+from p2pswarm.settings import (
+    RUN_VERSION,
+    OtherRunVersion,
+    run_from_json,
+    run_id,
+    run_to_json,
+)
 from p2pswarm.swarm.messages.run import Manifest
 
 MANIFEST_TAG = b"p2pswarm-manifest-1:"
@@ -32,6 +39,17 @@ class RunOffer:
     trainer: Contact
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableOffer:
+    """A run of another version of the program: who signed it is sure, but it cannot be joined."""
+
+    run: bytes
+    """The id of the run: a hash of its config."""
+    trainer: Contact
+    reason: str
+    """What is wrong, in one line with the remedy."""
+
+
 def sign_manifest(identity: Identity, config: RunConfig, address: Address) -> Manifest:
     """Make what the trainer of `config`, reachable at `address`, announces."""
     text = run_to_json(config)
@@ -40,8 +58,8 @@ def sign_manifest(identity: Identity, config: RunConfig, address: Address) -> Ma
     return Manifest(text, identity.public_key, where, signature)
 
 
-def read_offer(manifest: Manifest) -> RunOffer:
-    """Check a manifest and read it."""
+def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | UnreadableOffer:
+    """Check a manifest's signature, and read it as a program of `version` does."""
     signed = manifest.config + b"\0" + manifest.address.encode()
     if not verify(manifest.trainer_key, MANIFEST_TAG, signed, manifest.signature):
         raise BadMessage("a manifest with a wrong signature")
@@ -49,6 +67,9 @@ def read_offer(manifest: Manifest) -> RunOffer:
         address = Address.parse(manifest.address)
     except ValueError as error:
         raise BadMessage(f"a manifest without an address: {error}") from error
-    config = run_from_json(manifest.config)
-    trainer = Contact(PeerId.of_key(manifest.trainer_key), address)
-    return RunOffer(run_id(manifest.config), config, trainer)
+    run, trainer = run_id(manifest.config), Contact(PeerId.of_key(manifest.trainer_key), address)
+    try:
+        config = run_from_json(manifest.config, version)
+    except OtherRunVersion as error:
+        return UnreadableOffer(run, trainer, str(error))
+    return RunOffer(run, config, trainer)

@@ -156,6 +156,17 @@ class Loaded:
     load: Load
 
 
+@dataclass(frozen=True, slots=True)
+class VersionsRefused:
+    """Report: servers cannot read the run, because they speak another version of runs."""
+
+    servers: int
+    """Different peers so far."""
+    versions: tuple[int, ...]
+    """What they speak, the commonest first; rare ones are left out."""
+    ours: int
+
+
 Report = (
     MemberJoined
     | MemberReady
@@ -166,6 +177,7 @@ Report = (
     | StagesUnserved
     | RunBegun
     | Loaded
+    | VersionsRefused
     | RunFinished
 )
 """What a person may want to know."""

@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError
-from p2pswarm.ids import Address, Contact
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.download import fetch
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, Leaving
+from p2pswarm.swarm.messages.run import OtherVersion
 from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
@@ -30,6 +31,7 @@ from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
+from p2pswarm.trainer.version_refusals import VersionRefusals
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class Trainer:
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         self._coordinator = Coordinator(context.run, context.run_id)
+        self._refusals = VersionRefusals()
         self._connections = Connections()
         self._streams: dict[MemberConnection, _MemberStream] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -68,6 +71,7 @@ class Trainer:
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         self._dispatcher = Dispatcher(self._context, self._coordinator, tasks, self._pump)
         self._context.rpc.serve_stream(Join, self._attend)
+        self._context.rpc.serve_unary(OtherVersion, self._refused)
         self._pump()
         return self
 
@@ -78,6 +82,7 @@ class Trainer:
         trace: TracebackType | None,
     ) -> None:
         self._coordinator.closed()
+        self._refusals.close()
         self._dispatcher.stop(commits=True)
         ended = self._ended.result() if self._ended.done() else None
         self._connections.finish(ended.reason if ended else "the trainer leaves")
@@ -133,6 +138,12 @@ class Trainer:
             reason = "it did not take what was said to it"
         finally:
             self._disconnected(connection, reason)
+
+    def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
+        """A server cannot read our manifest."""
+        self._refusals.receive(peer, notice.speaks, self._now_s())
+        self._pump()
+        return OtherVersion(self._refusals.ours)
 
     async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
         """Send and hear notes until either side has enough."""
@@ -191,6 +202,8 @@ class Trainer:
                     self._carry_out(action)
         finally:
             self._pumping = False
+        for report in self._refusals.events():
+            self._context.report(report)
         for connection in self._connections.changed():
             stream = self._streams[connection]
             stream.waker.set()
@@ -199,13 +212,15 @@ class Trainer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due_s = self._coordinator.next_deadline_s()
-        if due_s is not None:
-            self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
+        machines = self._coordinator, self._refusals
+        due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
+        if due_s:
+            self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
 
     def _due(self) -> None:
         self._timer = None
         self._coordinator.on_deadline(self._now_s())
+        self._refusals.on_deadline(self._now_s())
         self._pump()
 
     def _carry_out(self, action: act.Action) -> None:
@@ -223,6 +238,7 @@ class Trainer:
             case act.RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
+                self._refusals.close()
                 self._ended.set_result(action)
                 self._context.report(action)
             case _:

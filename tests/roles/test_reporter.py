@@ -105,6 +105,20 @@ def test_replays_are_counted_and_said():
     assert telling.report(done(0), 102.0)[0].counts.replayed == 3
 
 
+@pytest.mark.parametrize(
+    ("servers", "versions", "text"),
+    [
+        (1, (2,), "1 server speaks version 2 of runs, this trainer 1"),
+        (3, (2,), "3 servers speak version 2 of runs, this trainer 1"),
+        (3, (3, 2), "3 servers speak versions 3, 2 of runs, this trainer 1"),
+    ],
+)
+def test_servers_of_another_version_are_told_with_the_remedy(servers, versions, text):
+    told = begun().report(act.VersionsRefused(servers, versions, 1), 101.0)
+
+    assert told == [Note(1.0, f"{text}: install the same release on both sides")]
+
+
 def test_a_servers_life_is_told_from_joining_to_loss():
     telling = begun()
 

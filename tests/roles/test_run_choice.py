@@ -2,7 +2,7 @@
 
 from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.ids import Address
+from p2pswarm.ids import Address, Contact
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.messages.run import Finished
@@ -74,6 +74,50 @@ def test_a_run_that_is_over_is_not_joined_again_and_its_next_wait_is_told():
 
     assert choice.choose(runs) is None
     assert choice.remarks() == ["there is no run yet: waiting for a trainer"] * 2
+
+
+def test_the_trainer_of_a_run_of_another_version_is_to_be_told():
+    choice = RunChoice(ServeConfig(), version=2)
+
+    assert choice.choose(announced(FIRST, "a")) is None
+
+    assert choice.to_be_told(0.0) == [Contact(FIRST.peer_id, Address("203.0.113.7", 4000))]
+    assert choice.to_be_told(0.0) == []
+    why = (
+        "a run of version 1; this program speaks version 2: install the same release on both sides"
+    )
+    assert choice.remarks() == [
+        f"a run cannot be joined: {why}",
+        "there is no run yet: waiting for a trainer",
+    ]
+
+
+def test_a_trainer_whose_record_has_gone_is_not_told():
+    choice = RunChoice(ServeConfig(), version=2)
+    choice.choose(announced(FIRST, "a"))
+
+    choice.choose({})
+
+    assert choice.to_be_told(0.0) == []
+
+
+def test_nobody_is_told_because_of_a_record_that_its_trainer_did_not_sign():
+    choice = RunChoice(ServeConfig(), version=2)
+    value = announced(FIRST, "a")[FIRST.peer_id.raw]
+    moved = value.replace(b"203.0.113.7", b"203.0.113.8")
+    assert moved != value
+
+    assert choice.choose({FIRST.peer_id.raw: moved, SECOND.peer_id.raw: value}) is None
+
+    assert choice.to_be_told(0.0) == []
+
+
+def test_a_run_that_can_be_read_is_joined_and_its_trainer_not_told():
+    choice = RunChoice(ServeConfig())
+
+    assert choice.choose(announced(FIRST, "a")) is not None
+
+    assert choice.to_be_told(0.0) == []
 
 
 def test_a_manifest_that_cannot_be_used_is_named_and_passed_over():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgpack
 import pytest
 
 from p2pswarm.config import RunConfig
@@ -9,7 +10,13 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact
 from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.swarm.manifest import MANIFEST_TAG, read_offer, sign_manifest
+from p2pswarm.swarm.manifest import (
+    MANIFEST_TAG,
+    RunOffer,
+    UnreadableOffer,
+    read_offer,
+    sign_manifest,
+)
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.wire.message import decode, encode
 
@@ -47,9 +54,31 @@ def signed(config: bytes, address: str) -> Manifest:
     return Manifest(config, TRAINER.public_key, address, signature)
 
 
-def test_a_signed_manifest_of_another_version_is_refused_by_its_reason():
-    with pytest.raises(BadMessage, match="version 7; this program speaks version 1"):
-        read_offer(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
+def test_a_signed_manifest_of_another_version_tells_who_its_trainer_is():
+    offer = read_offer(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
+
+    assert isinstance(offer, UnreadableOffer)
+    assert offer.run == run_id(b'{"run":{},"version":7}')
+    assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
+    assert "version 7; this program speaks version 1" in offer.reason
+
+
+def test_the_version_that_is_read_is_the_programs():
+    assert isinstance(read_offer(MANIFEST, version=2), UnreadableOffer)
+    assert isinstance(read_offer(MANIFEST, version=1), RunOffer)
+
+
+@pytest.mark.parametrize("speaks", [-1, 65_536, 2**62, True, "1", None])
+def test_a_wrong_version_number_never_arrives(speaks):
+    with pytest.raises(BadMessage, match=r"OtherVersion\.speaks"):
+        decode(msgpack.packb([50, speaks]))
+
+
+def test_a_forged_manifest_of_another_version_names_no_trainer():
+    forged = dataclasses.replace(MANIFEST, address="203.0.113.8:4000")
+
+    with pytest.raises(BadMessage, match="wrong signature"):
+        read_offer(forged, version=2)
 
 
 def test_a_signed_manifest_without_an_address_is_refused():

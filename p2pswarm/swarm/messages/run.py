@@ -1,4 +1,4 @@
-"""A run itself: its signed description, and its end.
+"""A run itself: its signed description, who cannot read that, and its end.
 
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
@@ -6,8 +6,18 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
+from p2pswarm.settings import RUN_VERSION_MAX
 from p2pswarm.swarm.messages.types import Reason
-from p2pswarm.wire.message import Message, Size, message
+from p2pswarm.wire.message import Message, Range, Size, message
+
+
+@message(50)
+@dataclass(frozen=True, slots=True)
+class OtherVersion(Message):
+    """A server tells a trainer that it cannot read its manifest; the reply is the same message."""
+
+    speaks: Annotated[int, Range(0, RUN_VERSION_MAX)]
+    """The version of runs that the sender's program reads and writes."""
 
 
 @message(51)
