@@ -1,11 +1,11 @@
-"""Takes pushes in and computes them, one at a time, in the order that the scheduler says.
+"""Receives pushes and computes them, one at a time, in the order that the scheduler says.
 
-Bytes come in while another microbatch is computed; what is computed leaves by the forwarder while
-the next one is. Between the two there is one thread, and nothing else touches weights and sums.
+The bytes of a microbatch come while the one before is computed. The forwarder sends its result
+while the next is computed. One thread computes, and nothing else touches weights and sums.
 
 Units:   seconds.
-Errors:  to the sender Busy, NotServing, TooLarge or BadMessage; what cannot be computed is told
-         to the trainer.
+Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is told of a microbatch
+         that cannot be computed.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Worker:
         await stream.send(await job.waiting)
 
     def wake(self) -> None:
-        """Look whether there is something to compute."""
+        """Let `work` look for something to compute."""
         self._wake.set()
 
     async def work(self) -> None:
@@ -87,7 +87,7 @@ class Worker:
                 self._put_down.notify_all()
 
     async def fence(self, fence: Fence) -> Fenced:
-        """Give attempts up; returns when nothing of them can begin any more."""
+        """Give attempts up; returns when none of them can begin or go on here."""
         scheduler = self._session.scheduler
         dropped = scheduler.fence(fence)
         self._refuse(dropped.items, "its attempt is over")
@@ -142,7 +142,7 @@ class Worker:
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
 
     def _leaving(self, work: WorkPlan, inputs: WorkInputs) -> asyncio.Future[Bundle] | None:
-        """What the forwarder waits for already."""
+        """The future that the forwarder waits for; None if no result leaves."""
         if work.exit is Exit.ONWARD:
             assert inputs.tokens is not None, "only a gradient comes without tokens"
             return self._forwarder.onward(work.item, inputs.tokens)
@@ -157,7 +157,7 @@ class Worker:
 
 
 def _send_off(leaving: asyncio.Future[Bundle] | None, bundle: Bundle | None) -> None:
-    """Give the forwarder what it waits for, or tell it that nothing comes."""
+    """Give the forwarder its bundle, or end its wait if there is none."""
     if leaving is None or leaving.done():
         return
     if bundle is None:
