@@ -27,7 +27,7 @@ NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Where one parameter lies."""
+    """The place of one parameter in the flat buffers."""
 
     start: int
     stop: int

@@ -113,11 +113,11 @@ class Forwarder:
     def _start(
         self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
     ) -> None:
-        task = self._tasks.create_task(self._carry(item, work, pending))
+        task = self._tasks.create_task(self._push_and_report(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
 
-    async def _carry(
+    async def _push_and_report(
         self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
     ) -> None:
         """Do `work`; tell the trainer the reason if it failed."""

@@ -183,7 +183,7 @@ class Scheduler:
 
     def done(self, item: WorkItem, compute_s: float, *, counted: bool) -> bool:
         """Enter an item that was computed. False if its result is to be thrown away."""
-        self._put_down(item, compute_s)
+        self._end_item(item, compute_s)
         if item.push.step != self.version:
             return False
         if counted:
@@ -199,7 +199,7 @@ class Scheduler:
 
     def failed(self, item: WorkItem, compute_s: float) -> None:
         """Forget an item that could not be computed; the sum is as it was."""
-        self._put_down(item, compute_s)
+        self._end_item(item, compute_s)
         self._held.pop(item.key, None)
 
     def handed(self, key: Key, peer: bytes) -> None:
@@ -307,7 +307,7 @@ class Scheduler:
         push = item.push
         return push.attempt <= self._fences.get((push.step, push.microbatch), -1)
 
-    def _put_down(self, item: WorkItem, compute_s: float) -> None:
+    def _end_item(self, item: WorkItem, compute_s: float) -> None:
         assert self._in_hand is item, "one microbatch is computed at a time"
         self._in_hand = None
         self._period.computes_s.append(compute_s)

@@ -50,7 +50,7 @@ class Worker:
         self._forwarder = forwarder
         self._jobs: dict[WorkItem, _PendingInput] = {}
         self._wake = asyncio.Event()
-        self._put_down = asyncio.Condition()
+        self._item_done = asyncio.Condition()
 
     async def push(self, stream: Stream, push: Push) -> None:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
@@ -83,8 +83,8 @@ class Worker:
                 await self._wake.wait()
                 continue
             await self._compute(item, self._jobs.pop(item))
-            async with self._put_down:
-                self._put_down.notify_all()
+            async with self._item_done:
+                self._item_done.notify_all()
 
     async def fence(self, fence: Fence) -> Fenced:
         """Give attempts up; returns when none of them can begin or go on here."""
@@ -93,9 +93,9 @@ class Worker:
         self._refuse(dropped.items, "its attempt is over")
         for work in fence.work:
             self._forwarder.drop_fenced(work.microbatch, work.attempt)
-        async with self._put_down:
+        async with self._item_done:
             while scheduler.fences_in_hand(fence):
-                await self._put_down.wait()
+                await self._item_done.wait()
         if dropped.keys:
             await self._session.context.compute(
                 lambda: self._session.engine.stage.drop(dropped.keys)
