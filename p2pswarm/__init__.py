@@ -2,9 +2,9 @@
 
     import p2pswarm as ps
 
-Each name below is imported when it is first used, so that `import p2pswarm` costs a millisecond
-and a node that others join through never loads torch. `__init__.pyi` gives the names to type
-checkers and editors; tests/test_public.py holds the two together.
+Each name below is imported when it is first used. So `import p2pswarm` takes a millisecond, and a
+node that others join through never loads torch. `__init__.pyi` has the names for type checkers and
+editors; tests/test_public.py checks that both agree.
 """
 
 import importlib
@@ -28,7 +28,7 @@ OFFERED = {
     "testing": ("testing", ""),
     "train": ("api.train", "train"),
 }
-"""Name -> its module, and its name there; without one the module itself is offered."""
+"""Name -> its module, and its name there; an empty name offers the module itself."""
 __all__ = list(OFFERED)
 
 

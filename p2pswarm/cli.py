@@ -1,7 +1,7 @@
-"""The command `p2pswarm`, from its first moment.
+"""The command `p2pswarm`.
 
-Nothing large is imported before Ctrl-C is settled: until something is at work that must end in
-order, an interrupt simply ends the process, without a traceback.
+Ctrl-C is set up before anything large is imported. Until a node or the demo installs its own
+handler, an interrupt ends the process at once, without a traceback.
 
 Errors:  as `commands.py`.
 """

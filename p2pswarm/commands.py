@@ -1,9 +1,9 @@
-"""What each command does. Heavy modules are imported by name, when a command needs them.
+"""Runs each command. Heavy modules are imported by name, when a command needs them.
 
-So a node that others join through never loads torch, `--help` answers at once, and the demo says
-what it does before it loads anything.
+So a node that others join through never loads torch, `--help` answers at once, and the demo prints
+its first line before it loads a library.
 
-Errors:  one line on stderr; exit code 2 for what the user can mend, 1 for a run that failed.
+Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a run that failed.
 """
 
 import importlib
@@ -50,7 +50,7 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
                 if path:
                     check_target(path)
             sys.stdout.write("p2pswarm demo: starting\n")
-            sys.stdout.flush()  # the picture's library takes a moment to load
+            sys.stdout.flush()  # matplotlib takes a moment to load
             code: int = importlib.import_module("p2pswarm.demo.demo").main(options)
         case NodeConfig() as config:
             check_files(config)

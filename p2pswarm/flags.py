@@ -1,6 +1,6 @@
 """The command line as a value: which command, with which settings.
 
-A node's flags are frozen; every other knob is in the settings file. A flag goes before the file.
+A node has few flags; all other settings are in the settings file. A flag overrides the file.
 
 Errors:  SystemExit with one line for flags that cannot be read, as argparse does; Unusable for the
          settings.
@@ -24,7 +24,7 @@ STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
 STEPS_MAX = 10**6
 USAGE_CODE = 2
 EXAMPLES = Path(__file__).parent / "examples"
-"""Commented settings, one file a role."""
+"""Commented settings, one file for each role."""
 NODE_TEXT = (
     "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
     "and serves the stage that needs it most."
@@ -40,7 +40,7 @@ DEMO_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class CheckCommand:
-    """Say what the settings mean, and do nothing else."""
+    """Print what the settings mean, and do nothing else."""
 
     config: NodeConfig
     source: Path | None
@@ -58,7 +58,7 @@ Command = NodeConfig | Options | CheckCommand | ExampleCommand
 
 
 def parse(argv: Sequence[str]) -> Command:
-    """What the command line asks for."""
+    """The command of a command line."""
     parser = _parser()
     flags = parser.parse_args(argv)
     if flags.command == "demo":
@@ -70,7 +70,7 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def _settings(flags: argparse.Namespace) -> NodeConfig:
-    """What the flags and the settings file say together."""
+    """The settings of the file and the flags together."""
     config = load(flags.config) if flags.config else NodeConfig()
     given = {
         "bootstrap": tuple(flags.bootstrap or ()),
@@ -103,10 +103,10 @@ def _options(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> Opti
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong with the flags in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with one line, as every error of ours."""
+        """Exit with one line on stderr, as all commands do."""
         self.exit(USAGE_CODE, f"error: {message}; see --help\n")
 
 
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_node_flags(parser: argparse.ArgumentParser) -> None:
-    """Add what every node can be told."""
+    """Add the flags of every node."""
     parser.add_argument(
         "--bootstrap",
         action="append",
@@ -229,7 +229,7 @@ class whole:  # noqa: N801 - reads as the type of an argument
         self._high = high
 
     def __call__(self, text: str) -> int:
-        """Read the number; argparse makes one line of the complaint."""
+        """Read the number; argparse reports the error in one line."""
         number = int(text) if text.isascii() and text.isdigit() else -1
         if not self._low <= number <= self._high:
             raise argparse.ArgumentTypeError(

@@ -1,4 +1,4 @@
-"""One machine's node: `python -m p2pswarm.node`, the same as `p2pswarm node`.
+"""The command `python -m p2pswarm.node`, the same as `p2pswarm node`.
 
 Errors:  as `commands.py`.
 """

@@ -1,7 +1,7 @@
-"""A node as a process: it joins a swarm, takes up its role, and leaves when it is told.
+"""A node as a process: it joins a swarm, runs its role, and leaves when it is asked to.
 
-The role is taken up, by name, when the node is already in the swarm: so a node that others join
-through never loads torch.
+The module of the role is imported by name, when the node is already in the swarm. So a node that
+others join through never loads torch.
 
 Units:   seconds.
 Errors:  those of the stack and of the role.
@@ -24,17 +24,18 @@ from p2pswarm.roles.greeting import greeting
 from p2pswarm.roles.output import write_line as say
 from p2pswarm.roles.stack import open_stack
 
-SWITCH_S = 0.0005  # with turns of 5 ms, bulk beside a busy Python thread ran at 0.41, not 1 GB/s
-LEAVE_S = 4.5  # to drain and say goodbye; together with the rest it stays below 5 s
+SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
+LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
 FAILED = 1
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
-class Farewell:
-    """The end of a process: asked for by a signal, the end of stdin, or the role itself.
+class Shutdown:
+    """The end of a process: a signal, the end of stdin, or the role itself asks for it.
 
-    The first signal asks to leave, the second leaves; who was asked is gone after `LEAVE_S`.
+    The first signal asks the role to leave, the second ends the process. A process that was asked
+    to leave ends after `LEAVE_S` at the latest.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -43,17 +44,17 @@ class Farewell:
         self._begun = False
 
     def watch_signals(self) -> None:
-        """From now on; a signal is served even while the loop is busy."""
+        """Handle signals from now on, even while the loop is busy."""
         for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, lambda *_: self._signalled())
 
     def watch_stdin(self) -> None:
-        """Leave with the program that holds the other end of our stdin."""
+        """Leave when stdin ends, as it does when the program at its other end ends."""
         threading.Thread(target=self._read_stdin, daemon=True).start()
 
     async def watch_role(self) -> None:
-        """Hold the role to the time limit when it has begun to leave by itself."""
+        """Start the time limit when the role begins to leave by itself."""
         await self.asked.wait()
         self._begin(FAILED)
 
@@ -79,7 +80,7 @@ class Farewell:
 
 
 def main(config: NodeConfig, begun_s: float) -> int:
-    """Live as a node; returns the exit code."""
+    """Run a node; returns the exit code."""
     sys.setswitchinterval(SWITCH_S)
     logging.basicConfig(
         level=config.log_level.upper(),
@@ -91,17 +92,17 @@ def main(config: NodeConfig, begun_s: float) -> int:
 
 
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
-    """Join, take up the role, leave."""
-    farewell = Farewell(asyncio.get_running_loop())
-    farewell.watch_signals()
+    """Join, run the role, leave."""
+    shutdown = Shutdown(asyncio.get_running_loop())
+    shutdown.watch_signals()
     if config.leave_at_eof:
-        farewell.watch_stdin()
+        shutdown.watch_stdin()
     async with open_stack(config, identity) as node, asyncio.TaskGroup() as tasks:
         contact = node.endpoint.contact
         for line in greeting(config, contact, time.monotonic() - begun_s):
             say(line)
-        watch = tasks.create_task(farewell.watch_role())
+        watch = tasks.create_task(shutdown.watch_role())
         module = await asyncio.to_thread(importlib.import_module, f"p2pswarm.roles.{config.role}")
-        code: int = await module.run(node, farewell.asked, say)
+        code: int = await module.run(node, shutdown.asked, say)
         watch.cancel()
     return code

@@ -1,7 +1,8 @@
-"""Virtual time for programs that build on p2pswarm: an event loop, and swarms of whole runs.
+"""Tests in virtual time for programs that use p2pswarm: an event loop, and whole runs.
 
 `run(main, seed)` runs a coroutine on a `SimLoop`, where an hour costs only its events. `SimSwarm`
-plays a whole run on simulated machines that differ, phase and die, and repeats it from its seed:
+plays a whole run on simulated machines, which differ in speed, join late and die. The same seed
+gives the same run:
 
     result = run(SimSwarm(SwarmConfig(seed=1, servers=20, death_every_s=4.0)).play(), seed=1)
 
@@ -27,4 +28,4 @@ __all__ = [
     "small_run",
 ]
 
-logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # a program asks for our log
+logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # programs choose whether they log

@@ -1,12 +1,12 @@
-"""Averaging within a stage: a butterfly, in which each member reduces a share for all.
+"""Averaging within a stage: a butterfly, in which each member reduces one shard for all.
 
-Member j of the group owns shard j. It receives everybody's part of it, adds them in the group's
-order, and sends the result to all members and observers, encoded; it keeps what that encoding
-decodes to, so all hold the same bytes. The sums themselves are only read, so an averaging that
-fails can be had again with whoever is left.
+Member j of the group owns shard j. It receives the part of every other member and adds the parts in
+the group's order. It encodes the result, and sends it to all members and observers. It keeps what
+that encoding decodes to, so all hold the same bytes. The sums are only read, so an averaging that
+failed can be repeated with the members that are left.
 
 Units:   seconds.
-Errors:  Refused that names the peer with whom an averaging failed; NotServing for an order or a
+Errors:  Refused, naming the peer with which an averaging failed; NotServing for an order or a
          piece of an older generation.
 Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemind's averaging.
 """
@@ -34,7 +34,7 @@ from p2pswarm.tensors.transfer import TensorTransfer
 
 log = logging.getLogger(__name__)
 
-EARLY_S = 30.0  # the order is a call to us while theirs is under way: seconds apart at most
+EARLY_S = 30.0  # a piece waits so long for its order; members get their orders seconds apart
 SENDS_MAX = 16  # pieces on their way from here at once: 256 MiB, 1 s at 2 Gbit/s
 
 Find = Callable[[bytes], Contact | None]
@@ -43,7 +43,7 @@ Find = Callable[[bytes], Contact | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingLimits:
-    """What a member bears."""
+    """The limits of one member's averaging."""
 
     early_max: int = EARLY_MAX
     observed_max: int = OBSERVED_MAX
@@ -53,25 +53,25 @@ class AveragingLimits:
 
 
 class _OngoingRound:
-    """A round, its memory, and whoever waits for its pieces."""
+    """A round, its memory, and the tasks that wait for its pieces."""
 
     def __init__(self, round_: Round, sums: Sums) -> None:
         self.round = round_
         self.sums = sums
         self.scope = asyncio.timeout(None)
-        """Moved to the past, it ends the round."""
+        """Ends the round when its deadline is moved to the past."""
         self.parts: dict[int, dict[bytes, Tensor]] = defaultdict(dict)
         """The parts of the pieces that we reduce, by piece and sender."""
         self._moved = asyncio.Event()
 
     def came(self, wanted: ExpectedPiece) -> None:
-        """Wake those who wait."""
+        """Enter a piece that has come, and wake the tasks that wait."""
         self.round.came(wanted)
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
     async def until(self, here: Callable[[], bool]) -> None:
-        """Wait for pieces."""
+        """Wait until `here` holds; it is asked again after every piece."""
         while not here():
             await self._moved.wait()
 
@@ -88,7 +88,7 @@ class Averaging:
         tasks: asyncio.TaskGroup,
         limits: AveragingLimits | None = None,
     ) -> None:
-        """`tasks` are those of the server's session; sends to newcomers run in it."""
+        """`tasks`: the task group of the server's session; sends to newcomers run in it."""
         me = rpc.contact.peer
         assert me is not None, "we know our own id"
         self._me = me.raw
@@ -105,7 +105,7 @@ class Averaging:
         self._sends = asyncio.Semaphore(SENDS_MAX)
 
     def members_changed(self) -> None:
-        """A new view is here: it may name a peer that somebody looks for."""
+        """A new view is here: it may name a peer that a delivery looks for."""
         viewed, self._viewed = self._viewed, asyncio.Event()
         viewed.set()
 
@@ -128,7 +128,7 @@ class Averaging:
             del self._ongoing[round_]
 
     async def shard(self, stream: Stream, shard: Shard) -> None:
-        """Receive one piece; it may be here before its order."""
+        """Receive one piece; it may come before its order."""
         ongoing = await self._ongoing_of(RoundId(shard.step, shard.generation))
         sender = stream.peer.raw
         wanted, piece = ongoing.round.expect(sender, shard)
@@ -166,7 +166,7 @@ class Averaging:
             raise cause_of(failed) from None
 
     async def _send_parts(self, ongoing: _OngoingRound, owner: bytes, indices: list[int]) -> None:
-        """Our part of all pieces of one owner, one after another."""
+        """Send our part of all pieces of one owner, one after another."""
         for index in indices:
             encoded = await self._encoded(ongoing, index)
             message = ongoing.round.shard(index, encoded.meta, gathered=False)
@@ -177,7 +177,7 @@ class Averaging:
         return await self._compute(lambda: ongoing.sums.part(span))
 
     async def _reduce(self, ongoing: _OngoingRound, index: int, tasks: asyncio.TaskGroup) -> None:
-        """Add up a piece of ours, and give it to all."""
+        """Reduce one of our pieces, and send it to all."""
         round_ = ongoing.round
         await ongoing.until(lambda: round_.has_parts(index))
         parts, span = ongoing.parts.pop(index, {}), round_.pieces[index].span
@@ -201,7 +201,7 @@ class Averaging:
             self._turns.served_observer()
 
     async def _send(self, peer: bytes, message: Shard, encoded: EncodedTensor) -> None:
-        """One piece to one peer, as soon as both have room for it."""
+        """Send one piece to one peer, as soon as both have memory for it."""
         async with self._sends:
             loop, limits = asyncio.get_running_loop(), self._limits
             now_s = loop.time()
@@ -221,7 +221,7 @@ class Averaging:
     async def _deliver(
         self, delivery: PieceDelivery, message: Shard, encoded: EncodedTensor
     ) -> None:
-        """Do what is next; cut off at its deadline."""
+        """Do what the delivery needs next; the caller cancels it at the deadline."""
         match delivery.state:
             case DeliveryState.SENDING:
                 assert delivery.to is not None, "it was located"
@@ -239,4 +239,4 @@ class Averaging:
                 raise BadMessage(f"{grant} where a Grant is due")
             await self._tensors.send(stream, grant, (encoded,), Priority.TENSOR)
             if await stream.receive() is not None:
-                raise BadMessage("words after the piece")
+                raise BadMessage("a message after the piece")

@@ -26,11 +26,11 @@ class AveragedGradient:
 
 
 class Sums(Protocol):
-    """A stage's gradient sum, never changed here, and beside it room for the reduced gradient."""
+    """A stage's gradient sum, never changed here, and memory for the reduced gradient."""
 
     @property
     def length(self) -> int:
-        """Elements."""
+        """The number of elements."""
         ...
 
     def part(self, span: Span) -> EncodedTensor:
@@ -46,12 +46,12 @@ class Sums(Protocol):
         ...
 
     def outcome(self) -> AveragedGradient:
-        """Of the reduced gradient, once every shard is in place."""
+        """The digest and the norm of the reduced gradient, once every shard is in place."""
         ...
 
 
 class Compute(Protocol):
-    """Runs work that blocks, one piece after another, off the event loop."""
+    """Runs work that blocks off the event loop, one call after another."""
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """The result of `work`."""

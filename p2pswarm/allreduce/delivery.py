@@ -1,4 +1,4 @@
-"""One piece on its way to one peer: where the peer is, when it is tried again, when given up.
+"""One piece on its way to one peer: where the peer is, when to try again, when to give up.
 
     SEEKING -> SENDING -> SENT      a view names the peer, and it takes the piece
     SENDING -> WAITING -> SENDING   it has no memory for us yet, and says when to come again
@@ -14,7 +14,7 @@ from p2pswarm.errors import Busy, Refused, SwarmError
 from p2pswarm.ids import Contact, PeerId
 
 PIECE_S = 120.0  # 16 MiB at 140 kB/s; the trainer gives up before
-VIEW_S = 5.0  # the view that names a member may come after the order that does
+VIEW_S = 5.0  # the view that names a member may come after the order that names it
 BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us
 
 
@@ -49,7 +49,7 @@ class PieceDelivery:
         return self._give_up_s if self.state is DeliveryState.SENDING else self._wake_s
 
     def located(self, to: Contact | None) -> None:
-        """What the newest view says of the peer."""
+        """Learn where the newest view says that the peer is."""
         if self.state is DeliveryState.SEEKING and to is not None:
             self.to, self.state = to, DeliveryState.SENDING
 
@@ -69,7 +69,7 @@ class PieceDelivery:
     def on_deadline(self, now_s: float) -> None:
         """Try again, or give up."""
         if now_s >= self._give_up_s:
-            self._fail(f"no room within {self._piece_s:g} s")
+            self._fail(f"no memory granted within {self._piece_s:g} s")
         elif now_s < self._wake_s or self.state is DeliveryState.SENDING:
             return
         elif self.state is DeliveryState.WAITING:

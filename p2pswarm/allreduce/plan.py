@@ -1,8 +1,8 @@
-"""Who reduces which part of a gradient: a contiguous shard a member, cut into pieces.
+"""Who reduces which part of a gradient: a contiguous shard for each member, cut into pieces.
 
-Every piece starts at a multiple of `ALIGN` elements, so no cache line and no codec block is cut;
-shards differ by at most that. With more members than such blocks some own nothing. Pieces keep
-the room that a member needs at a time small, and while one is reduced the next is on its way.
+Every piece starts at a multiple of `ALIGN` elements, so no cache line and no codec block is cut.
+Shards differ by at most `ALIGN`. If there are more members than blocks, some members own nothing.
+Pieces keep a member's memory small, and one piece is reduced while the next is on its way.
 
 Units:   elements.
 Errors:  ValueError when there is no member.
@@ -24,7 +24,7 @@ class Span:
 
     @property
     def length(self) -> int:
-        """How many."""
+        """The number of elements."""
         return self.stop - self.start
 
 

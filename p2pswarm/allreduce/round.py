@@ -1,4 +1,4 @@
-"""One averaging as one member takes part in it: which pieces it waits for, from whom.
+"""One averaging as one member takes part in it: which pieces it waits for, and from which peers.
 
 Errors:  BadMessage for a piece that nobody waits for, or that does not fit.
 """
@@ -15,7 +15,7 @@ from p2pswarm.tensors.meta import TensorMeta
 
 @dataclass(frozen=True, slots=True, order=True)
 class RoundId:
-    """An averaging among all that were and will be; a later one replaces an earlier."""
+    """Names one averaging of a run; a later one replaces an earlier."""
 
     step: int
     generation: int
@@ -69,7 +69,7 @@ class Round:
 
     @property
     def parts_to_send(self) -> dict[bytes, list[int]]:
-        """The pieces of each other owner that our sum is a part of."""
+        """The pieces that our sum is a part of, for each other owner."""
         owned: dict[bytes, list[int]] = {}
         for index, piece in enumerate(self.pieces if self.adds else ()):
             owner = self.order.group[piece.owner]
@@ -79,7 +79,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Whether all has come."""
+        """Whether every piece has come."""
         return not self._missing
 
     def has_parts(self, index: int) -> bool:
@@ -93,11 +93,11 @@ class Round:
 
     @property
     def wanted(self) -> tuple[ExpectedPiece, ...]:
-        """What has not come."""
+        """The pieces that have not come."""
         return tuple(self._missing)
 
     def expect(self, sender: bytes, shard: Shard) -> tuple[ExpectedPiece, ShardPiece]:
-        """What a sender is about to send, if it is wanted."""
+        """The piece that a sender is about to send; BadMessage if it is unwanted or unfit."""
         wanted = ExpectedPiece(shard.index, sender, shard.gathered)
         if wanted not in self._missing:
             raise BadMessage(f"piece {shard.index} of {self.turn} is not wanted from you")
@@ -107,7 +107,7 @@ class Round:
         return wanted, piece
 
     def came(self, wanted: ExpectedPiece) -> None:
-        """It is in place."""
+        """Note that a piece is in place."""
         if wanted not in self._missing:
             return  # a second copy is as good as the first
         del self._missing[wanted]

@@ -1,8 +1,8 @@
 """Which averaging is under way at a member, and which pieces are ahead of their order.
 
-One averaging is under way at a time; a newer order ends the older. A piece may be here before the
-order that it belongs to, because the order is a call to us while theirs is under way already; so it
-waits, and how many may wait is bounded.
+One averaging is under way at a time; a newer order ends the older. A piece may come before the
+order that it belongs to, because the other members may have had their orders earlier. Such a piece
+waits. The number of waiting pieces is bounded.
 
 Errors:  NotServing for an order or a piece of an averaging that is over; Busy while too many pieces
          wait.
@@ -12,11 +12,11 @@ from p2pswarm.allreduce.round import Round, RoundId
 from p2pswarm.errors import Busy, NotServing
 
 EARLY_MAX = 512  # pieces that wait for their order: eight of each of 64 members
-OBSERVED_MAX = 256  # pieces under way to newcomers; one that is slower has to join again
+OBSERVED_MAX = 256  # pieces under way to newcomers; a newcomer that falls behind joins again
 
 
 class Turns:
-    """The averaging of now, and the line of those who are early or slow."""
+    """The current averaging, the early pieces, and the pieces under way to newcomers."""
 
     def __init__(self, early_max: int = EARLY_MAX, observed_max: int = OBSERVED_MAX) -> None:
         self._early_max = early_max
@@ -27,7 +27,7 @@ class Turns:
         self._observed = 0
 
     def begin(self, round_: Round) -> Round | None:
-        """Take up an order; returns the averaging that ends for it."""
+        """Begin the averaging of an order; returns the one that it ends, if any."""
         if round_.turn <= self._newest:
             raise NotServing(f"{round_.turn} comes after {self._newest}")
         ended, self._current = self._current, round_
@@ -54,7 +54,7 @@ class Turns:
         self._early += 1
 
     def waited(self) -> None:
-        """A piece waits no more."""
+        """A piece has stopped waiting."""
         self._early -= 1
 
     def serve_observer(self) -> bool:

@@ -1,4 +1,4 @@
-"""Events of a run between the trainer, which must never wait, and a program that reads them.
+"""The queue of events from the trainer, which must not wait, to a program that reads them.
 
 Units:   events.
 Errors:  none; a program that does not read loses the oldest events, and `lost` counts them.
@@ -8,7 +8,7 @@ from collections import deque
 
 from p2pswarm.progress.events import Ended, Event
 
-WAITING_MAX = 10_000  # some minutes of a fast run; a few MiB
+WAITING_MAX = 10_000  # events of some minutes of a fast run; a few MiB
 
 
 class EventQueue:
@@ -17,12 +17,12 @@ class EventQueue:
     def __init__(self, waiting_max: int = WAITING_MAX) -> None:
         self._events: deque[Event] = deque(maxlen=waiting_max)
         self.lost = 0
-        """Events that nobody read in time."""
+        """The number of events that were dropped unread."""
         self.finished = False
-        """Whether `Ended` was taken: nothing comes any more."""
+        """Whether `Ended` was taken; then no more events come."""
 
     def put(self, event: Event) -> None:
-        """Add the newest event; the oldest goes if there are too many."""
+        """Add the newest event; the oldest is dropped if there are too many."""
         if len(self._events) == self._events.maxlen:
             self.lost += 1
         self._events.append(event)

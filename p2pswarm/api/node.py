@@ -2,7 +2,7 @@
 
 Units:   seconds.
 Errors:  ValueError for settings that are not allowed. Unusable, on entering, when an address is
-         wrong, taken, or answers nothing, or when the identity file cannot be used.
+         wrong, taken, or does not answer, or when the identity file cannot be used.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import from_values
 
-logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # a program asks for our log
+logging.getLogger("p2pswarm").addHandler(logging.NullHandler())  # programs choose whether they log
 
 
 class Node:
-    """One machine's place in a swarm: an identity, an address, the DHT, and calls to peers.
+    """A node of a swarm: an identity, an address, the DHT, and calls to peers.
 
-    Use it in an `async with`; it is a member of the swarm for the length of that block.
+    Use it in an `async with`; it is in the swarm while that block lasts.
 
     Args:
         bootstrap: HOST:PORT of nodes that are in the swarm already. Empty: a swarm of one.
-        identity: The file that keeps this node's key, made if absent. None: a new key each time.
+        identity: The file of this node's key; made if absent. None: a new key each time.
         listen: HOST:PORT; port 0 takes any free one. Empty: every address of this host, port 4000
             or any free one.
-        network: What a settings file has under `[network]`, as a mapping or a `NetworkConfig`.
+        network: The settings of `[network]` in a settings file: a mapping or a `NetworkConfig`.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def stack(self) -> NodeStack:
-        """What the node is made of; RuntimeError outside of its block."""
+        """The parts of the node; RuntimeError outside of its block."""
         if self._stack is None:
             raise RuntimeError("this node is not up: use it inside `async with Node(...) as node`")
         return self._stack
@@ -93,7 +93,7 @@ class Node:
 
     @property
     def dht(self) -> Dht:
-        """The table that all nodes keep together: `put`, `get`, `closest`."""
+        """The distributed hash table of the swarm: `put`, `get`, `closest`."""
         return self.stack.dht
 
     @property
@@ -106,7 +106,7 @@ class Node:
 
 
 async def load_role(name: str) -> ModuleType:
-    """The module of a role, imported beside the loop: torch takes seconds, and links must live."""
+    """The module of a role, imported in a thread: torch takes seconds, and links need the loop."""
     return await asyncio.to_thread(importlib.import_module, f"p2pswarm.roles.{name}")
 
 
@@ -116,10 +116,10 @@ async def leave(
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> None:
-    """Leave a block that owns tasks; what ended it is raised alone and not as a group."""
+    """Leave a block that owns tasks; raises its error alone, not in a group."""
     try:
         await block.__aexit__(kind, error, trace)
     except BaseExceptionGroup as group:
         cause = cause_of(group)
-        if cause is not error:  # what the block itself raised goes on by itself
+        if cause is not error:  # the error of the block itself is raised by Python
             raise cause from None

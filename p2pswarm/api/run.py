@@ -1,4 +1,4 @@
-"""A run, for programs: what the settings file has under `[run]`, as keyword arguments.
+"""A run, for programs: the settings of `[run]` in a settings file, as keyword arguments.
 
 Errors:  ValueError names the setting that is wrong and what is allowed, in one line.
 """
@@ -13,24 +13,24 @@ Table = Mapping[str, object]
 
 
 class RunSettings(TypedDict, total=False):
-    """What `Run` takes beside its name; each has the default of `RunConfig`."""
+    """The arguments of `Run` besides its name; the defaults are those of `RunConfig`."""
 
     model: ModelConfig | Table
-    """The model: `p2pswarm.models.GPT(...)`, or what a file has under `[run.model]`."""
+    """The model: `p2pswarm.models.GPT(...)`, or the settings of `[run.model]`."""
     stages: int
-    """Into how many parts the model is cut."""
+    """The number of parts that the model is cut into."""
     steps: int
-    """How many optimizer steps are done."""
+    """The number of optimizer steps."""
     seed: int
-    """Of the initial weights and of the order of the samples."""
+    """The seed of the first weights and of the order of the samples."""
     min_replicas: int
-    """Servers of each stage before the first step starts."""
+    """The servers of each stage that the first step waits for."""
     optimizer: OptimizerConfig | Table
     """AdamW and its schedule: `learning_rate`, `warmup_steps`, ..."""
     batch: BatchConfig | Table
-    """How many sequences a step has: `microbatches`, `rows`, ..."""
+    """The size of a step: `microbatches`, `rows`, ..."""
     codecs: CodecConfig | Table
-    """How tensors travel: `activation`, `gradient`, `averaging`."""
+    """The codecs of tensors on the wire: `activation`, `gradient`, `averaging`."""
 
 
 class Run:
@@ -40,7 +40,7 @@ class Run:
     of the file is a mapping here.
 
     Args:
-        name: What servers ask for; 1 to 64 printable characters.
+        name: The name that servers look for; 1 to 64 printable characters.
         settings: As in `RunSettings`.
 
     Raises:
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What servers ask for."""
+        """The name that servers look for."""
         return self.config.name
 
     def __repr__(self) -> str:

@@ -16,30 +16,30 @@ from p2pswarm.settings import from_values
 
 log = logging.getLogger(__name__)
 
-LEFT = "left"  # as a server that leaves a run says
+LEFT = "left"  # the same reason as of a server that leaves a run
 
 
 class Serving(Protocol):
-    """What is asked of a stage server; its own module would bring torch."""
+    """The part of a stage server that we use; to import its class would load torch."""
 
     @property
     def stage(self) -> int | None:
-        """What it serves."""
+        """The stage that it serves."""
         ...
 
     @property
     def version(self) -> int | None:
-        """Of its weights."""
+        """The version of its weights."""
         ...
 
 
 class Server:
-    """Serves one stage of a run: the stage that needs a server most. One server a node.
+    """Serves one stage of a run: the stage that needs a server most. A node has one server.
 
     Args:
         node: A node that is up.
-        run: The name of the run; empty takes the first run that is found.
-        device: A torch device such as `cpu` or `cuda:0`; `auto` takes the GPU where there is one.
+        run: The name of the run; empty: the first run that is found.
+        device: A torch device such as `cpu` or `cuda:0`; `auto`: the GPU if there is one.
         threads: Torch's threads, for the whole process; 0 leaves torch's own choice.
         graph_mib: Memory, in MiB, for what a forward pass keeps for its backward pass.
 
@@ -75,8 +75,8 @@ class Server:
     async def serve(self) -> str:
         """Wait for the run, serve it until it ends or `leave` is called, and return the reason.
 
-        A trainer that has been gone for a minute has ended the run. Cancelling this ends the
-        server as a crash would: others replay what it had counted in the step.
+        The run counts as ended when its trainer has been gone for a minute. If this call is
+        cancelled, the server ends as in a crash: others replay what it had counted in the step.
 
         Raises:
             p2pswarm.errors.Unusable: Torch has no such device.
@@ -99,5 +99,5 @@ class Server:
         return reason
 
     def leave(self) -> None:
-        """Finish the step, for at most 3 s, and say goodbye; `serve` returns then."""
+        """Leave the run after the step, or after 3 s at most; then `serve` returns."""
         self._leaving.set()

@@ -1,6 +1,6 @@
 """Training in one call, for scripts.
 
-Errors:  those of a trainer, and RunEnded when the run could not go on.
+Errors:  those of `Trainer`, and RunEnded when the run could not go on.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from p2pswarm.progress.events import Ended
 from p2pswarm.roles.output import output
 from p2pswarm.settings import from_values
 
-LOOPBACK = "127.0.0.1:0"  # a swarm of this process alone is nobody else's business
+LOOPBACK = "127.0.0.1:0"  # no other machine can reach a swarm of this process alone
 
 
 def train(
@@ -32,7 +32,7 @@ def train(
     device: str = "auto",
     progress: str = "auto",
 ) -> Ended:
-    """Train a run to its end, and print how it goes; for scripts without an event loop.
+    """Train a run to its end, and print its progress; for scripts without an event loop.
 
     Without `bootstrap` the run is trained in this process alone: it starts the servers that the
     run needs (`stages` times `min_replicas` of them), and all traffic stays on the loopback
@@ -43,11 +43,11 @@ def train(
         data: The text to train on: a path, or `p2pswarm.data.Bytes`.
         weights: The safetensors file to write at the end; None writes none.
         bootstrap: HOST:PORT of nodes that are in the swarm already.
-        device: Of the servers of this process, as in `Server`.
+        device: The device of the servers of this process, as in `Server`.
         progress: `live`, `lines`, `json`, or `auto`: live in a terminal, lines elsewhere.
 
     Returns:
-        The last event: steps done, tokens per second, how often microbatches were replayed.
+        The last event: steps done, tokens per second, microbatches replayed.
 
     Raises:
         ValueError: A setting is not allowed.
@@ -67,7 +67,7 @@ def train(
 async def _train_alone(
     run: Run, text: Bytes, weights: str | Path | None, device: str, progress: str
 ) -> Ended:
-    """A trainer and its servers in one process."""
+    """Train with the servers in this process."""
     servers = run.config.stages * run.config.min_replicas
     async with Node(listen=LOOPBACK) as node, AsyncExitStack() as nodes:
         bootstrap = [str(node.contact.address)]
@@ -82,7 +82,7 @@ async def _train_alone(
 async def _train_with(
     own: Node, run: Run, text: Bytes, weights: str | Path | None, progress: str
 ) -> Ended:
-    """A trainer of a swarm of others."""
+    """Train with the servers of a swarm."""
     async with own as node:
         return await _train_on(node, run, text, weights, progress)
 

@@ -1,7 +1,7 @@
-"""A trainer, for programs: it starts a run on the user's text and tells how it goes.
+"""A trainer, for programs: it starts a run on the user's text and reports its progress.
 
 Units:   seconds and losses as in `progress/events.py`.
-Errors:  Unusable for text that cannot be read; NoRoute when nobody has the weights any more.
+Errors:  Unusable for text that cannot be read; NoRoute when no server has the weights any more.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from p2pswarm.settings import from_values
 
 
 class RunTrainer:
-    """Trains a run; offered as `p2pswarm.Trainer`. One trainer a node.
+    """Trains a run; programs call it `p2pswarm.Trainer`. A node has one trainer.
 
-    Use it in an `async with`, whose end says goodbye to the servers, and iterate over it:
-    `async for event in trainer` gives the events of `p2pswarm.events` as they happen. The last one
-    is `Ended`. Training goes on whether the events are read or not.
+    Use it in an `async with`; the end of that block tells the servers that the run is over.
+    Iterate over it: `async for event in trainer` gives the events of `p2pswarm.events` as they
+    happen. The last one is `Ended`. Training goes on whether the events are read or not.
 
     Args:
         node: A node that is up.
@@ -87,7 +87,7 @@ class RunTrainer:
         The tensors are named `blocks.NUMBER.PARAMETER`. Call it after `Ended`, inside the block.
 
         Returns:
-            Where the file lies: at `path`, or beside it if that place could not be written.
+            The path of the file: `path`, or one beside it if `path` could not be written.
 
         Raises:
             p2pswarm.errors.NoRoute: A stage has no server left that holds its weights.

@@ -1,5 +1,5 @@
-"""Seam 3: what a stage server asks of its processor, and its implementation on torch.
+"""Seam 3: the calls of a stage server to its processor, and their implementation on torch.
 
 Entrance: `base.py`, `torch_weights.torch_engine`. Servers and the roles use it.
-`reference.py` is the plain loop to compare with.
+`reference.py` is the ordinary training loop to compare with.
 """

@@ -4,7 +4,7 @@ The optimizer uses only operations that IEEE 754 rounds exactly once, in a fixed
 different processors stay bit-identical as long as they are given the same bytes.
 
 Units:   elements of the run's dtype.
-Shapes:  N all elements of a stage, C those of a chunk.
+Shapes:  N elements in a stage, C elements in a chunk.
 Errors:  ValueError when a gradient does not fit.
 Source:  AdamW, arXiv 1711.05101, as torch.optim.AdamW computes it.
 """
@@ -19,7 +19,7 @@ from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import OptimizerConfig
 
-CHUNK_VALUES = 1 << 17  # the optimizer's share at a time: 0.5 MiB of float32, and few calls
+CHUNK_VALUES = 1 << 17  # elements at a time: 0.5 MiB of float32, and few calls
 
 
 class AdamW:
@@ -51,9 +51,10 @@ class AdamW:
             self._step_chunk(gradient_N[start:stop], update, start, stop)
 
     def _step_chunk(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
-        """No fused multiply-add, no lerp, no division by a number: not all round those alike.
+        """Update one chunk, with operations that every processor rounds alike.
 
-        (A GPU multiplies by the reciprocal where a CPU divides.)
+        So there is no fused multiply-add, no lerp, and no division by a number: a GPU multiplies by
+        the reciprocal where a CPU divides.
         """
         config, flat = self._config, self._flat
         param, mean, square = (x[start:stop] for x in flat.state())

@@ -1,13 +1,13 @@
-"""SEAM 3: what a stage server asks of the processor that holds its blocks.
+"""SEAM 3: the calls of a stage server to the processor that holds its blocks.
 
 `Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
 server calls them one at a time, from one thread. Torch implements them (`torch_stage.py`,
-`torch_weights.py`), and a simulation that only counts seconds can.
+`torch_weights.py`), and so does a simulation that only counts seconds (`sim/compute.py`).
 
-Shapes:  tokens_BS: B rows of S = T + 1 tokens, inputs and, one further, targets. What crosses
-         from stage to stage is a bundle (docs/bundle.md), empty before the first stage. The
-         gradient of a bundle has the keys of its differentiable tensors, in the same order.
-Errors:  Refused with the reason when a loss or gradient is not finite; the sum is untouched then.
+Shapes:  tokens_BS has B rows of S = T + 1 tokens: T inputs, and the targets one place further. A
+         bundle crosses from stage to stage (docs/bundle.md); it is empty before the first stage.
+         The gradient of a bundle has the keys of its differentiable tensors, in the same order.
+Errors:  Refused with the reason when a loss or gradient is not finite; the sum is then unchanged.
 """
 # ruff: noqa: N803  shapes are written at the end of names
 
@@ -42,7 +42,7 @@ class LossResult:
     loss: float
     """Mean nats per token."""
     gradient: Bundle
-    """The gradient of what the stage below gave; empty if nobody waits for it."""
+    """The gradient of what the stage below gave; empty if that stage does not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Update:
     """One step of the optimizer."""
 
     number: int
-    """Counts from 1: the version it makes."""
+    """The version that it makes, from 1."""
     scale: float
-    """The factor of the gradient; 0 leaves everything as it is."""
+    """The factor of the gradient; 0 leaves weights and moments as they are."""
     learning_rate: float
 
 
@@ -60,26 +60,26 @@ class Stage(Protocol):
     """Forward and backward of a range of blocks."""
 
     recomputed: int
-    """Backward passes so far whose graph had to be made again."""
+    """Backward passes so far that computed their graph again."""
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
-        """Compute what the next stage is given; what the backward needs is kept under `key`."""
+        """Compute the bundle for the next stage; keep under `key` what the backward needs."""
         ...
 
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
-        """Compute the gradient of what was given, or nothing; what was kept is gone."""
+        """Compute the gradient of what was given, if returning; forget what was kept."""
         ...
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
-        """Do the last stage's forward, loss and backward in one; nothing is kept."""
+        """Do forward, loss and backward of the last stage in one; keep nothing."""
         ...
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
-        """Compute what the next stage is given, or in the last the loss; nothing is kept."""
+        """Compute the bundle for the next stage, or the loss in the last; keep nothing."""
         ...
 
     def drop(self, keys: Iterable[Key] | None) -> None:
-        """Forget what is kept under `keys`; None: under all."""
+        """Forget what is kept under `keys`; None: under all keys."""
         ...
 
 
@@ -91,7 +91,7 @@ class Weights(Protocol):
         ...
 
     def reduction(self) -> Sums:
-        """Give the sum, with new memory for its average beside it."""
+        """Give the sum, with new memory for its average."""
         ...
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
@@ -103,13 +103,13 @@ class Weights(Protocol):
         ...
 
     def install(self, snapshot: memoryview) -> bytes:
-        """Take over a snapshot; returns its weights' digest. BadMessage if it does not fit."""
+        """Load a snapshot; returns its weights' digest. BadMessage if it does not fit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One stage on one processor, and what it is told and tells."""
+    """One stage on one processor, and the bundles that it takes and gives."""
 
     stage: Stage
     weights: Weights
@@ -118,4 +118,4 @@ class Engine:
     takes: BundleSpec
     """What the stage below gives; empty for the first stage."""
     gives: BundleSpec
-    """What the stage above is given; empty for the last stage."""
+    """What it gives to the stage above; empty for the last stage."""

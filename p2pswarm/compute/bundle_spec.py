@@ -1,4 +1,4 @@
-"""From what a model's blocks give to what crosses between stages.
+"""The bundles that cross between stages, derived from what a model's blocks give.
 
 Errors:  Unusable for tensors that cannot travel.
 """
@@ -21,7 +21,7 @@ def boundary_above(run: RunConfig, stage: int) -> Boundary | None:
 
 
 def bundle_spec(boundary: Boundary | None) -> BundleSpec:
-    """What is announced where `boundary` is crossed; nothing at the ends of the model."""
+    """The bundle that crosses `boundary`; an empty one at the ends of the model."""
     if boundary is None:
         return BundleSpec()
     keys = []
@@ -51,12 +51,12 @@ def check_model(run: RunConfig) -> None:
 
 
 def activation_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
-    """How a bundle travels to the stage above."""
+    """The codec of each tensor of a bundle on its way to the stage above."""
     codecs = run.codecs
     return bundle_codecs(bundle, codecs.activation, codecs.activation_of, Use.ACTIVATION)
 
 
 def gradient_codecs(run: RunConfig, bundle: BundleSpec) -> tuple[str, ...]:
-    """How the gradient of a bundle travels back."""
+    """The codec of each tensor of a bundle's gradient on its way back."""
     codecs = run.codecs
     return bundle_codecs(bundle.gradient(), codecs.gradient, codecs.gradient_of, Use.GRADIENT)

@@ -1,7 +1,8 @@
-"""The digest of a stage's numbers: the same for the same bytes, wherever and however they lie.
+"""The digest of a stage's numbers: the same for the same bytes, on whatever device they are.
 
-SHA-256 over the SHA-256s of pieces. One SHA-256 is 1.8 GB/s, less than a GPU's step of a large
-stage waits for; pieces are hashed side by side, each as soon as it is on the host.
+The digest is the SHA-256 of the SHA-256s of pieces. One thread hashes 1.8 GB/s, and a GPU would
+wait for it after every step of a large stage. So threads hash the pieces side by side, each as soon
+as it is on the host.
 
 Shapes:  N elements of one dtype.
 """
@@ -15,14 +16,14 @@ from torch import Tensor
 
 from p2pswarm.tensors.codecs.base import bytes_of
 
-PIECE_BYTES = 8 << 20  # 5 ms of hashing: what begins and ends a thread is nothing beside it
-THREADS = 8  # 14 GB/s, about what a GPU's bytes take to come
+PIECE_BYTES = 8 << 20  # 5 ms of hashing: starting a thread costs little beside it
+THREADS = 8  # 14 GB/s, about as fast as bytes come from a GPU
 
 
 def digest_of(x_N: Tensor, piece_bytes: int = PIECE_BYTES) -> bytes:
     """The digest of the bytes of a contiguous tensor on any device.
 
-    All who compare digests must use the same `piece_bytes`.
+    Digests can be compared only if they were made with the same `piece_bytes`.
     """
     parts = torch.split(x_N.detach(), piece_bytes // x_N.element_size())
     if len(parts) == 1:  # no thread for a small stage

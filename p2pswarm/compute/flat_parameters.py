@@ -1,10 +1,10 @@
-"""A stage's weights, gradient sum and optimizer state, each one run of memory.
+"""A stage's weights, gradient sum and optimizer state, each in one contiguous buffer.
 
-Parameters are views into one buffer, so averaging, digests, snapshots and the optimizer see plain
-numbers and never a tree of tensors.
+Parameters are views into one buffer. So averaging, digests, snapshots and the optimizer work on
+one flat tensor.
 
 Units:   elements of the run's dtype; `nbytes` where bytes are meant.
-Shapes:  N all elements of a stage, every parameter starting at a multiple of `ALIGN`.
+Shapes:  N elements in a stage; every parameter starts at a multiple of `ALIGN`.
 Errors:  Unusable for blocks that cannot be trained.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -27,16 +27,16 @@ NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Where one parameter lies."""
+    """The place of one parameter in the flat buffers."""
 
     start: int
     stop: int
     decays: bool
-    """Weight decay is for matrices; norms and other vectors are left alone."""
+    """Whether weight decay applies: to matrices it does, to norms and other vectors not."""
 
 
 class FlatParameters:
-    """The blocks `numbers` of a run, and what training them needs."""
+    """The blocks `numbers` of a run, and the buffers that training them needs."""
 
     def __init__(self, run: RunConfig, numbers: range, device: torch.device) -> None:
         with torch.device("meta"):
@@ -65,11 +65,11 @@ class FlatParameters:
 
     @property
     def length(self) -> int:
-        """How many elements: N."""
+        """The number of elements, N."""
         return self.params_N.numel()
 
     def draw(self) -> None:
-        """Make version 0: first weights, no history."""
+        """Make version 0: first weights, zero moments, an empty sum."""
         draw_blocks(self._run, self.numbers, self.blocks)
         for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
             state_N.zero_()

@@ -1,9 +1,9 @@
-"""The yardstick: all blocks in one process, in an ordinary loop.
+"""The reference: all blocks in one process, in an ordinary training loop.
 
-The same blocks, first weights, microbatches and optimizer as the swarm, without any of the rest.
-What the swarm trains must equal this; what it costs is measured against this.
+It uses the same blocks, first weights, microbatches and optimizer as the swarm, and nothing else.
+The weights that a swarm trains must equal its weights, and the swarm's cost is measured against it.
 
-Shapes:  tokens_BS holds S = T + 1 tokens a row: inputs and, one further, targets.
+Shapes:  tokens_BS has S = T + 1 tokens in a row: T inputs, and the targets one place further.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
@@ -43,13 +43,13 @@ class ReferenceTrainer:
         return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
     def add(self, tokens_BS: Tensor) -> float:
-        """Add one microbatch's gradient to the sum; its loss."""
+        """Add one microbatch's gradient to the sum; returns its loss."""
         loss = self.loss(tokens_BS)
         (loss / self._run.batch.microbatches).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
     def commit(self, learning_rate: float) -> float:
-        """Clip, update, empty the sum; the gradient's norm before clipping."""
+        """Clip, update, empty the sum; returns the gradient's norm before clipping."""
         norm = math.sqrt(squared_norm(self.flat.sum_N))
         self.apply(clip_scale(self._run.optimizer, norm), learning_rate)
         return norm
@@ -62,5 +62,5 @@ class ReferenceTrainer:
 
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor) -> float:
-        """Mean nats per token, nothing kept."""
+        """Mean nats per token of one microbatch; no graph is kept."""
         return self.loss(tokens_BS).item()

@@ -1,4 +1,4 @@
-"""Torch's errors as ours, translated where torch is entered.
+"""Translates torch's errors into ours, where we call torch.
 
 Errors:  Refused when a microbatch cannot be computed here: another server may; Unusable when a
          stage cannot be set up, or its device is lost.
@@ -13,7 +13,7 @@ from p2pswarm.errors import Refused, Unusable
 
 REASON_CHARS_MAX = 160  # torch's messages have pages of advice after the first line
 ALLOCATOR = "DefaultCPUAllocator"
-"""Torch has a class for a GPU without memory; a CPU's allocator only names itself."""
+"""The name that a CPU without memory puts in its error; for a GPU torch has an error class."""
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def setting_up(stage: int) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether torch means that there is no memory."""
+    """Whether an error says that there is no memory."""
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or (isinstance(error, RuntimeError) and ALLOCATOR in str(error))
 

@@ -1,11 +1,12 @@
-"""A range of blocks on torch: forward, and backward from a graph that was kept or is made again.
+"""A range of blocks on torch: forward, and backward from a graph that is kept or made again.
 
 Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
-found finite, so an error never leaves a microbatch half counted. A graph is kept while the budget
-allows. That changes the speed alone: making it again from the kept input gives the same bits.
+found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
+limit allows. This changes only the speed: a graph made again from the kept input gives the same
+bits.
 
 Units:   bytes.
-Shapes:  as `base.py`. What crosses is checked when it is announced (`tensors/bundle.py`).
+Shapes:  as `base.py`. Shapes of bundles are checked when they are announced (`tensors/bundle.py`).
 Errors:  Refused when a loss or a gradient is not finite, or torch has no memory; NotServing when
          nothing is kept for a key; Unusable when a block gives another bundle than when traced.
 """
@@ -57,7 +58,7 @@ class TorchStage:
         self._kept: dict[Key, _Kept] = {}
         self._weight_memory = {flat.params_N.untyped_storage().data_ptr()}
         self._graph_bytes: dict[torch.Size, int] = {}
-        """Measured once a shape of tokens."""
+        """Measured once for each shape of tokens."""
         self.recomputed = 0
 
     @computing()
@@ -124,7 +125,7 @@ class TorchStage:
         return kept
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
-        """What came from a peer, checked, where and as the blocks want it."""
+        """Tokens from a peer, checked, on the device and as int64."""
         tokens_BS = tokens_BS.to(self._device, torch.int64)
         low, high = (x.item() for x in tokens_BS.aminmax())
         if low < 0 or high >= self._vocabulary:
@@ -132,7 +133,7 @@ class TorchStage:
         return tokens_BS
 
     def _leaves(self, given: Bundle) -> Bundle:
-        """Starts for a graph, on the device."""
+        """The tensors where a graph starts, on the device."""
         there = {name: x.detach().to(self._device) for name, x in given.items()}
         for name in self._returned:
             there[name].requires_grad_()
@@ -143,19 +144,19 @@ class TorchStage:
         return run_blocks(self._flat.blocks, value)
 
     def _gives(self, value: Value) -> Bundle:
-        """What the next stage is given."""
+        """The bundle for the next stage."""
         assert self._above is not None, "the last stage has a loss"
         return self._above.ordered(value)
 
     def _ends(self, made: Bundle) -> list[Tensor]:
-        """Where gradients come in."""
+        """The tensors that gradients come back for."""
         return [made[name] for name in self._due]
 
     def _loss(self, made: Value, tokens_BS: Tensor) -> Tensor:
         return loss_of(bundle_of(made)[LONE_KEY], tokens_BS[:, 1:])
 
     def _measured(self, kept: _Kept) -> tuple[Bundle, int]:
-        """Run, and add up the distinct memory that the graph holds, weights aside."""
+        """Run, and measure the memory in bytes that the graph holds, weights not counted."""
         storages: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
@@ -171,7 +172,7 @@ class TorchStage:
     def _differentiate(
         self, ends: list[Tensor], gradients: list[Tensor], leaves: Bundle, spec: BackwardSpec
     ) -> Bundle:
-        """Add the gradients of the weights to the sum, return those of the input; all or nothing.
+        """Add the gradients of the weights to the sum and return those of the input, all or none.
 
         A tensor that the stage does not use has a gradient of zeros.
         """
@@ -189,9 +190,9 @@ class TorchStage:
 
 
 def _require_finite(tensors: Sequence[Tensor], what: str) -> None:
-    """Refuse what holds NaN, an infinity, or values whose squares overflow, which is as bad.
+    """Raise Refused for NaN, infinities, and values whose squares overflow.
 
-    A dot product reads memory as fast as it comes: 1 % of a backward, a tenth of what norms take.
+    The check takes dot products: they cost 1 % of a backward, a tenth of what norms cost.
     """
     flats = [x.reshape(-1) for x in tensors]
     squares = [torch.dot(x, x).to(flats[0].dtype) for x in flats]

@@ -1,5 +1,6 @@
-"""A stage's weights in torch: the averaging's view of the gradient sum, updates, snapshots.
+"""A stage's weights in torch: the gradient sum for the averaging, updates, snapshots.
 
+Shapes:  N elements in a stage.
 Errors:  BadMessage for a shard or a snapshot that does not fit.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -36,7 +37,7 @@ class TorchSums:
 
     @property
     def length(self) -> int:
-        """N."""
+        """The number of elements, N."""
         return self._sum_N.numel()
 
     def part(self, span: Span) -> EncodedTensor:
@@ -44,7 +45,7 @@ class TorchSums:
         return encode(self._sum_N[span.start : span.stop], self._codec_name)
 
     def reduce(self, span: Span, parts: Sequence[Tensor | None]) -> EncodedTensor:
-        """Add in the given order, in the sum's dtype, and keep what decoding gives."""
+        """Add in the given order and in the sum's dtype; keep what the encoding decodes to."""
         mine = self._sum_N[span.start : span.stop]
         place = self.reduced_N[span.start : span.stop]
         for number, part in enumerate(parts):
@@ -65,7 +66,7 @@ class TorchSums:
         self.reduced_N[span.start : span.stop].copy_(self._checked(shard, span))
 
     def outcome(self) -> AveragedGradient:
-        """Compute the digest of the reduced bytes, and their squared norm."""
+        """The digest and the squared norm of the reduced gradient."""
         norm = squared_norm(self.reduced_N)
         return AveragedGradient(digest_of(self.reduced_N), norm if math.isfinite(norm) else None)
 
@@ -91,7 +92,7 @@ class TorchWeights:
         return self._flat.digest()
 
     def reduction(self) -> TorchSums:
-        """Give new memory each time: a slow newcomer may still be sent from the last one."""
+        """Give new memory each time: the last one may still be on its way to a slow newcomer."""
         return TorchSums(self._flat.sum_N, self._codec_name)
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
@@ -106,7 +107,7 @@ class TorchWeights:
         state = self._flat.state()
         copy_N = torch.empty(len(state) * self._flat.length, dtype=state[0].dtype)
         for place_N, x_N in zip(copy_N.chunk(len(state)), state, strict=True):
-            place_N.copy_(x_N)  # one by one: a GPU has no memory to spare for a second state
+            place_N.copy_(x_N)  # one by one: a GPU may lack memory for a second state
         return host_bytes(copy_N)
 
     def install(self, snapshot: memoryview) -> bytes:

@@ -1,6 +1,6 @@
 """Text to train on: which samples a microbatch holds.
 
-Entrance: `text_files.load_corpus`. Trainers use it. Programs meet this folder as `p2pswarm.data`:
+Entrance: `text_files.load_corpus`. Trainers use it. For programs this folder is `p2pswarm.data`:
 `Bytes` names the text.
 """
 

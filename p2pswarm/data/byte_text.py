@@ -1,4 +1,4 @@
-"""Where a program's text lies: a value, read when a trainer begins."""
+"""The text that a program names: a value; the trainer reads the files when it begins."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,6 @@ class Bytes:
     path: str | Path
     """A text file, or a folder of them."""
     suffixes: tuple[str, ...] = ()
-    """Of a folder, only files that end so, as in `(".txt", ".md")`; empty: every text file."""
+    """The endings of the files to read in a folder, as `(".txt", ".md")`; empty: all text files."""
     held_out_share: float = 0.1
-    """Of the files (of the bytes, if there is one file) that are never trained on: 0.001 to 0.5."""
+    """Share of the files (of the bytes, if there is one file) never trained on: 0.001 to 0.5."""

@@ -1,6 +1,6 @@
 """A corpus of bytes: what each microbatch holds.
 
-A microbatch is made from the run's seed and its number alone: any trainer can make any of them
+A microbatch depends only on the run's seed and its number: any trainer can make any microbatch
 again, at any time.
 
 Shapes:  tokens_BS: B rows of S = sequence length + 1 bytes, uint8: inputs, then targets.
@@ -17,7 +17,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Text to train on and text to judge by."""
+    """The text to train on, and the held-out text."""
 
     train: Bytes
     held_out: Bytes

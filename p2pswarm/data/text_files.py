@@ -1,7 +1,7 @@
 """Text files: which are read, which are held out, and how they become a corpus.
 
-A file is held out or not by a hash of its name. So the same folder splits alike everywhere, and a
-folder that grows never moves a file across.
+A hash of its name decides whether a file is held out. So the same folder splits alike everywhere,
+and when a folder grows, its old files stay where they were.
 
 Units:   bytes.
 Errors:  Unusable when there is no text, or too little.
@@ -16,8 +16,8 @@ from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.errors import Unusable
 
 FILE_BYTES_MAX = 8 << 30  # it is held in memory
-PROBE_BYTES = 8192  # a NUL in here means that the file is not text; git looks as far
-SKIPPED = frozenset({"__pycache__", "site-packages", "node_modules"})  # nobody's own text
+PROBE_BYTES = 8192  # a file with a NUL in its first bytes is not text; git reads as many
+SKIPPED = frozenset({"__pycache__", "site-packages", "node_modules"})  # not the user's own text
 SEPARATOR = b"\n"
 
 
@@ -89,7 +89,7 @@ def _split(texts: Mapping[str, bytes], held_out_share: float) -> tuple[bytes, by
 
 
 def _passed_over(files: int, texts: int) -> str:
-    """Why there is less text than the user sees files."""
+    """Why fewer files were used than the user sees."""
     if files == texts:
         return ""
     if files == 1:

@@ -1,7 +1,7 @@
 """The demo: starts the processes, watches the trainer, kills servers, and sums up.
 
-It learns of the run only what the trainer process prints, one JSON object a line, and
-touches the servers only by starting and killing them, as fate would. `supervisor.py` decides.
+It knows of the run only what the trainer process prints, one JSON object in each line. It starts
+and kills servers, and changes nothing else about them. `supervisor.py` decides what to do.
 
 Units:   seconds.
 Errors:  Unusable when a node cannot start; RunEnded when the run fails.
@@ -35,13 +35,13 @@ from p2pswarm.progress.lines import LineFormat
 from p2pswarm.progress.page import page
 
 TITLE = "p2pswarm demo"
-UNUSABLE = 2  # a node's exit code for what its user can mend
+UNUSABLE = 2  # a node's exit code for an error that its user can correct
 INTERRUPTED = 130
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
 class Demo:
-    """One run of it."""
+    """One run of the demo."""
 
     def __init__(self, options: Options, console: Console, processes: DemoProcesses) -> None:
         self._options = options
@@ -56,11 +56,11 @@ class Demo:
         self._bootstrap = ""
         self._begun_s = time.monotonic()
         self.ready_s = 0.0
-        """From the start of the demo to the first step."""
+        """Seconds from the start of the demo to the first step."""
         self._tasks: asyncio.TaskGroup
 
     async def run(self) -> RunHistory:
-        """From the first process to the last event of the run."""
+        """Start the processes, and follow the run to its last event."""
         if self._console.is_terminal:
             self._live.start()
         try:
@@ -87,7 +87,7 @@ class Demo:
             reader.cancel()
 
     async def _follow(self, trainer: DemoProcess) -> None:
-        """Take in the trainer's events until the run is over."""
+        """Follow the trainer's events until the run is over."""
         while self._history.ended is None:
             line = await trainer.line()
             if line is None:
@@ -96,7 +96,7 @@ class Demo:
                     raise Unusable(words.removeprefix("error: "))
                 raise RunEnded(f"the trainer ended early: {words}")
             if not line.startswith("{"):
-                continue  # its words for people
+                continue  # a line for people
             event = from_line(line)
             if isinstance(event, Started):
                 self.ready_s = time.monotonic() - self._begun_s
@@ -105,7 +105,7 @@ class Demo:
             await self._act()
 
     async def _act(self) -> None:
-        """Do all that the supervisor asks."""
+        """Carry out the supervisor's actions."""
         for action in self._supervisor.actions():
             match action:
                 case StartServer(name=name):
@@ -120,7 +120,7 @@ class Demo:
                     raise RunEnded(reason)
 
     async def _attend(self, process: DemoProcess) -> None:
-        """Learn a server's id from its first words, leave no line unread, and report its end."""
+        """Learn a server's id from its first line, read all lines, and report its end."""
         while (line := await process.line()) is not None:
             if found := re.match(r"peer (\S+)", line):
                 self._supervisor.met(process.name, found[1])
@@ -142,7 +142,7 @@ class Demo:
 
 
 async def _drain(process: DemoProcess) -> None:
-    """Read a pipe that nobody needs, so that it never fills."""
+    """Read a pipe whose text is not needed, so that it never fills."""
     while await process.line() is not None:
         pass
 
@@ -159,7 +159,7 @@ def main(options: Options) -> int:
 
 
 async def _interruptible(options: Options, console: Console) -> int:
-    """The demo; the first Ctrl-C ends it in order, the second at once."""
+    """Run the demo; the first Ctrl-C ends it in order, the second at once."""
     work = asyncio.current_task()
     assert work is not None
     signals = 0
@@ -169,7 +169,7 @@ async def _interruptible(options: Options, console: Console) -> int:
         signals += 1
         if signals == 1:
             console.print("leaving; Ctrl-C again to leave at once")
-        work.cancel()  # the second time it interrupts the farewell, and the children are killed
+        work.cancel()  # the second time it cancels the waiting, and the children are killed
 
     for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -178,7 +178,7 @@ async def _interruptible(options: Options, console: Console) -> int:
 
 
 async def demo(options: Options, console: Console) -> int:
-    """Run it whole; returns the exit code."""
+    """Run the demo to its end and write its files; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="p2pswarm-demo-") as folder:
         async with demo_processes(Path(folder)) as processes:
             whole = Demo(options, console, processes)
@@ -196,7 +196,7 @@ async def demo(options: Options, console: Console) -> int:
 
 
 def _write(options: Options, history: RunHistory, ready_s: float, console: Console) -> list[str]:
-    """Write the figures and the picture; what could be written nowhere."""
+    """Write the figures and the picture; returns an error for each that failed."""
     text = json.dumps(summary(history, ready_s)) + "\n"
     kind = picture_format(options.plot)
     wanted = [

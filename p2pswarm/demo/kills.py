@@ -10,7 +10,7 @@ from p2pswarm.progress.history import RunHistory
 
 
 class Kills:
-    """Decides; the demo does it."""
+    """Decides about kills; the demo carries them out."""
 
     def __init__(self, steps: int, every: int | None, rng: Random) -> None:
         self._every = every
@@ -19,7 +19,7 @@ class Kills:
         self._rng = rng
 
     def due(self, step: int) -> bool:
-        """Whether a kill is owed at `step`; the last step's end is too late."""
+        """Whether a kill is due at `step`; after the last step none is."""
         return bool(self._next_step) and self._next_step <= step < self._steps
 
     def victim(self, history: RunHistory) -> str | None:
@@ -31,5 +31,5 @@ class Kills:
         return self._rng.choice(history.ready(stage)).peer
 
     def done(self, step: int) -> None:
-        """One was killed at `step`."""
+        """A server was killed at `step`."""
         self._next_step = step + self._every if self._every else 0

@@ -1,4 +1,4 @@
-"""What the demo is asked for, and the settings it writes for each of its nodes.
+"""The options of the demo, and the settings that it writes for each of its nodes.
 
 Units:   steps; bytes.
 """
@@ -14,33 +14,33 @@ LAYERS_LEAST = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The knobs of `p2pswarm demo`."""
+    """The options of `p2pswarm demo`."""
 
     stages: int = 2
     replicas: int = 2
-    """Servers a stage."""
+    """Servers of each stage."""
     steps: int = STEPS
     kill_every: int | None = None
     """Steps between two kills; None: one kill half way; 0: none."""
     json: Path | None = None
     plot: Path = Path("loss.png")
     data: Path | None = None
-    """None: the Python standard library's own sources."""
+    """The text to learn; None: the sources of Python's standard library."""
 
 
 def bootstrap_settings() -> str:
-    """A node on this machine that the others join through."""
+    """The settings of a node on this machine that the others join through."""
     return _lines(role="bootstrap", listen="127.0.0.1:0", leave_at_eof=True)
 
 
 def server_settings(bootstrap: str) -> str:
-    """A server that goes where it is needed."""
+    """The settings of a server of whichever stage needs it."""
     top = _lines(role="stage", **_joining(bootstrap))
     return top + "[serve]\n" + _lines(threads=1, device="cpu")
 
 
 def trainer_settings(bootstrap: str, options: Options) -> str:
-    """A trainer that tells its progress as JSON."""
+    """The settings of a trainer that prints its progress as JSON."""
     top = _lines(role="trainer", **_joining(bootstrap))
     if options.data is None:
         data = _lines(data=sysconfig.get_path("stdlib"), suffixes=[".py"])

@@ -1,7 +1,7 @@
-"""The demo's picture: what was learnt, how fast, and where servers were killed.
+"""The demo's picture: the losses, the throughput, and when servers were killed.
 
 Units:   seconds since the first step; nats per byte; tokens per second.
-Errors:  Unusable for a format that there is not.
+Errors:  Unusable for a format that matplotlib does not write.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ INK, FAINT = "#222222", "#bbbbbb"
 TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
 NO_PICTURES = {"pgf", "raw", "rgba"}  # they need LaTeX, or no program shows them
 SIZE_INCHES = (8.0, 5.4)
-LOSS_TOP = 2.5  # times the last held-out loss: the first steps' fall would flatten the rest
+LOSS_TOP = 2.5  # times the last held-out loss: a higher axis would flatten the curve
 SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
 
 

@@ -1,10 +1,10 @@
-"""The demo's processes: each a node as a user would start it, and none left behind.
+"""The demo's processes: each is a node as a user would start it, and none outlives the demo.
 
-A process's stdin is a pipe that we hold: however we die, it ends then, and the process leaves. Each
-process has a session of its own, so that Ctrl-C in the terminal reaches us alone.
+A process's stdin is a pipe from us. However we die, the pipe then ends, and the process leaves.
+Each process is in its own session, so Ctrl-C in the terminal reaches only us.
 
 Units:   seconds.
-Errors:  Unusable when a process ends before it has said what it must.
+Errors:  Unusable when a process ends before it has printed a line that we need.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from p2pswarm.errors import Unusable
 
-LEAVE_S = 5.0  # what a node promises; afterwards it is killed
-LINE_BYTES_MAX = 1 << 20  # a view of hundreds of servers in one line of JSON
+LEAVE_S = 5.0  # a node leaves within this time; afterwards it is killed
+LINE_BYTES_MAX = 1 << 20  # a line of JSON may name hundreds of servers
 
 
 @dataclass(slots=True)
@@ -31,13 +31,13 @@ class DemoProcess:
     log: Path
 
     async def line(self) -> str | None:
-        """Its next line on stdout; None once it has closed it."""
+        """The next line of its stdout; None at the end."""
         assert self.os_process.stdout is not None
         raw = await self.os_process.stdout.readline()
         return raw.decode(errors="replace").rstrip("\n") if raw else None
 
     async def line_with(self, mark: str) -> str:
-        """The first line that contains `mark`; raises Unusable if it ends before."""
+        """The first line that contains `mark`; raises Unusable if the process ends first."""
         while (line := await self.line()) is not None:
             if mark in line:
                 return line
@@ -49,7 +49,7 @@ class DemoProcess:
         return lines[-1] if lines else "it left no message"
 
     def kill(self) -> None:
-        """SIGKILL: it has no chance to say goodbye."""
+        """End it with SIGKILL: it cannot leave in order."""
         with contextlib.suppress(ProcessLookupError):
             self.os_process.kill()
 
@@ -63,11 +63,11 @@ class DemoProcesses:
 
     @property
     def running(self) -> list[DemoProcess]:
-        """Those that have not ended."""
+        """The processes that have not ended."""
         return [process for process in self._all if process.os_process.returncode is None]
 
     async def start(self, name: str, settings: str) -> DemoProcess:
-        """A node with these settings, a TOML text."""
+        """Start a node with these settings, a TOML text."""
         config = self._folder / f"{name}.toml"
         config.write_text(settings)
         log = self._folder / f"{name}.log"
@@ -86,7 +86,7 @@ class DemoProcesses:
         return process
 
     async def leave(self) -> None:
-        """Ask all to leave; what has not left within `LEAVE_S` is killed."""
+        """Ask all to leave, and kill those that have not left within `LEAVE_S`."""
         for process in self.running:
             with contextlib.suppress(ProcessLookupError):
                 process.os_process.send_signal(signal.SIGTERM)
@@ -97,14 +97,14 @@ class DemoProcesses:
         self.kill()
 
     def kill(self) -> None:
-        """End all at once."""
+        """Kill all that are running."""
         for process in self.running:
             process.kill()
 
 
 @contextlib.asynccontextmanager
 async def demo_processes(folder: Path) -> AsyncIterator[DemoProcesses]:
-    """Processes that end with this block; cancelled once more, at once."""
+    """Processes that leave at the end of this block; a cancellation then kills them."""
     processes = DemoProcesses(folder)
     try:
         yield processes

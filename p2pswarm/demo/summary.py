@@ -1,4 +1,4 @@
-"""What came out of a demo: figures for scripts, rows for people, and what was wrong.
+"""The results of a demo: figures for scripts, rows for people, and why it failed.
 
 Units:   seconds; nats per byte; tokens per second.
 Errors:  none.
@@ -9,7 +9,7 @@ from p2pswarm.progress.history import RunHistory
 
 
 def summary(history: RunHistory, ready_s: float) -> dict[str, object]:
-    """What `--json` writes."""
+    """The figures that `--json` writes."""
     counts = history.counts
     return {
         "held_out": [[p.seconds, p.step, p.nats_per_byte] for p in history.held_out],
@@ -26,7 +26,7 @@ def summary(history: RunHistory, ready_s: float) -> dict[str, object]:
 
 
 def rows(history: RunHistory, ready_s: float) -> list[tuple[str, str]]:
-    """A name and a figure each."""
+    """The rows of the table: a name and a figure each."""
     counts = history.counts
     became = f"{counts.asked} asked, {counts.counted} counted in every stage"
     told = [
@@ -47,7 +47,7 @@ def rows(history: RunHistory, ready_s: float) -> list[tuple[str, str]]:
 
 
 def title(options: Options) -> str:
-    """What the picture shows."""
+    """The title of the picture."""
     text = "Python's library" if options.data is None else options.data.name
     return (
         f"{options.stages} stages of {options.replicas} servers, one machine: "

@@ -1,6 +1,6 @@
-"""What the demo does next: which servers it starts, which it kills, what it says, when it gives up.
+"""The rules of the demo: which servers it starts and kills, what it says, when it gives up.
 
-It is told the trainer's events and how the server processes fare; it answers with actions.
+It is told the trainer's events, and when server processes start and end. It answers with actions.
 
 Units:   steps.
 Errors:  none; a run that cannot go on is the action `GiveUp`.
@@ -13,7 +13,7 @@ from p2pswarm.demo.options import Options
 from p2pswarm.progress.events import Event, Stepped
 from p2pswarm.progress.history import RunHistory
 
-RESTARTS_MAX = 3  # servers that end unasked; more means that something is wrong with this machine
+RESTARTS_MAX = 3  # servers that end by themselves; with more, something is wrong here
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ DemoAction = StartServer | KillServer | Remark | GiveUp
 
 
 class Supervisor:
-    """Decides for one demo."""
+    """The rules for one demo."""
 
     def __init__(self, options: Options, kills: Kills) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class Supervisor:
         self._started = 0
         self._unasked = 0
         self._names: dict[str, str] = {}
-        """The processes of living servers, by the short id that the trainer knows them by."""
+        """The process names of living servers, by their short peer ids."""
         self._killed: set[str] = set()
         self._spare_asked = False
         self.history = RunHistory()
@@ -72,13 +72,13 @@ class Supervisor:
         self._names[peer] = name
 
     def told(self, event: Event) -> None:
-        """Take in an event of the run."""
+        """Note an event of the run, and kill a server if one is due."""
         self.history.told(event)
         if isinstance(event, Stepped) and self._kills.due(self.history.step):
             self._kill()
 
     def server_ended(self, name: str, words: str) -> None:
-        """Replace a server process that ended unasked; too many of them end the demo."""
+        """Replace a server process that ended by itself; too many of them end the demo."""
         peer = next((peer for peer, of in self._names.items() if of == name), None)
         if peer is not None:
             del self._names[peer]
@@ -92,7 +92,7 @@ class Supervisor:
             self._start()
 
     def actions(self) -> list[DemoAction]:
-        """What is to be done now; drained by reading."""
+        """What to do now; drained by reading."""
         actions, self._actions = self._actions, []
         return actions
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  everybody's name for it
+from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -16,11 +16,11 @@ Bundle = dict[str, Tensor]
 """What a block gives to the next one: named tensors in a fixed order."""
 Value = Tensor | Bundle
 LONE_KEY = "x"
-"""A tensor without a bundle is the bundle with this key."""
+"""The key of a block's lone tensor in its bundle."""
 
 
 class Block(nn.Module, ABC):
-    """A block that draws its own first weights, and may know its cost."""
+    """A block that draws its own first weights, and may have a `cost`."""
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
@@ -33,5 +33,5 @@ def bundle_of(value: Value) -> Bundle:
 
 
 def loss_of(scores_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Mean nats per token."""
+    """The mean cross-entropy, in nats per token."""
     return F.cross_entropy(scores_BTV.flatten(0, 1), targets_BT.flatten())

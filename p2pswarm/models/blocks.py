@@ -1,10 +1,10 @@
 """A model as a list of blocks: how they are made and checked, and their first weights.
 
-The first weights of a block are a function of the seed and the block's number alone. So whoever
-serves a stage can make version 0 of it, and one process can make all of it for comparison.
+The first weights of a block depend only on the seed and the block's number. So any server of a
+stage can make version 0 of it, and one process can make the whole model for comparison.
 
-Errors:  Unusable for a block that replicas could not hold bit for bit, or that could not be
-         computed twice alike.
+Errors:  Unusable for a block whose replicas could differ, or that could give two results for one
+         microbatch.
 """
 
 import copy
@@ -45,7 +45,7 @@ def block_costs(model: ModelConfig) -> tuple[float, ...]:
 
 
 def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
-    """The blocks `numbers` of the model on torch's present device, without first weights."""
+    """The blocks `numbers` of the model on torch's current device, without first weights."""
     dtype = DTYPES[run.model.dtype]
     blocks = list(family(run.model.family)(run.model))[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
@@ -57,7 +57,7 @@ def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
 def fill_buffers(
     run: RunConfig, numbers: range, blocks: Sequence[nn.Module], device: torch.device
 ) -> None:
-    """Give blocks that were made on the meta device their constants."""
+    """Give their buffers to blocks that were made on the meta device."""
     if not any(True for block in blocks for _ in block.buffers()):
         return
     for block, made in zip(blocks, make_blocks(run, numbers), strict=True):
@@ -68,7 +68,7 @@ def fill_buffers(
 
 @torch.no_grad()
 def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> None:
-    """Version 0 of the blocks `numbers`: the same wherever it is made."""
+    """Draw version 0 of the blocks `numbers`; it is the same on every machine."""
     for number, block in zip(numbers, blocks, strict=True):
         tag = f"p2pswarm-init-1:{run.seed}:{number}".encode()
         seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
@@ -122,7 +122,7 @@ def _cost(block: nn.Module) -> float:
 
 
 def _require_trainable(number: int, block: nn.Module) -> None:
-    """Refuse what would be lost between steps, or differ from one computation to the next."""
+    """Raise Unusable for state that averaging would lose, and for dropout."""
     what = f"block {number} ({type(block).__name__})"
     kept = block.state_dict().keys() & {name for name, _ in block.named_buffers()}
     if kept:

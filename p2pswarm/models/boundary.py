@@ -1,7 +1,7 @@
 """What crosses from block to block, found by running the model on the meta device.
 
-Tracing computes shapes and no numbers. It depends on the manifest alone, so all members of a run
-find the same keys in the same order, and keys need not travel.
+Tracing computes shapes and no numbers. It depends only on the manifest, so all members of a run
+find the same keys in the same order, and need not send them.
 
 Shapes:  tokens_BT: B rows of T tokens.
 Errors:  Unusable for a model that cannot be traced, or whose last block gives no scores.
@@ -31,7 +31,7 @@ class CarriedTensor:
     dtype: torch.dtype
     shape: tuple[int, ...]
     differentiable: bool
-    """It depends on weights, so a gradient of it goes back."""
+    """Whether it depends on weights; then a gradient of it goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Boundary:
 
     tensors: tuple[CarriedTensor, ...]
     lone: bool
-    """The block gives a tensor without a bundle, and so the next block is given one."""
+    """Whether the block gives a tensor without a bundle, which the next block takes."""
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def boundaries(run: RunConfig) -> tuple[Boundary, ...]:
 
 
 def run_blocks(blocks: Iterable[nn.Module], value: Value) -> Value:
-    """One block after another."""
+    """Run one block after another."""
     for block in blocks:
         value = block(value)
     return value

@@ -1,7 +1,7 @@
 """How the blocks of a model are cut into stages.
 
-Units:   costs as the family gives them; of the GPT, multiplications per token.
-Errors:  ValueError for a stage that the run has not; Unusable for more stages than blocks.
+Units:   costs as the family gives them; for the GPT they are multiplications per token.
+Errors:  ValueError for a stage that the run does not have; Unusable for more stages than blocks.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from p2pswarm.models.blocks import block_costs
 def stage_blocks(run: RunConfig, stage: int) -> range:
     """The numbers of the blocks that stage `stage` of `run.stages` serves.
 
-    Contiguous, at least one each, and the costliest stage as cheap as it can be.
+    They are contiguous, and at least one. The costliest stage is as cheap as it can be.
     """
     if not 0 <= stage < run.stages:
         raise ValueError(f"stage {stage} of {run.stages}")
@@ -29,7 +29,7 @@ def stage_blocks(run: RunConfig, stage: int) -> range:
 
 
 def _cut(costs: Sequence[float], stages: int) -> list[int]:
-    """Borders of the cut whose costliest part is cheapest; the earliest of equals."""
+    """The borders of the cut whose costliest part is cheapest; of equal cuts the first."""
     count = len(costs)
     sums = [0.0]
     for cost in costs:

@@ -1,6 +1,6 @@
 """Model families by name: functions that make the list of a model's blocks.
 
-Whoever takes part in a run makes its blocks alone, from the manifest. So each program must have
+Every member of a run makes the blocks itself, from the manifest. So each program must have
 registered the run's family, under the same name and with the same code.
 
     @register("mlp")
@@ -19,7 +19,7 @@ from torch import nn
 from p2pswarm.config import ModelConfig
 from p2pswarm.errors import Unusable
 
-NAME_CHARS_MAX = 64  # it stands in the manifest and in one line of a terminal
+NAME_CHARS_MAX = 64  # it is in the manifest and in one line of a terminal
 
 Family = Callable[[ModelConfig], Sequence[nn.Module]]
 _FAMILIES: dict[str, Family] = {}

@@ -1,7 +1,7 @@
-"""Where a node listens, where others dial it, and what to say when nobody can be reached.
+"""Where a node listens, where others dial it, and the error text when no seed answers.
 
 Units:   none.
-Errors:  Unusable for an address that the user gave and that is none.
+Errors:  Unusable for an address of the user that cannot be read.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def seeds(config: NodeConfig) -> tuple[Contact, ...]:
 
 
 def places_to_listen(text: str) -> tuple[Address, ...]:
-    """Where to listen, the first that is possible; without a host, at all of this machine's."""
+    """Where to listen: the first of these that is possible. Without a host: on all addresses."""
     if not text:
         return Address(EVERYWHERE, USUAL_PORT), Address(EVERYWHERE, 0)
     everywhere = text.strip().startswith(":")
@@ -39,9 +39,9 @@ def places_to_listen(text: str) -> tuple[Address, ...]:
 def announced(
     bound: Address, config: NodeConfig, own_host: Callable[[tuple[str, ...]], str]
 ) -> Address:
-    """What others dial: as the user says, else where we listen.
+    """The address that others dial: the user's choice, else where we listen.
 
-    For a node that listens everywhere, `own_host` finds this machine's address on the way to hosts.
+    For a node that listens on all addresses, `own_host` finds this machine's address towards hosts.
     """
     if config.network.announce:
         return given(config.network.announce, "network.announce")
@@ -51,7 +51,7 @@ def announced(
 
 
 def check(config: NodeConfig) -> None:
-    """Raise Unusable if any address of the settings is none."""
+    """Raise Unusable if an address of the settings cannot be read."""
     seeds(config)
     places_to_listen(config.listen)
     if config.network.announce:
@@ -59,7 +59,7 @@ def check(config: NodeConfig) -> None:
 
 
 def why_nobody(failures: Sequence[SwarmError]) -> str:
-    """One line when no bootstrap address could be joined, from each one's failure."""
+    """One line that says why no seed could be joined, from the failure of each."""
     reasons = "; ".join(str(failure) for failure in failures)
     if all(isinstance(failure, BadHandshake) for failure in failures):
         return f"no bootstrap address is a node that we can join: {reasons}"

@@ -1,7 +1,7 @@
 """A node that only keeps its part of the DHT: others join through it.
 
 Units:   none.
-Errors:  none of its own.
+Errors:  none.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A node's first words: who and where it is, and what others type to join it.
+"""The first lines that a node prints: its id and address, and what others type to join it.
 
 Units:   seconds.
 Errors:  none.
@@ -9,7 +9,7 @@ from p2pswarm.ids import Contact
 
 
 def greeting(config: NodeConfig, own: Contact, ready_s: float) -> list[str]:
-    """The lines, in their order; `own` is who we are and where we are dialled."""
+    """The lines, in order; `own`: our peer id and the address that others dial."""
     assert own.peer is not None, "we know our own id"
     lines = [f"peer {own.peer.short} at {own.address}, ready after {ready_s:.3f} s"]
     if config.role == "trainer":

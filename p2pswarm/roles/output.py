@@ -1,7 +1,7 @@
 """Where a trainer's events go: a live page, lines, or JSON, on stdout.
 
-Units:   none of its own.
-Errors:  none; a reader that has gone is told no more.
+Units:   none.
+Errors:  none; nothing is written any more once the reader of stdout is gone.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ Tell = Callable[[Event], None]
 
 @contextlib.contextmanager
 def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
-    """Takes events for this block; `kind` as in the settings."""
+    """Show the events of a run while this block lasts; `kind`: as in the settings."""
     if kind == "json":
         yield lambda event: write_line(to_line(event))
         return
@@ -41,7 +41,7 @@ def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
 
 
 def write_line(text: str) -> None:
-    """To whoever reads our stdout, now."""
+    """Write a line to stdout, and flush it; a closed stdout is ignored."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

@@ -1,10 +1,9 @@
-"""What every role stands on: an identity, an endpoint, calls and the DHT.
+"""The parts that every role uses: an identity, an endpoint, calls and the DHT.
 
-Nothing here imports torch: a node that others join through starts in the time that its own
-code takes to load.
+Nothing here imports torch, so a node that others join through starts fast.
 
 Units:   seconds.
-Errors:  Unusable when we cannot listen or nobody answers; one line with the remedy.
+Errors:  Unusable, in one line with the remedy, when we cannot listen or no seed answers.
 """
 
 import asyncio
@@ -30,8 +29,8 @@ from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
 
-BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that is nobody's; nothing is sent to it
-LOOK_AGAIN_S = 1.0  # a run that was not there is looked for again this soon
+BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; nothing is sent to it
+LOOK_AGAIN_S = 1.0  # so soon we look again for a run that was not found
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ class NodeStack:
 
 @contextlib.asynccontextmanager
 async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[NodeStack]:
-    """Listen, join the DHT, and stay in it for this block."""
+    """Listen, join the DHT, and stay in it while this block lasts."""
     through = seeds(config)
     transport = TransportConfig(bulk_connections=config.network.bulk_connections)
     endpoint = Endpoint(identity, SocketNet(), transport, os.urandom)
@@ -78,7 +77,7 @@ async def _listen(endpoint: Endpoint, places: tuple[Address, ...]) -> Address:
 
 
 async def _join(endpoint: Endpoint, dht: Dht, through: tuple[Contact, ...]) -> None:
-    """Meet the swarm through any of the seeds; if none answers, say why."""
+    """Join the swarm through any of the seeds; raises Unusable if none answers."""
     try:
         await dht.bootstrap(through)
     except NoRoute:
@@ -88,7 +87,7 @@ async def _join(endpoint: Endpoint, dht: Dht, through: tuple[Contact, ...]) -> N
 
 
 async def _why_not(endpoint: Endpoint, seed: Contact) -> SwarmError:
-    """What stands between us and a seed."""
+    """Why a seed cannot be joined."""
     try:
         link = await endpoint.link(seed)
     except SwarmError as error:
@@ -97,7 +96,7 @@ async def _why_not(endpoint: Endpoint, seed: Contact) -> SwarmError:
 
 
 def own_host(towards: tuple[str, ...]) -> str:
-    """Our address on the way to `towards`, or to the world if they are here too."""
+    """This host's address towards `towards`, or towards the Internet if they are on this host."""
     for host in (*towards, BEYOND[0]):
         with contextlib.suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as probe:
             probe.connect((host, BEYOND[1]))  # chooses a route; sends nothing

@@ -29,7 +29,7 @@ from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
-END_S = 0.5  # for the farewell to reach the trainer
+END_S = 0.5  # for `Leaving` to reach the trainer
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ class ComputeThread:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def close(self) -> None:
-        """Start nothing more; what runs is left to end with the process."""
+        """Start nothing more; work that is running ends with the process."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -74,25 +74,28 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
 
 
 def chosen_device(serve: ServeConfig) -> torch.device:
-    """Where to compute, with as many threads as the settings say."""
+    """The device of the settings; sets the number of torch's threads too."""
     if serve.threads:
         torch.set_num_threads(serve.threads)
     if serve.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         return torch.empty(0, device=serve.device).device
-    except (RuntimeError, AssertionError) as error:  # torch tells a build without CUDA by assert
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # Assertion: no CUDA build
         first = str(error).partition("\n")[0]
         raise Unusable(f"serve.device {serve.device!r}: {first}") from error
 
 
 def tensors_within(network: NetworkConfig, device: torch.device) -> TensorTransfer:
-    """Tensors from peers, within the settings' limits."""
+    """The transfer of tensors, within the memory limits of the settings."""
     return TensorTransfer(Budget(network.peer_mib * MIB, network.total_mib * MIB), device)
 
 
 async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`, or None if we are asked to leave before."""
+    """The result of `work`, or None if we are asked to leave first."""
     async with asyncio.TaskGroup() as tasks:
         doing = tasks.create_task(work)
         asked = tasks.create_task(leaving.wait())
@@ -123,7 +126,7 @@ def stage_server(
 
 
 async def serve_run(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:
-    """Serve until the run ends or we leave; the reason."""
+    """Serve until the run ends or we leave; returns the reason."""
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))
         beside = [
@@ -151,7 +154,7 @@ async def _leave(server: StageServer, work: asyncio.Task[str], leaving: asyncio.
 
 
 async def _tell(server: StageServer, offer: RunOffer, say: Say) -> None:
-    """Say which stage we were given."""
+    """Say which stage we serve, each time that it changes."""
     stage: int | None = None
     while True:
         stage = await server.serving(other_than=stage)

@@ -1,4 +1,4 @@
-"""A trainer: starts a run on the user's text, tells how it goes, and writes the weights.
+"""A trainer: starts a run on the user's text, shows its progress, and writes the weights.
 
 Units:   seconds.
 Errors:  Unusable for text or files that cannot be used; RunEnded when the run fails.
@@ -33,8 +33,8 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
-LEFT_EARLY = 130  # the run is not over: scripts should know
-SAVE_S = 2.0  # Ctrl-C leaves within 5 s: a small model's weights can still be fetched
+LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
+SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
 
 Say = Callable[[str], None]
 
@@ -54,7 +54,7 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
         async with open_trainer(stack, corpus, tell) as trainer:
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
-                leaving.set()  # nothing is left to do: the farewell has its time limit
+                leaving.set()  # nothing is left to do; this starts the time limit of leaving
             saved = await _save(trainer, config, ended)
     if saved:
         say(saved)
@@ -69,9 +69,9 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
 async def open_trainer(
     stack: NodeStack, corpus: Corpus, tell: Callable[[Event], None]
 ) -> AsyncIterator[Trainer]:
-    """Offer the run of the settings to the swarm and train it, for this block.
+    """Offer the run of the settings to the swarm and train it while this block lasts.
 
-    `tell` hears every event as it happens.
+    `tell` is called with every event as it happens.
     """
     run_config = stack.config.run
     manifest = sign_manifest(stack.identity, run_config, stack.endpoint.contact.address)
@@ -103,7 +103,7 @@ async def open_trainer(
 def read_corpus(config: NodeConfig) -> Corpus:
     """The text of the settings, as the run's batches need it."""
     train, model, batch = config.train, config.run.model, config.run.batch
-    assert train.data is not None, "the command line has asked for it"
+    assert train.data is not None, "the command line requires it"
     return load_corpus(
         train.data,
         suffixes=train.suffixes,
@@ -114,7 +114,7 @@ def read_corpus(config: NodeConfig) -> Corpus:
 
 
 async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None) -> str:
-    """Fetch and write the weights; what to say of it."""
+    """Fetch and write the weights; returns what to print about it."""
     path = config.train.weights
     if path is None or (ended is not None and ended.failed):
         return ""
@@ -131,7 +131,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
 
 
 async def save(trainer: Trainer, run_config: RunConfig, path: Path) -> Written:
-    """Fetch the weights from their servers and write them; where they lie."""
+    """Fetch the weights from their servers and write them; returns where they are."""
     snapshots = await trainer.weights(state_sizes(run_config))
     return await asyncio.to_thread(_write, path, run_config, snapshots)
 

@@ -1,8 +1,8 @@
-"""The trained weights as one safetensors file, a name for each parameter of each block.
+"""The trained weights as one safetensors file, with a name for each parameter of each block.
 
 Units:   bytes.
 Shapes:  as the model's parameters.
-Errors:  Unusable when the file cannot be written; BadMessage for weights that nobody agreed on.
+Errors:  Unusable when the file cannot be written; BadMessage for weights of a wrong digest.
 Source:  https://huggingface.co/docs/safetensors, "Format".
 """
 
@@ -23,17 +23,17 @@ from p2pswarm.models.partition import stage_blocks
 from p2pswarm.outfile import Written, write_target
 from p2pswarm.state.snapshot import Snapshot
 
-HEADER_BYTES = 8 << 10  # the run's settings, and
-ENTRY_BYTES = 160  # a tensor's name, shape and place in the header, at most
+HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
+ENTRY_BYTES = 160  # a tensor's name, shape and offsets in the header, at most
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """How large a run's model is, before it exists."""
+    """The size of a run's model, known before the model is made."""
 
     parameters: int
     file_bytes: int
-    """The weights as a file, at most."""
+    """The size of the file of its weights, at most."""
 
 
 def model_size(run: RunConfig) -> ModelSize:
@@ -48,14 +48,14 @@ def model_size(run: RunConfig) -> ModelSize:
 
 
 def state_sizes(run: RunConfig) -> list[int]:
-    """Bytes of each stage's snapshot."""
+    """The size of each stage's snapshot, in bytes."""
     meta = torch.device("meta")
     flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
     return [sum(x_N.nbytes for x_N in flat.state()) for flat in flats]
 
 
 def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the model, from one snapshot a stage in their order."""
+    """Every parameter of the model, from one snapshot of each stage, in the order of stages."""
     for stage, snapshot in enumerate(snapshots):
         flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
         weights = torch.frombuffer(snapshot.data, dtype=flat.params_N.dtype)
@@ -68,14 +68,14 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
 
 
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:
-    """Write them at `path`, or where it is possible; `about` goes into the metadata as `run`."""
+    """Write a file at `path`, or nearby if that fails; `about` is `run` in the metadata."""
     whole = {name: tensor.contiguous() for name, tensor in tensors}
     return write_target(path, lambda place: _save(whole, place, about))
 
 
 def _save(tensors: dict[str, Tensor], place: Path, about: str) -> None:
     place.touch()
-    mode = place.stat().st_mode  # as every file of this user; the library makes it 0600
+    mode = place.stat().st_mode  # as other files of the user; safetensors would make it 0600
     try:
         save_file(tensors, place, metadata={"run": about})
     except SafetensorError as error:

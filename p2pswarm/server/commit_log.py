@@ -4,8 +4,8 @@ A replica is a snapshot and the commits after it. While the snapshot of a newcom
 the log keeps the commits of the steps that pass, with their reduced gradients; they are applied in
 order when the snapshot is here. A newcomer that missed a reduction needs a later snapshot instead.
 
-A commit is a few bytes and a reduction is many: towards a newcomer, for whom nobody waits, the
-commit overtakes what it commits. It then waits for its reduction.
+A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may come
+to it before the reduction that it applies. The commit then waits for its reduction.
 
 Units:   version v = weights after v commits.
 Errors:  NotServing for a commit that was applied before; BadMessage for a snapshot
@@ -69,7 +69,7 @@ class CommitLog:
         self.version: int | None = None
         """None while the weights are not here."""
         self.digest = b""
-        """Of the weights of `version`."""
+        """The digest of the weights of `version`."""
         self.needed = 0
         """A snapshot has to be of this version or a later one."""
         self._backlog_max = backlog_max
@@ -79,7 +79,7 @@ class CommitLog:
         self._reduced: ReducedGradient | None = None
 
     def begin(self, since: int, *, keep: bool) -> FirstWeights:
-        """Start a session that hears of the steps from `since` on."""
+        """Start a session that takes part in the steps from `since` on."""
         if keep and self.version != since:
             raise NotServing(f"the weights are of version {self.version}, not {since}")
         self._backlog, self._begun, self._over, self._reduced = [], None, NO_ROUND, None
@@ -91,7 +91,7 @@ class CommitLog:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A block that changes the weights; if it does not end well, nobody knows what they are."""
+        """Guard a block that changes the weights: if it fails, they count as lost."""
         done = False
         try:
             yield
@@ -163,7 +163,7 @@ class CommitLog:
             return CommitDecision.KEPT
         self._backlog = []
         if self._begun is not None and self._begun.step <= order.step:
-            self._begun = None  # it would hold up the next
+            self._begun = None  # or it would delay the next step for ever
         if self._reduced is not None and self._reduced.round.step <= order.step:
             self._reduced = None
         self.needed = max(self.needed, order.step + 1)

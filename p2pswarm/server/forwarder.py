@@ -1,10 +1,10 @@
-"""Carries what a stage computes to the next one, or back to the one before.
+"""Pushes what a stage computes to the next stage, or back to the one before.
 
-Forward, the router chooses. Backward there is but one way: to the server that the microbatch came
-from. What is announced, encoded and told is decided in `outgoing.py`.
+Forward, the router chooses the server. Backward there is only one: the server that the microbatch
+came from. `outgoing.py` decides how a result is announced and encoded.
 
 Units:   seconds.
-Errors:  none: what fails is told to the trainer.
+Errors:  none; the trainer is told of a push that failed.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class _PendingBundle:
         self.outgoing = OutgoingBundle(direction)
 
     async def metas(self, to: MemberRecord) -> Metas:
-        """To announce it with: foreseen, or read off the encoded tensors."""
+        """What announces it: foreseen, or the metas of the encoded tensors."""
         foreseen = self._direction.forecast.foreseen
         if not self._made.done() and foreseen is not None:
             return foreseen
@@ -60,7 +60,7 @@ class _PendingBundle:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """A push of it: afterwards it was taken, or not."""
+        """Guard a push of it, and note whether the peer took it."""
         try:
             yield
         except SwarmError as error:
@@ -91,21 +91,21 @@ class Forwarder:
         self._backward = Direction(gradient_codecs(run, engine.takes))
 
     def onward(self, item: WorkItem, tokens: Tensor) -> asyncio.Future[Bundle]:
-        """Hand a microbatch to the next stage, as soon as the future has its bundle."""
+        """Push a microbatch to the next stage, as soon as the returned future has its bundle."""
         made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
         pending = _PendingBundle(self._session, self._forward, made)
         self._start(item, self._onward(item, tokens, pending), pending)
         return made
 
     def back(self, item: WorkItem) -> asyncio.Future[Bundle]:
-        """Hand a gradient to where `item`'s forward came from, as soon as the future has it."""
+        """Push a gradient to the sender of `item`, as soon as the returned future has it."""
         made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
         pending = _PendingBundle(self._session, self._backward, made)
         self._start(item, self._back(item, pending), pending)
         return made
 
     def drop_fenced(self, microbatch: int, attempt: int) -> None:
-        """Stop carrying attempts up to this one."""
+        """Stop pushing the attempts of a microbatch up to this one."""
         for task, key in tuple(self._going.items()):
             if key[0] == microbatch and key[1] <= attempt:
                 task.cancel()
@@ -113,14 +113,14 @@ class Forwarder:
     def _start(
         self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
     ) -> None:
-        task = self._tasks.create_task(self._carry(item, work, pending))
+        task = self._tasks.create_task(self._push_and_report(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
 
-    async def _carry(
+    async def _push_and_report(
         self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
     ) -> None:
-        """Do `work`; tell the trainer the reason that it gives."""
+        """Do `work`; tell the trainer the reason if it failed."""
         try:
             reason = await work
         except Unencodable as error:
@@ -144,7 +144,7 @@ class Forwarder:
                 session.scheduler.handed(item.key, member.peer)
                 return encoded
 
-            session.scheduler.handed(item.key, member.peer)  # what rides inline needs no grant
+            session.scheduler.handed(item.key, member.peer)  # inline tensors go before a grant
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
 

@@ -1,6 +1,6 @@
 """The lifecycle of a stage server: it joins a run, loads weights, serves, leaves, and joins again.
 
-A session is one incarnation: from the trainer's `Assigned` to the end of the stream with it. The
+A session is one incarnation: from the trainer's `Assigned` to the end of their stream. The
 server outlives its sessions and tries to join again, less and less often, until the trainer has
 been gone for too long.
 
@@ -9,7 +9,7 @@ been gone for too long.
 Every state of a session falls back to OUT when the session is lost.
 
 Units:   seconds on the caller's clock.
-Errors:  LinkLost and BadMessage for what the trainer should not have said.
+Errors:  LinkLost and BadMessage for a message that the trainer should not have sent.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from p2pswarm.swarm.messages.membership import Assigned, MemberRecord, Ready, Vi
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import Message
 
-JOIN_S = 300.0  # for the first word of the trainer: it may park us until a step has closed
+JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 5.0
-STEADY_S = 10.0  # a session this long was a good one: the next is tried for at once
-LEAVE_S = 3.0  # Ctrl-C has 5 s; the step's end saves the others a replay
+STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
+LEAVE_S = 3.0  # the process has 5 s to stop; leaving after the step saves a replay
 LEFT = "left"
 
 
@@ -66,13 +66,13 @@ class Lifecycle:
     """One server in one run."""
 
     def __init__(self, trainer: str, rejoin_s: float, now_s: float) -> None:
-        """`trainer`: its address, for people; `rejoin_s`: how long it may be gone."""
+        """`trainer`: its address, for error texts; `rejoin_s`: how long it may be gone."""
         self._trainer = trainer
         self._rejoin_s = rejoin_s
         self._state = ServerState.OUT
         self._pause_s = REJOIN_FIRST_S
         self._tried_s = now_s
-        self._seen_s = now_s  # the last time the trainer had us in the run
+        self._seen_s = now_s  # when we were last in the run
         self._due_s: float | None = None
         self._met = False
         self.end: ServerEnd | None = None
@@ -143,7 +143,7 @@ class Lifecycle:
             self._move(ServerState.SERVING)
 
     def told(self, message: Message | None) -> View | None:
-        """Take a word of the trainer in a session; None if it ends the run."""
+        """Take a message of the trainer in a session; None if it ends the run."""
         if isinstance(message, Finished):
             self._finish(message.reason)
             return None
@@ -156,7 +156,7 @@ class Lifecycle:
     def ready_after_commit(
         self, record: MemberRecord | None, version: int, digest: bytes
     ) -> Ready | None:
-        """What to say after a commit: a server that no view calls ready says it again."""
+        """What to say after a commit: a server that is not ready in the view says it again."""
         return None if record is not None and record.ready else Ready(version, digest)
 
     def leave(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What a server has to tell the trainer: notes in the order they were made, and its load at times.
+"""What a server tells the trainer: notes in the order they were made, and its load every second.
 
 Units:   seconds on the caller's clock.
 Errors:  LinkLost when the trainer does not read.
@@ -9,8 +9,8 @@ from collections import deque
 from p2pswarm.errors import LinkLost
 from p2pswarm.wire.message import Message
 
-NOTES_MAX = 100_000  # a trainer that reads nothing for so long does not train
-LOAD_EVERY_S = 1.0  # people look at it
+NOTES_MAX = 100_000  # a trainer that has not read so many does not train any more
+LOAD_EVERY_S = 1.0  # for people who watch the run
 
 
 class NoteQueue:
@@ -25,9 +25,9 @@ class NoteQueue:
         self._load_due_s = now_s + load_every_s
 
     def add(self, note: Message) -> None:
-        """Take a note; the caller has to look whether `take` gives it at once."""
+        """Take a note; the caller then sends what `take` gives."""
         if len(self._notes) >= self._notes_max:
-            raise LinkLost("the trainer does not read what is said to it")
+            raise LinkLost("the trainer does not read this server's notes")
         self._notes.append(note)
 
     def take(self) -> Message | None:

@@ -1,7 +1,7 @@
-"""What is said of a result before and after it is handed over, and what an edge makes of the end.
+"""How a stage's result is announced and encoded, and what its edge learns when the push has ended.
 
-Room is asked for while the microbatch is still computed: once two of a kind have had the same size,
-the next is announced with it. That hides one round trip of every hop.
+A grant is requested while the microbatch is still being computed: once two bundles of a direction
+had equal sizes, the next is announced with them. This hides one round trip of every hop.
 
 Units:   seconds.
 Errors:  none.
@@ -25,12 +25,12 @@ Metas = tuple[TensorMeta, ...]
 
 
 def metas_of(encoded: Sequence[EncodedTensor]) -> Metas:
-    """What announces them."""
+    """What announces the encoded tensors."""
     return tuple(each.meta for each in encoded)
 
 
 class SizeForecast:
-    """What the next bundle of a direction will be announced with."""
+    """Foresees how the next bundle of a direction is announced."""
 
     def __init__(self) -> None:
         self._last: Metas = ()
@@ -38,27 +38,27 @@ class SizeForecast:
 
     @property
     def foreseen(self) -> Metas | None:
-        """The announcement that the last two had in common; None where there is none."""
+        """The announcement of the next bundle; None unless the last two had the same."""
         return self._last if self._steady else None
 
     def learn(self, metas: Metas) -> None:
-        """A bundle was encoded. What rides inline holds values, so it is not foreseen."""
+        """Note how a bundle was encoded. An inline tensor holds values, so it is not foreseen."""
         self._steady = metas == self._last and all(travels_alone(meta) for meta in metas)
         self._last = metas
 
 
 class Direction:
-    """One way of bundles out of this stage: how they are encoded, and what is known of them."""
+    """The bundles that go to one neighbour stage: how they are encoded, and their edges."""
 
     def __init__(self, codecs: tuple[str, ...]) -> None:
-        """`codecs`: of each tensor of a bundle, in order."""
+        """`codecs`: one for each tensor of a bundle, in order."""
         self.codecs = codecs
         self.forecast = SizeForecast()
         self.edges = EdgeStates(len(codecs))
         self.stateful = any(map(keeps_state, codecs))
 
     def start(self, edge: EdgeKey, members: Sequence[MemberRecord]) -> EdgeTransfer | None:
-        """One more bundle for a peer; None if no codec keeps anything."""
+        """Begin one more bundle for a peer; None if no codec keeps state."""
         if not self.stateful:
             return None
         return self.edges.edge(edge, map(edge_to, members)).start()
@@ -90,7 +90,7 @@ class OutgoingBundle:
     def begin(
         self, edge: EdgeKey, members: Sequence[MemberRecord], bundle: Bundle
     ) -> list[TensorToEncode]:
-        """What to encode for a peer; edges to others than `members` are forgotten."""
+        """What to encode for a peer; forgets the edges to peers that are not in `members`."""
         transfer = self._direction.start(edge, members)
         self._open = _OpenEdge(edge, transfer)
         codecs = self._direction.codecs
@@ -98,7 +98,7 @@ class OutgoingBundle:
         return list(map(TensorToEncode, bundle.values(), codecs, carried))
 
     def finish(self, encoded: list[EncodedTensor]) -> list[EncodedTensor]:
-        """It is encoded; the next of its kind will look alike."""
+        """Keep the encoding, and foresee the next from it."""
         assert self._open is not None, "begin comes before finish"
         self._open.encoded = encoded
         self._direction.forecast.learn(metas_of(encoded))
@@ -111,12 +111,12 @@ class OutgoingBundle:
             there.transfer.taken(there.encoded)
 
     def failed(self, error: Exception) -> None:
-        """It was not handed over: give the edge what it had, if the peer surely has nothing."""
+        """The push failed: give the edge its state back if the peer surely has nothing."""
         if self._open is None or self._open.transfer is None:
             return
         if isinstance(error, Refused | DialFailed | Unencodable):
             self._open.transfer.refused()
-        self._open = None  # to be encoded anew, with what the edge has by then
+        self._open = None  # the next try encodes anew, with the state that the edge then has
 
 
 def edge_to(member: MemberRecord) -> EdgeKey:

@@ -1,10 +1,10 @@
 """The weights of a stage on this server: they change one commit after another, under one lock.
 
-`commit_log` decides what a commit or a snapshot means; this file computes it and waits.
+`commit_log` decides what a commit or a snapshot means; this file computes and waits.
 
 Units:   seconds.
 Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied;
-         BadMessage for a snapshot that came damaged.
+         BadMessage for a damaged snapshot.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from p2pswarm.server.commit_log import (
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
-LATE_REDUCTION_S = 30.0  # for a commit's reduction to come; the trainer waits twice as long
+LATE_REDUCTION_S = 30.0  # a commit waits so long for its reduction; the trainer waits twice as long
 
 
 class WeightsLost(NotServing):
@@ -54,7 +54,7 @@ class Replica:
 
     @property
     def needed(self) -> int:
-        """The first version of which a snapshot is of use."""
+        """The first version whose snapshot can be used."""
         return self._log.needed
 
     async def begin(self, since: int, *, keep: bool) -> None:
@@ -73,7 +73,7 @@ class Replica:
         self._changed.fire()
 
     async def install(self, snapshot: Snapshot) -> bool:
-        """Take a snapshot over and apply the commits since; False if it is too old by now."""
+        """Load a snapshot and apply the commits since; False if it is too old by now."""
         async with self._lock:
             following = self._log.follow(snapshot.version)
             if following is None:
@@ -129,7 +129,7 @@ class Replica:
             await self._changed.wait()
 
     async def snapshot(self, at_least: int) -> Snapshot:
-        """Copy the weights once they are of a version."""
+        """Copy the weights once they are of version `at_least` or later."""
         await self.reach(at_least)
         async with self._lock:
             if self.version is None:

@@ -1,13 +1,13 @@
-"""The rules of a stage server: what it takes on, in which order, what it has counted.
+"""The rules of a stage server: what it admits, in which order it computes, what it has counted.
 
-The scheduler is told what comes (a push, its bytes, a result, a fence, a commit) and answers with
-what is to be done. It alone decides what enters the gradient sum: a microbatch is entered in
-the ledger when its backward is done, at most once, and never under an attempt that was fenced
-before the backward began.
+The scheduler is told what comes (a push, its bytes, a result, a fence, a commit), and answers what
+to do. It alone decides what enters the gradient sum. A microbatch enters the ledger when its
+backward is done, at most once, and never under an attempt that was fenced before the backward
+began.
 
 Units:   seconds on the caller's clock.
 Errors:  Busy when the queue is full; NotServing for what is of another session, step or attempt;
-         Refused when the trainer's picture of the ledger is not ours.
+         Refused when the trainer's copy of the ledger differs from ours.
 Source:  docs/training.md.
 """
 
@@ -25,7 +25,7 @@ from p2pswarm.swarm.messages.types import Work
 
 QUEUE_MAX = 32  # forward passes queued or on their way here: 8 senders' windows of 4
 HELD_MAX = 512  # inputs that wait for their gradient
-EVALUATIONS_MAX = 8  # they come four at a time, and last
+EVALUATIONS_MAX = 8  # they come four at a time, and are computed last
 RETRY_FIRST_S = 0.05  # before anything was measured
 RETRY_MIN_S, RETRY_MAX_S = 0.01, 5.0
 SMOOTHING = 0.1  # of the measured service time
@@ -48,7 +48,7 @@ RANK = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkItem:
-    """One push that was taken on."""
+    """One push that was admitted."""
 
     push: Push
     sender: bytes
@@ -66,12 +66,12 @@ class HeldInput:
 
     item: WorkItem
     next_peer: bytes | None = None
-    """Who has it now, and may send the gradient."""
+    """The server that has it now, and may send the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What a fence or the end of a step has done away with."""
+    """What a fence or the end of a step has dropped."""
 
     items: tuple[WorkItem, ...]
     keys: tuple[Key, ...]
@@ -112,9 +112,9 @@ class Scheduler:
         self._fences: dict[tuple[int, int], int] = {}
         """(step, microbatch) -> attempts up to this one are over."""
         self._coming: list[WorkItem] = []
-        """Granted, their bytes on the way."""
+        """Granted; their bytes are on the way."""
         self._queue: dict[WorkItem, float] = {}
-        """With the time when their bytes were here."""
+        """Each with the time when its bytes were here."""
         self._in_hand: WorkItem | None = None
         self._held: dict[Key, HeldInput] = {}
         self._service = Ema(SMOOTHING)
@@ -133,7 +133,7 @@ class Scheduler:
         return self._in_hand
 
     def spec(self, item: WorkItem) -> BackwardSpec:
-        """What a backward of it is for here."""
+        """What a backward pass of the item is to do here."""
         push = item.push
         counting = self.stage in push.counting and push.microbatch not in self._ledger
         return BackwardSpec(counting, any(stage < self.stage for stage in push.counting))
@@ -143,7 +143,7 @@ class Scheduler:
         return any(stage <= self.stage for stage in item.push.counting)
 
     def admit(self, push: Push, sender: bytes) -> WorkItem:
-        """Take a push on, or raise why not; then its bytes may come."""
+        """Admit a push, so that its bytes may come; raises the reason if it is refused."""
         work = Work(push.work)
         if push.stage != self.stage or push.incarnation != self.incarnation:
             raise NotServing(f"stage {push.stage} of incarnation {push.incarnation} is not here")
@@ -183,7 +183,7 @@ class Scheduler:
 
     def done(self, item: WorkItem, compute_s: float, *, counted: bool) -> bool:
         """Enter an item that was computed. False if its result is to be thrown away."""
-        self._put_down(item, compute_s)
+        self._end_item(item, compute_s)
         if item.push.step != self.version:
             return False
         if counted:
@@ -199,7 +199,7 @@ class Scheduler:
 
     def failed(self, item: WorkItem, compute_s: float) -> None:
         """Forget an item that could not be computed; the sum is as it was."""
-        self._put_down(item, compute_s)
+        self._end_item(item, compute_s)
         self._held.pop(item.key, None)
 
     def handed(self, key: Key, peer: bytes) -> None:
@@ -237,17 +237,17 @@ class Scheduler:
         return tuple(w.microbatch for w in fence.work if w.microbatch in self._ledger)
 
     def check_reduce(self, order: Reduce, me: bytes) -> None:
-        """Raise unless the trainer means this sum."""
+        """Raise NotServing or Refused unless the order is about this sum."""
         self._check_step(order.incarnation, order.step)
         if me not in order.group:
             return
         if order.step != self.version:
             raise NotServing(f"step {order.step}: the weights here are of version {self.version}")
         if order.counted.rstrip(b"\0") != self.bitmap.rstrip(b"\0"):
-            raise Refused(f"the ledger of step {order.step} is another here")
+            raise Refused(f"the ledger of step {order.step} differs here")
 
     def check_commit(self, order: Commit) -> None:
-        """Raise unless the commit is for this session; `CommitLog` knows whether it is due."""
+        """Raise NotServing unless the commit is for this session; `CommitLog` judges the rest."""
         self._check_incarnation(order.incarnation)
 
     def moved_to(self, version: int) -> Dropped:
@@ -268,7 +268,7 @@ class Scheduler:
         return len(self._coming) + len(self._queue)
 
     def period(self, now_s: float) -> Period:
-        """What was done since this was asked last."""
+        """What was done since the last call."""
         done, self._period = self._period, Period(now_s)
         return done
 
@@ -307,7 +307,7 @@ class Scheduler:
         push = item.push
         return push.attempt <= self._fences.get((push.step, push.microbatch), -1)
 
-    def _put_down(self, item: WorkItem, compute_s: float) -> None:
+    def _end_item(self, item: WorkItem, compute_s: float) -> None:
         assert self._in_hand is item, "one microbatch is computed at a time"
         self._in_hand = None
         self._period.computes_s.append(compute_s)

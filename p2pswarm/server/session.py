@@ -22,7 +22,7 @@ from p2pswarm.wire.message import Message
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What a server is given once, by whoever composes it."""
+    """What a server is given once, by the code that composes it."""
 
     rpc: Rpc
     tensors: TensorTransfer
@@ -37,7 +37,7 @@ class ServerContext:
     rejoin_s: float = 60.0
     """How long to look for a trainer that was lost."""
     piece_bytes: int = PIECE_BYTES
-    """Of a snapshot, asked for at once."""
+    """Bytes of a snapshot that are requested at a time."""
     stage: int | None = None
     """The one stage to serve; None: whichever needs a server most."""
 

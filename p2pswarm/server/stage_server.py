@@ -56,11 +56,11 @@ class _SessionParts:
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
-    """Those that are being carried out; they end with the session."""
+    """The orders that are being carried out; they end with the session."""
 
     @asynccontextmanager
     async def carrying_out(self) -> AsyncIterator[None]:
-        """A block that the end of the session ends with NotServing."""
+        """Run a block; if the session ends first, the block ends with NotServing."""
         scope = asyncio.timeout(None)
         self.orders.append(scope)
         try:
@@ -82,7 +82,7 @@ class _SessionParts:
         """End what is being carried out, and what waits to be computed."""
         now_s = asyncio.get_running_loop().time()
         if not self.failed.cancel() and not self.failed.cancelled():
-            self.failed.exception()  # whatever ended the session first has told why
+            self.failed.exception()  # the first error has been raised already
         for scope in self.orders:
             scope.reschedule(now_s)
         self.worker.close()
@@ -119,13 +119,13 @@ class StageServer:
         return self._replica.version if self._replica else None
 
     async def serving(self, other_than: int | None = None) -> int:
-        """Wait until it has the weights of a stage other than `other_than`; that stage."""
+        """Wait until it has the weights of a stage other than `other_than`; returns it."""
         while self.stage is None or self.version is None or self.stage == other_than:
             await self._changed.wait()
         return self.stage
 
     async def run(self) -> str:
-        """Serve until the run ends or `leave` is called; why it ended."""
+        """Serve until the run ends or `leave` is called; returns why."""
         loop, context = asyncio.get_running_loop(), self._context
         lifecycle = Lifecycle(str(context.trainer.address), context.rejoin_s, loop.time())
         self._lifecycle = lifecycle
@@ -144,7 +144,7 @@ class StageServer:
         return end.reason
 
     async def leave(self) -> None:
-        """Take nothing on any more, wait for the end of the step for a while, say goodbye."""
+        """Admit nothing more, wait a while for the end of the step, and tell the trainer."""
         lifecycle, session = self._lifecycle, self._session
         if lifecycle is None:
             return
@@ -187,10 +187,10 @@ class StageServer:
                     raise error from None
 
     async def _prepared(self, assigned: Assigned) -> Replica:
-        """Memory for a stage: the one that is here, or new."""
+        """The replica of a stage: the one that is here, or a new one."""
         replica, context = self._replica, self._context
         if replica is None or replica.stage != assigned.stage:
-            self._replica = self._donor = None  # its memory goes before the new one's comes
+            self._replica = self._donor = None  # free its memory before the new one's is allocated
             try:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
@@ -200,7 +200,7 @@ class StageServer:
         return replica
 
     async def _serve(self, stream: Stream, assigned: Assigned, lifecycle: Lifecycle) -> None:
-        """One session: raises a group of whatever ended it."""
+        """Serve one session; raises a group of the errors that ended it."""
         replica = await self._prepared(assigned)
         notes = NoteQueue(asyncio.get_running_loop().time())
         async with asyncio.TaskGroup() as tasks:
@@ -240,7 +240,7 @@ class StageServer:
         return _SessionParts(session, worker, averaging, notes, failed)
 
     async def _load(self, parts: _SessionParts, replica: Replica, stage: int) -> None:
-        """Get the weights, and say so."""
+        """Get the weights, and tell the trainer."""
         context, session = self._context, parts.session
         me = context.rpc.contact.peer
 
@@ -260,7 +260,7 @@ class StageServer:
         session.note(Ready(replica.version, replica.digest))
 
     async def _listen(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
-        """Views, until the trainer ends the run or the link does."""
+        """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
         while (part := lifecycle.told(await stream.receive())) is not None:
             if session.members.receive(part):
@@ -269,7 +269,7 @@ class StageServer:
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
-        """Send notes in the order they were made, the load at times, and goodbye at the end."""
+        """Send notes in the order they were made, the load every second, and goodbye at the end."""
         loop = asyncio.get_running_loop()
         while True:
             while note := parts.notes.take():
@@ -278,7 +278,7 @@ class StageServer:
                 break
             if parts.notes.load_is_due(loop.time()):
                 await stream.send(parts.worker.load(loop.time()))
-                _route_anew(parts.session)  # the lost may be back
+                _route_anew(parts.session)  # a lost server may be back
                 continue
             try:
                 async with asyncio.timeout_at(parts.notes.next_deadline_s()):
@@ -296,14 +296,14 @@ class StageServer:
         return self._session
 
     async def _in_order(self, run_id: bytes) -> _SessionParts:
-        """As `_serving`, for what may overtake the assignment that it follows."""
+        """As `_serving`, for a message that may come before the assignment that it follows."""
         lifecycle = self._lifecycle
         while lifecycle is not None and lifecycle.orders_wait:
             await self._changed.wait()
         return self._serving(run_id)
 
     async def _ordered(self, peer: object, run_id: bytes) -> _SessionParts:
-        """As `_in_order`, for what only the trainer may ask."""
+        """As `_in_order`, for an order that only the trainer may give."""
         trainer = self._context.trainer.peer
         if trainer is not None and peer != trainer:
             raise Refused("only the trainer may ask this")
@@ -364,16 +364,16 @@ class StageServer:
         return Committed(version, digest)
 
 
-async def _within(limit_s: float, word: Awaitable[Message | None]) -> Message | None:
+async def _within(limit_s: float, answer: Awaitable[Message | None]) -> Message | None:
     try:
         async with asyncio.timeout(limit_s):
-            return await word
+            return await answer
     except TimeoutError:
         raise Late(f"the trainer did not answer in {limit_s:g} s") from None
 
 
 def _route_anew(session: MemberSession) -> None:
-    """Let the router know the servers of the next stage, and wake whoever waits for one."""
+    """Let the router know the servers of the next stage, and wake the pushes that wait for one."""
     session.router.update(session.members.ready(session.scheduler.stage + 1))
     session.view_changed.fire()
 

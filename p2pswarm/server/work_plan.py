@@ -1,6 +1,6 @@
-"""What is done with a microbatch: the call of the stage, where its result leaves, who is told.
+"""What is done with a microbatch: the call of the stage, where its result goes, who is told.
 
-All of it is decided when a microbatch is taken up, from what the scheduler knows then.
+All of it is decided when the worker takes a microbatch, from what the scheduler knows then.
 
 Units:   seconds.
 Errors:  NotServing or Busy for a sender that is not next to this stage.
@@ -19,7 +19,7 @@ from p2pswarm.swarm.messages.membership import Load, MemberRecord
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Undelivered
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 
-UNKNOWN_RETRY_S = 0.05  # the sender's view is newer than ours for so long at most
+UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
 
 Made = Bundle | LossResult | float
 """What a stage computes: a bundle or its gradient, the last stage's result, or a held-out loss."""
@@ -35,7 +35,7 @@ class StageCall(Enum):
 
 
 class Exit(Enum):
-    """Where a result leaves."""
+    """Where a result goes."""
 
     ONWARD = auto()
     """To a server of the next stage."""
@@ -83,7 +83,7 @@ class WorkPlan:
 
 
 def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:
-    """What to do with an item that was just taken up."""
+    """What to do with an item that the worker has just taken."""
     spec = scheduler.spec(item)
     if item.work is Work.BACKWARD:
         forward = scheduler.held_from(item.key)
@@ -104,7 +104,7 @@ def _back_if(wanted: bool) -> Exit:  # noqa: FBT001  a verb with its object
 
 
 def bundle_in(made: Made | None) -> Bundle | None:
-    """What of a result goes to another stage; None for a result that is thrown away."""
+    """The part of a result that goes to another stage; None if no part does."""
     if isinstance(made, LossResult):
         return made.gradient
     return made if isinstance(made, dict) else None
@@ -115,7 +115,7 @@ def refuse_stranger(
 ) -> None:
     """Refuse pushes from anybody but the trainer and the stage next to ours.
 
-    `record`: of the sender, as our view has it.
+    `record`: the sender's in our view; raises NotServing or Busy.
     """
     stage = push.stage + (1 if push.work == Work.BACKWARD else -1)
     if stage < 0:

@@ -1,11 +1,11 @@
-"""Takes pushes in and computes them, one at a time, in the order that the scheduler says.
+"""Receives pushes and computes them, one at a time, in the order that the scheduler says.
 
-Bytes come in while another microbatch is computed; what is computed leaves by the forwarder while
-the next one is. Between the two there is one thread, and nothing else touches weights and sums.
+The bytes of a microbatch come while the one before is computed. The forwarder sends its result
+while the next is computed. One thread computes, and nothing else touches weights and sums.
 
 Units:   seconds.
-Errors:  to the sender Busy, NotServing, TooLarge or BadMessage; what cannot be computed is told
-         to the trainer.
+Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is told of a microbatch
+         that cannot be computed.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Worker:
         self._forwarder = forwarder
         self._jobs: dict[WorkItem, _PendingInput] = {}
         self._wake = asyncio.Event()
-        self._put_down = asyncio.Condition()
+        self._item_done = asyncio.Condition()
 
     async def push(self, stream: Stream, push: Push) -> None:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
@@ -70,7 +70,7 @@ class Worker:
         await stream.send(await job.waiting)
 
     def wake(self) -> None:
-        """Look whether there is something to compute."""
+        """Let `work` look for something to compute."""
         self._wake.set()
 
     async def work(self) -> None:
@@ -83,19 +83,19 @@ class Worker:
                 await self._wake.wait()
                 continue
             await self._compute(item, self._jobs.pop(item))
-            async with self._put_down:
-                self._put_down.notify_all()
+            async with self._item_done:
+                self._item_done.notify_all()
 
     async def fence(self, fence: Fence) -> Fenced:
-        """Give attempts up; returns when nothing of them can begin any more."""
+        """Give attempts up; returns when none of them can begin or go on here."""
         scheduler = self._session.scheduler
         dropped = scheduler.fence(fence)
         self._refuse(dropped.items, "its attempt is over")
         for work in fence.work:
             self._forwarder.drop_fenced(work.microbatch, work.attempt)
-        async with self._put_down:
+        async with self._item_done:
             while scheduler.fences_in_hand(fence):
-                await self._put_down.wait()
+                await self._item_done.wait()
         if dropped.keys:
             await self._session.context.compute(
                 lambda: self._session.engine.stage.drop(dropped.keys)
@@ -142,7 +142,7 @@ class Worker:
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
 
     def _leaving(self, work: WorkPlan, inputs: WorkInputs) -> asyncio.Future[Bundle] | None:
-        """What the forwarder waits for already."""
+        """The future that the forwarder waits for; None if no result leaves."""
         if work.exit is Exit.ONWARD:
             assert inputs.tokens is not None, "only a gradient comes without tokens"
             return self._forwarder.onward(work.item, inputs.tokens)
@@ -157,7 +157,7 @@ class Worker:
 
 
 def _send_off(leaving: asyncio.Future[Bundle] | None, bundle: Bundle | None) -> None:
-    """Give the forwarder what it waits for, or tell it that nothing comes."""
+    """Give the forwarder its bundle, or end its wait if there is none."""
     if leaving is None or leaving.done():
         return
     if bundle is None:

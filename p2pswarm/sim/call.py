@@ -1,15 +1,15 @@
-"""One simulated call, event by event: at its caller, on the way, at its server and back.
+"""One simulated call, event by event: at its caller, on the way, at its server, and back.
 
-Messages pass as objects; what a real link would do to them in time is done, what it
-would do in cycles is not. A call costs two timers on the loop and a future.
+Messages pass as objects. They take the time that a real link would take, but not its processor
+time. A call costs two timers on the loop and a future.
 
-Where the real network differs for those who care:
-* a dead host answers nothing, so its callers wait for their deadline; a dead
-  process (`silent=False`) is refused or lost at once by its host's kernel;
-* a link is made with the first call if `dial_rtts` says so, and is kept.
+Three cases of the real network are simulated:
+* A dead host answers nothing, so its callers wait for their deadline.
+* If only the process is dead (`silent=False`), its host's kernel refuses calls at once.
+* The first call to a peer makes a link if `dial_rtts` is not 0; the link is kept.
 
 Units:   virtual seconds, bytes.
-Errors:  as `rpc/base.py`, told to the waiter.
+Errors:  as `rpc/base.py`; the waiter gets them.
 """
 
 from collections.abc import Coroutine
@@ -42,14 +42,14 @@ from p2pswarm.wire.message import Message, decode, encode
 
 M = TypeVar("M", bound=Message)
 
-MESSAGE_BYTES = 200  # charged where messages are not encoded: a DHT call with its frame and tags
+MESSAGE_BYTES = 200  # size of a message that is not encoded: a DHT call with its frame and tags
 
 
 class ReplyWaiter(Protocol):
-    """Whoever waits for the outcome of a call; a future is one."""
+    """What waits for the outcome of a call; a future is one."""
 
     def done(self) -> bool:
-        """Whether it waits no more."""
+        """Whether it has stopped waiting."""
         ...
 
     def set_result(self, result: Message, /) -> None:
@@ -62,7 +62,7 @@ class ReplyWaiter(Protocol):
 
 
 class SimPeer(SimProcess):
-    """A process with the handlers that it serves calls and streams by."""
+    """A process with its handlers of calls and streams."""
 
     def __init__(self, population: Population[Any], host: Host, limits: HandlerLimits) -> None:
         super().__init__(population, host)
@@ -86,7 +86,7 @@ class SimPeer(SimProcess):
 
 
 class SimCall:
-    """One call on its way: what happens to it, event by event."""
+    """One call on its way: each method is an event of it."""
 
     __slots__ = (
         "_caller",
@@ -115,7 +115,7 @@ class SimCall:
         caller = self._caller
         target, meant = caller.population.find(to)
         if not caller.running or target is None:
-            return  # nobody is there to answer, or we are dead ourselves
+            return  # no host has that address, or we are dead ourselves
         if not meant:
             error = BadHandshake(f"{to.address} is not {to.peer}")
             caller.clock.call_later(2 * caller.way_s(target), self.settle, error)
@@ -131,7 +131,7 @@ class SimCall:
             self._caller.deliver(target, size_bytes, self._arrive, request)
 
     def _carried(self, m: Message) -> tuple[Message, int]:
-        """A message as the other side sees it, and its bytes."""
+        """A message as the other side gets it, and its size in bytes."""
         if not self._caller.world.config.through_codec:
             return m, MESSAGE_BYTES
         body = encode(m)
@@ -152,7 +152,7 @@ class SimCall:
         self._server = server
         try:
             self._serve(server, request)
-        except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
+        except Exception as error:  # noqa: BLE001  the caller gets it; logged if it is a bug
             self.finish(error_for_caller(error, request))
 
     def _serve(self, server: SimPeer, request: Message) -> None:
@@ -190,12 +190,12 @@ class SimCall:
         self.finish(reset_error(code))
 
     def expire(self) -> None:
-        """At the caller: the deadline has passed, also for one that is dead and does not know."""
+        """At the caller: the deadline has passed; a dead caller gets this too."""
         if not self.waiter.done():
             self.waiter.set_exception(Late("no reply by the deadline"))
 
     def settle(self, outcome: Message | SwarmError) -> None:
-        """At the caller: it has come."""
+        """At the caller: the outcome has come."""
         if self.waiter.done() or not self._caller.running:
             return
         if isinstance(outcome, SwarmError):
@@ -204,14 +204,14 @@ class SimCall:
             self.waiter.set_result(outcome)
 
     def _lose(self, wait_s: float) -> None:
-        """The server's process died while its handler was at work."""
+        """The server's process died while its handler was running."""
         assert self._target is not None
         wait_s = max(wait_s, self._caller.way_s(self._target))
         error = LinkLost("the process at the other end is gone")
         self._caller.clock.call_later(wait_s, self.settle, error)
 
     def end(self) -> None:
-        """At the caller, whatever came of it: a handler that still runs is to stop."""
+        """At the caller, after any outcome: stop a handler that still runs."""
         self._ended = True
         if self._target is not None and not self._replied:
             self._caller.deliver(self._target, MESSAGE_BYTES, self._cancel)

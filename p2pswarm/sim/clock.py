@@ -1,4 +1,4 @@
-"""What the simulated network asks of the event loop: the time, and to be called later.
+"""The part of an event loop that the simulated network uses: the time, and timers.
 
 Units:   virtual seconds.
 """
@@ -11,7 +11,7 @@ class SimClock(Protocol):
     """An event loop's timers."""
 
     def time(self) -> float:
-        """Now."""
+        """The time now."""
         ...
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> object:

@@ -1,12 +1,11 @@
-"""SEAM 3 simulated: a stage that counts virtual seconds and who was counted, instead of computing.
+"""SEAM 3 simulated: a stage that spends virtual seconds and counts microbatches.
 
-Instead of a gradient, a count: microbatch m of a step adds 1 to element m of the sum. So a
-reduced gradient of all ones says that every microbatch was counted exactly once in this stage, and
-an update with any other is an error, here and now. Activations are of the true size and pay for
-the links that they cross.
+The gradient is a count: microbatch m of a step adds 1 to element m of the sum. If the reduced
+gradient is all ones, every microbatch was counted exactly once in this stage. An update with any
+other gradient is an error. Activations have their true size, and take time on the links.
 
 Units:   virtual seconds, bytes.
-Shapes:  as `compute/base.py`; sum_N with N >= microbatches of a step.
+Shapes:  as `compute/base.py`; sum_N has N = microbatches of a step.
 Errors:  NotServing when nothing is kept for a key, AssertionError when a microbatch was not counted
          exactly once: the protocol has a bug then.
 """
@@ -34,14 +33,14 @@ from p2pswarm.tensors.meta import Dtype, TensorLayout
 
 T = TypeVar("T")
 
-NUMBER_BYTES = 8  # of a microbatch, at the start of its tokens
+NUMBER_BYTES = 8  # a microbatch's number, at the start of its tokens
 BACKWARD_SHARE = 2.0  # a backward takes twice a forward's time
-FIRST_LOSS = math.log(256)  # of a model that knows nothing: a guess among 256 bytes
-DECAY_STEPS = 50.0  # a loss that falls looks right in a report; nothing depends on it
+FIRST_LOSS = math.log(256)  # the loss of a guess among 256 bytes
+DECAY_STEPS = 50.0  # so the reported loss falls; nothing depends on it
 
 
 class NumberedCorpus(Corpus):
-    """Microbatches that hold nothing but their number."""
+    """Microbatches that hold only their number."""
 
     __slots__ = ()
 
@@ -62,7 +61,7 @@ def numbered_corpus(run: RunConfig) -> NumberedCorpus:
 
 
 def number_in(tokens_BS: Tensor) -> int:
-    """Which microbatch these tokens are."""
+    """The number of the microbatch that these tokens are."""
     return int.from_bytes(bytes(tokens_BS[0, :NUMBER_BYTES].tolist()))
 
 
@@ -70,15 +69,15 @@ class Processor:
     """One thread of compute in virtual time: implements `Compute`."""
 
     def __init__(self, speed: float) -> None:
-        """`speed`: relative to the machine that the costs are of."""
+        """`speed`: relative to the machine that `Cost` is about."""
         self.speed = speed
         self.busy_s = 0.0
-        """Spent computing so far."""
+        """Seconds that it has computed so far."""
         self._owed_s = 0.0
         self._turn = asyncio.Lock()
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Do `work`; what it took passes before its result is told."""
+        """Do `work`; its time passes before its result is returned."""
         async with self._turn:
             self._owed_s = 0.0
             result = work()
@@ -89,22 +88,22 @@ class Processor:
             return result
 
     def spend(self, seconds: float) -> None:
-        """What is being done takes so long on a machine of speed 1."""
+        """Add to the time of the present work: seconds on a machine of speed 1."""
         self._owed_s += seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a stage takes."""
+    """The cost of a stage."""
 
     forward_s: float = 0.05
-    """One microbatch on a machine of speed 1."""
+    """Seconds for one microbatch on a machine of speed 1."""
     state_bytes: int = 1024 * 1024
     """Weights and optimizer state of one stage: what a newcomer downloads."""
 
 
 class CountingWeights:
-    """How often each microbatch of the step was counted; the weights that change by it."""
+    """Implements `Weights`: how often each microbatch was counted, and the version."""
 
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
         self.version = 0
@@ -128,7 +127,7 @@ class CountingWeights:
         return TorchSums(self.sum_N, "raw")
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
-        """One step; every microbatch must have been counted once in all."""
+        """Do one step; every microbatch must have been counted exactly once."""
         assert isinstance(reduced, TorchSums)
         counts = reduced.reduced_N.tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
@@ -137,12 +136,12 @@ class CountingWeights:
         return self.reset(draw=False)
 
     def snapshot(self) -> memoryview:
-        """A copy of the state: its version, and as many bytes as it would have."""
+        """A copy of the state: its version, filled up to the size that a real one has."""
         size_bytes = max(NUMBER_BYTES, self.cost.state_bytes)
         return memoryview(self.version.to_bytes(NUMBER_BYTES).ljust(size_bytes, b"\0"))
 
     def install(self, snapshot: memoryview) -> bytes:
-        """Take over a snapshot."""
+        """Load a snapshot."""
         self.version = int.from_bytes(snapshot[:NUMBER_BYTES])
         return self.reset(draw=False)
 
@@ -218,7 +217,7 @@ def sim_engine(run: RunConfig, stage: int, cost: Cost, processor: Processor) -> 
 
 
 def activation_layout(run: RunConfig) -> TensorLayout:
-    """What crosses between two stages: of the GPT's size."""
+    """The tensor that crosses between two stages, of the same size as the GPT's."""
     shape = run.batch.rows, run.model.sequence_length, run.model.d_model
     return TensorLayout(Dtype[run.model.dtype.upper()], shape)
 

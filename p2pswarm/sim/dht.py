@@ -1,9 +1,8 @@
-"""A DHT of thousands of nodes in one process, joined already.
+"""A DHT of thousands of nodes in one process, which have joined already.
 
-Their tables are full from the start (`sim/full_tables.py`). A share of the entries is
-stale: their peers are dead, were never pruned, and never answer. That is pessimistic, as
-real tables drop peers that they find dead. From there on every line that runs is the
-DHT's own.
+Their tables are full from the start (`sim/full_tables.py`). A share of the entries is stale: their
+peers are dead and never answer. This is pessimistic, because real tables drop peers that they find
+dead. All other code that runs is the DHT's own.
 
 Units:   virtual seconds.
 """
@@ -23,12 +22,12 @@ from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.world import WorldConfig
 
 EPOCH_S = 1_700_000_000.0  # the wall clock when a simulation starts
-DEAD_NET = "172.16.0.1"  # where nobody lives
+DEAD_NET = "172.16.0.1"  # no host has this address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DhtWorldConfig:
-    """How many nodes, and what they live in."""
+    """The number of nodes, and their network."""
 
     nodes: int = 1000
     stale: float = 0.3
@@ -39,7 +38,7 @@ class DhtWorldConfig:
 
 
 class DhtWorld:
-    """Nodes with full tables; make it inside a running loop, and close it."""
+    """Nodes with full tables. Make it inside a running loop, and close it."""
 
     def __init__(self, config: DhtWorldConfig) -> None:
         self.config = config
@@ -54,11 +53,11 @@ class DhtWorld:
             fill_tables([node.table for node in self.nodes], everybody, config.seed)
 
     def wall_s(self) -> float:
-        """Everybody's wall clock."""
+        """The wall clock of all nodes, in seconds since 1970."""
         return EPOCH_S + asyncio.get_running_loop().time()
 
     def enter(self, config: DhtConfig | None = None) -> Dht:
-        """One more node, which knows nobody yet."""
+        """Add a node, which knows no peer yet."""
         identity = Identity.generate(self.rng.randbytes(32))
         rpc = self.net.rpc(identity.peer_id)
         rng = random.Random(self.rng.random())
@@ -67,7 +66,7 @@ class DhtWorld:
         return self.nodes[-1]
 
     def link_tables(self) -> None:
-        """Let both ends of every table entry hold a link, as they do after a while."""
+        """Give both ends of every table entry a link, as they have after a while."""
         rpcs = {rpc.host.peer.raw: rpc for rpc in self.rpcs}
         for node, rpc in zip(self.nodes, self.rpcs, strict=True):
             for each in node.table:
@@ -81,7 +80,7 @@ class DhtWorld:
             await node.close()
 
     def _dead(self) -> list[Neighbour]:
-        """As many as make `stale` of all entries."""
+        """Dead peers, so many that their share of all entries is `stale`."""
         stale = self.config.stale
         count = round(self.config.nodes * stale / (1 - stale))
         address = Address(DEAD_NET, 1)

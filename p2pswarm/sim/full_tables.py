@@ -1,12 +1,12 @@
 """Routing tables as they would be after a while, for simulations of thousands of nodes.
 
-Letting 10,000 nodes join one after another would take longer than what is to be
-measured. So their tables are filled from what is true: each bucket gets `k` of the
-peers that belong into it, chosen at random, or all if they are fewer.
+If 10,000 nodes joined one after another, that would take longer than the measurement. So their
+tables are filled directly: each bucket gets `k` random peers of those that belong into it, or all
+if they are fewer.
 
 Units:   none.
 Shapes:  `own` (tables,), `ascending` and `order` (ids,), living and dead; `shares` (tables, draws).
-Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, for what a table holds.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.2, for the contents of a table.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from p2pswarm.dht.bucket import Neighbour
 from p2pswarm.dht.routing_table import Table
 
-PREFIX_BITS = 64  # of an id, compared in one machine word; 10,000 ids part after 27
-DRAWS_SPARE = 12  # draws of a bucket's k members that may be doubles
+PREFIX_BITS = 64  # bits of an id that we compare: a machine word; 10,000 ids differ within 27
+DRAWS_SPARE = 12  # more draws than a bucket's k members, since some are doubles
 
 
 def fill_tables(tables: Sequence[Table], everybody: Sequence[Neighbour], seed: int) -> None:
@@ -63,7 +63,7 @@ def _fill_level(
 def _range_of_bucket(
     own: NDArray[np.uint64], ascending: NDArray[np.uint64], level: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where in the sorted ids those stand that share exactly `level` leading bits with each."""
+    """The range of sorted ids that share exactly `level` leading bits with each of `own`."""
     free = np.uint64(PREFIX_BITS - 1 - level)
     sibling = ((own >> free) ^ np.uint64(1)) << free
     last = sibling | ((np.uint64(1) << free) - np.uint64(1))
@@ -76,7 +76,7 @@ def _range_of_bucket(
 def _count_in_prefix(
     own: NDArray[np.uint64], ascending: NDArray[np.uint64], level: int
 ) -> NDArray[np.int64]:
-    """How many ids share `level` leading bits or more with each, itself included."""
+    """How many ids share `level` leading bits or more with each of `own`, itself included."""
     free = np.uint64(PREFIX_BITS - level) if level else np.uint64(0)
     if not level:
         return np.full(len(own), len(ascending))

@@ -1,18 +1,17 @@
 """An event loop whose clock jumps: a simulated hour costs only its events.
 
-asyncio asks a poller to wait for the next timer; this one does not wait, it
-moves the clock there. So `asyncio.sleep`, timeouts, task groups and futures
-work unchanged, nothing depends on the machine's speed, and a deadlock, which
-in production is silence, is an exception.
+asyncio asks a poller to wait for the next timer. This poller does not wait: it moves the clock to
+the timer. So `asyncio.sleep`, timeouts, task groups and futures work unchanged, and nothing depends
+on the machine's speed. A deadlock raises an error.
 
-Three traps (seen by experiment): `asyncio.TaskGroup` keeps its tasks in a set and
-cancels them in its order, so no child may do I/O in `finally`; sets of objects
-and strings iterate in an order of their own; a clock that starts at wall time
-swallows small steps, so this one starts at 0.
+We know three traps from experiments. `asyncio.TaskGroup` keeps its tasks in a set and cancels them
+in the set's order, so no child may do I/O in `finally`. Sets of objects and of strings iterate in
+another order in each process. A clock that starts at wall time loses small steps to rounding, so
+this clock starts at 0.
 
 Units:   seconds of virtual time.
 Errors:  RuntimeError when every task waits and no timer is set.
-Source:  looptime, aiotools #69; CPython issue #116342. Leans on four private names of
+Source:  looptime, aiotools #69; CPython issue #116342. The loop uses four private names of
          `asyncio.BaseEventLoop`; tests/sim/test_loop.py pins them.
 """
 
@@ -25,7 +24,7 @@ CLOCK_STEP_S = 1e-6  # timers closer than this run together; far below any laten
 
 
 class _Jump:
-    """Stands where the OS poller stands: waiting costs nothing and moves the clock."""
+    """Takes the place of the OS poller: to wait is to move the clock."""
 
     def __init__(self, loop: "SimLoop") -> None:
         self._loop = loop
@@ -58,7 +57,7 @@ class SimLoop(asyncio.BaseEventLoop):
         future: asyncio.Future[T] = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
+        except Exception as error:  # noqa: BLE001  the caller gets it
             future.set_exception(error)
         return future
 
@@ -66,7 +65,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Nothing comes from outside."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps, so nobody is to be woken."""
+        """Do nothing: the loop never sleeps."""
 
 
 def run(main: Coroutine[Any, Any, T], seed: int) -> T:

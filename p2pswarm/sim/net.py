@@ -1,7 +1,7 @@
 """SEAM 1 simulated: streams between hosts, under the real handshake, records and mux.
 
-What `sim/tcp.py` carries is seen here through the seam: first raw, then as one of the
-pipes of `sim/pipes.py`.
+`sim/tcp.py` carries the bytes. A connection is raw first, and then becomes one of the pipes of
+`sim/pipes.py`.
 
 Units:   virtual seconds, bytes.
 Errors:  as `net/base.py`.
@@ -18,8 +18,8 @@ from p2pswarm.sim.pipes import SimBulkPipe, SimControlPipe
 from p2pswarm.sim.tcp import Socket
 from p2pswarm.sim.world import Host, World, WorldConfig
 
-SYN_S = 127.0  # Linux dials so long: six retries
-BACKLOG = 256  # connections that nobody has accepted yet
+SYN_S = 127.0  # Linux gives a dial up after this: six retries
+BACKLOG = 256  # connections that wait to be accepted
 EPHEMERAL_PORT = 32768
 
 
@@ -39,7 +39,7 @@ class SimInternet:
         return SimNet(self, host)
 
     def kill(self, peer: PeerId, *, silent: bool = True) -> None:
-        """End what runs on a host; `silent` as a power cut is, else as SIGKILL is."""
+        """End what runs on a host: as a power cut does if `silent`, else as SIGKILL does."""
         host = self.world.hosts[peer.raw]
         for address, listener in list(self.listeners.items()):
             if address.host == host.address.host:
@@ -55,7 +55,7 @@ class SimInternet:
         return Socket(self.world, asyncio.get_running_loop(), self.sockets, host, remote)
 
     def free_port(self) -> int:
-        """A port that no other connection has."""
+        """A port for the next connection."""
         self._next_port += 1
         return EPHEMERAL_PORT + self._next_port % EPHEMERAL_PORT
 
@@ -68,7 +68,7 @@ class SimNet:
         self._host = host
 
     async def listen(self, at: Address) -> "SimListener":
-        """Listen on this host, whatever name `at` gives it."""
+        """Listen on this host, whatever host `at` names."""
         address = Address(self._host.address.host, at.port or self._internet.free_port())
         if address in self._internet.listeners:
             raise Unusable(f"cannot listen on {address}: Address already in use")
@@ -96,7 +96,7 @@ class SimNet:
         return SimConnection(here)
 
     def lock(self) -> AbstractContextManager[object]:
-        """All runs in one thread here."""
+        """A lock that does nothing: everything runs in one thread here."""
         return contextlib.nullcontext()
 
 
@@ -105,7 +105,7 @@ class SimListener:
 
     def __init__(self, internet: SimInternet, address: Address) -> None:
         self.address = address
-        """What was bound."""
+        """The address that was bound."""
         self._internet = internet
         self._waiting: asyncio.Queue[SimConnection] = asyncio.Queue(BACKLOG)
 
@@ -114,12 +114,12 @@ class SimListener:
         """Whether a further connection is refused."""
         return self._waiting.full()
 
-    def came(self, stream: "SimConnection") -> None:
+    def came(self, connection: "SimConnection") -> None:
         """A connection is up."""
         if self._internet.listeners.get(self.address) is not self or self.full:
-            stream.close()
+            connection.close()
         else:
-            self._waiting.put_nowait(stream)
+            self._waiting.put_nowait(connection)
 
     async def accept(self) -> "SimConnection":
         """The next connection. Cancel this before `close`."""
@@ -183,7 +183,7 @@ class SimConnection:
         return pipe
 
     def close(self) -> None:
-        """End it, if it has not become something else."""
+        """End it, if it has not become a pipe."""
         if self._socket is not None:
             self._release().close()
 
@@ -198,7 +198,7 @@ class SimConnection:
         self._news.set()
 
     def _own(self) -> Socket:
-        assert self._socket is not None, "the stream is closed or has become something else"
+        assert self._socket is not None, "the connection is closed or has become a pipe"
         return self._socket
 
     def _release(self) -> Socket:

@@ -1,9 +1,9 @@
-"""What a simulated connection becomes: a control pipe that pushes, or a bulk pipe.
+"""What a simulated connection becomes: a control pipe or a bulk pipe.
 
 Bulk pipes run on the loop where real ones have threads.
 
 Units:   virtual seconds, bytes.
-Errors:  told to the machine at the end, as `net/base.py` says.
+Errors:  the machine gets them when the pipe ends, as `net/base.py` says.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from p2pswarm.errors import LinkLost, SwarmError
 from p2pswarm.net.base import CROWDED_BYTES, BulkMachine, ControlMachine
 from p2pswarm.sim.tcp import Socket
 
-KERNEL_BYTES = 256 * 1024  # what a kernel takes before it sends, as NOTSENT_LOWAT in net/sockets.py
+KERNEL_BYTES = 256 * 1024  # unsent bytes that a kernel takes, as NOTSENT_LOWAT in net/sockets.py
 
 
 class SimControlPipe:
@@ -96,7 +96,7 @@ class SimBulkPipe:
         self._socket.clock.call_soon(self._machine.released)
 
     def _send(self) -> None:
-        """Send until nothing is left or the kernel would take no more."""
+        """Send until nothing is left, or until the kernel would take no more."""
         socket = self._socket
         while not socket.ended:
             wait_s = socket.backlog_s(KERNEL_BYTES)

@@ -1,11 +1,11 @@
-"""The processes that run on simulated hosts, and how one's bytes reach another.
+"""The processes that run on simulated hosts, and how bytes get from one to another.
 
-A process may end in two ways. After a power cut no peer is told: callers wait for
-their deadline, and the other end of a link gives it up after `DEAD_AFTER_S`. When
-only the process dies, its host's kernel tells all peers at once.
+A process may end in two ways. After a power cut no peer is told: callers wait for their deadline,
+and the other end of a link gives it up after `DEAD_AFTER_S`. When only the process dies, its host's
+kernel tells all peers at once.
 
 Units:   virtual seconds, bytes.
-Errors:  none here: whoever calls or connects is told by `sim/call.py` and `sim/rpc.py`.
+Errors:  none; `sim/call.py` and `sim/rpc.py` raise them to callers.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from p2pswarm.ids import Contact, PeerId
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.world import Host, World, WorldConfig
 
-DEAD_AFTER_S = 15.0  # silence that ends a link, as transport/config.py
+DEAD_AFTER_S = 15.0  # silence that ends a link, as in transport/config.py
 
 
 class SimProcess:
@@ -29,7 +29,7 @@ class SimProcess:
         """Its peer id and address in the simulated world."""
         self.running = True
         self.lost: dict[object, Callable[[float], None]] = {}
-        """What to call when this process dies, with the seconds after which others notice."""
+        """The callbacks for this process's death; they get the seconds until others notice."""
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
         """The process at the other end, by the index of its host, and since when the link is up."""
 
@@ -75,7 +75,7 @@ class SimProcess:
         return self.world.one_way_s(self.host, other)
 
     def stop(self, *, silent: bool) -> None:
-        """End; the other ends of our streams are told, or find out."""
+        """End; the other ends of our streams are told at once, or find out later."""
         self.running = False
         for tell in tuple(self.lost.values()):
             tell(DEAD_AFTER_S if silent else 0.0)
@@ -105,12 +105,12 @@ class Population(Generic[P]):
         return host
 
     def start(self, process: P) -> P:
-        """From now on this is what runs on its host."""
+        """Let a process run on its host from now on."""
         self._running[process.host.index] = process
         return process
 
     def kill(self, peer: PeerId, *, silent: bool = True) -> None:
-        """End a process; `silent` as a power cut is, else as SIGKILL is on a living host."""
+        """End a process: as a power cut does if `silent`, else as SIGKILL does."""
         host = self.world.hosts[peer.raw]
         process = self._running.pop(host.index, None)
         host.alive = not silent
@@ -126,7 +126,7 @@ class Population(Generic[P]):
         return self.world.at(to.address), to.peer is None
 
     def at(self, host: Host) -> P | None:
-        """What runs there."""
+        """The process that runs on a host; None if none does."""
         return self._running.get(host.index)
 
     @property

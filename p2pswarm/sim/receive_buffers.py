@@ -1,7 +1,7 @@
 """The buffers that a simulated process has set aside for bulk bytes.
 
 Units:   bytes.
-Errors:  none: bytes that fit nowhere are a breach, which `arrived` reports.
+Errors:  none; `arrived` returns False for bytes that break the protocol.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class SimReceiveBuffers:
         return buffer
 
     def arrived(self, peer: PeerId, transfer: int, offset: int, chunk: bytes) -> bool:
-        """Bytes came; False if they do not fit the buffer that they name. Late ones do."""
+        """Put bytes in place; False if they do not fit. Late bytes are ignored, and fit."""
         buffer = self._open.get(transfer)
         if buffer is None:
             return 0 < transfer < self._next
@@ -38,7 +38,7 @@ class SimReceiveBuffers:
         return True
 
     def drop(self, transfer: int) -> None:
-        """Give a buffer back: what still comes for it is thrown away."""
+        """Give a buffer back; bytes that still come for it are ignored."""
         self._open.pop(transfer, None)
 
 
@@ -59,7 +59,7 @@ class SimReceiveBuffer:
         return offset + len(chunk) <= len(self._place)
 
     def add(self, offset: int, chunk: bytes) -> bool:
-        """Put bytes in their place; says whether all are there now."""
+        """Put bytes in place; True if all are there now."""
         self._place[offset : offset + len(chunk)] = chunk
         self._left_bytes -= len(chunk)
         if self._left_bytes > 0:

@@ -1,7 +1,7 @@
 """SEAM 2 simulated: calls between thousands of nodes in one process, without crypto or mux.
 
-What a call does event by event stands in `sim/call.py`, a stream in `sim/stream_end.py`;
-here are the parts that wait. 10,000 nodes can look each other up in seconds.
+`sim/call.py` has the events of a call and `sim/stream_end.py` those of a stream; here are the parts
+that wait. 10,000 nodes can look each other up in seconds.
 
 Units:   virtual seconds, bytes.
 Errors:  as `rpc/base.py`.
@@ -24,7 +24,7 @@ from p2pswarm.sim.stream import SimStreamTransport, connect_streams
 from p2pswarm.sim.world import Host, WorldConfig
 from p2pswarm.wire.message import Message, decode, encode
 
-DIAL_S = 5.0  # until a dial without an answer fails, as transport/config.py
+DIAL_S = 5.0  # until a dial without an answer fails, as in transport/config.py
 
 
 class SimRpc(SimPeer):
@@ -83,7 +83,7 @@ class SimRpc(SimPeer):
         stream = RpcStream(here)
         try:
             self._attend(stream, here, opening, timeout_s)
-        except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
+        except Exception as error:  # noqa: BLE001  the caller gets it; logged if it is a bug
             stream.finish(error_for_caller(error, opening))
 
     def _attend(

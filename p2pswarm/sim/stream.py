@@ -1,7 +1,7 @@
 """Streams of the simulated network: the stream of `rpc/stream` over a transport of virtual time.
 
-Frames really are encoded, order and credit are kept; bulk bytes pay for the
-links they cross and are copied into their buffer.
+Frames are encoded as in a real stream, in order and within the credit. Bulk bytes take time on the
+links, and are copied into their buffer.
 
 Units:   virtual seconds, bytes.
 Errors:  as `rpc/base.py`.
@@ -16,7 +16,7 @@ from p2pswarm.sim.process import DEAD_AFTER_S, SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream_end import SimStreamEnd
 
-CHUNK_BYTES = 1024 * 1024  # bulk bytes that leave before others get their turn
+CHUNK_BYTES = 1024 * 1024  # bulk bytes that leave at a time; other transfers come between
 
 
 class SimArrival:
@@ -28,7 +28,7 @@ class SimArrival:
         self.transfer = buffers.set_aside(peer, place, self._full.set).transfer
 
     async def wait(self) -> None:
-        """Return when every byte is in place; the stream ends the wait if none can come."""
+        """Return when every byte is in place; the stream cancels this if none can come."""
         await self._full.wait()
 
     def cancel(self) -> None:
@@ -45,7 +45,7 @@ class SimStreamTransport(SimStreamEnd):
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
         """Send bytes as fast as the uplink takes them."""
-        del priority  # one chunk waits for another's end, whatever it is for
+        del priority  # chunks leave in order, without priorities
         flat = data.cast("B")
         for offset in range(0, len(flat), CHUNK_BYTES):
             if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + CHUNK_BYTES])):

@@ -1,7 +1,7 @@
 """One end of a simulated stream: order, credit, and how it learns that the other end is gone.
 
 Units:   virtual seconds, bytes.
-Errors:  LinkLost and resets are told to the stream, as `rpc/base.py` says.
+Errors:  the stream gets LinkLost and resets, as `rpc/base.py` says.
 """
 
 from collections import deque
@@ -14,8 +14,8 @@ from p2pswarm.rpc.framing import reset_error
 from p2pswarm.sim.process import DEAD_AFTER_S, SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 
-WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as transport/mux.py
-FRAME_COST_BYTES = 64  # of a frame besides its data: headers, tags, what Python adds
+WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as in transport/mux.py
+FRAME_COST_BYTES = 64  # what a frame costs besides its data: header, tag, Python objects
 
 
 class StreamUser(Protocol):
@@ -39,7 +39,7 @@ class SimStreamEnd:
 
     def __init__(self, here: SimProcess, there: SimProcess, buffers: SimReceiveBuffers) -> None:
         self.stream: StreamUser | None = None
-        """Whom to tell what happens here."""
+        """The stream that is told what happens; None once our side has finished."""
         self.far: SimStreamEnd
         self.here = here
         self.there = there
@@ -48,15 +48,15 @@ class SimStreamEnd:
         self._last_s = 0.0
         self._unread_bytes = 0
         self._owed_bytes = 0
-        self._halves = 2  # that have not ended
+        self._halves = 2  # directions that have not ended
         self.dark = False
-        """Nothing gets through, and nobody knows yet."""
+        """Whether nothing gets through any more, though neither end knows it."""
         self.gone = False
-        """The stream has ended here."""
+        """Whether the stream has ended here."""
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end."""
+        """The peer at the other end."""
         return self.there.host.peer
 
     def join(self, far: "SimStreamEnd") -> None:
@@ -65,11 +65,11 @@ class SimStreamEnd:
         self.here.lost[self] = self._die
 
     def leave(self) -> None:
-        """Our side has finished: what still comes is thrown there."""
+        """Our side has finished; what still comes is ignored."""
         self.stream = None
 
     def post(self, size_bytes: int, event: Callable[..., None], *args: Any) -> None:
-        """Have something happen at the other end, in order."""
+        """Call `event` at the other end when `size_bytes` have arrived, in order."""
         if self.gone or self.dark:
             return
         clock = self.here.clock
@@ -136,7 +136,7 @@ class SimStreamEnd:
         self._over()
 
     def post_bulk(self, transfer: int, offset: int, chunk: bytes) -> bool:
-        """Send bulk bytes, which pass the messages by; False if they never will arrive."""
+        """Send bulk bytes, which may overtake messages; False if they will never arrive."""
         if self.gone or self.dark:
             return False
         event = self.far.bulk_came
@@ -158,12 +158,12 @@ class SimStreamEnd:
         self.far.lose_after(0.0)
 
     def lose_after(self, wait_s: float) -> None:
-        """The other end is gone: this one learns it `wait_s` later, or when the news has come."""
+        """The other end is gone: this end learns it after `wait_s`, or one latency if longer."""
         way_s = self.here.way_s(self.there.host)
         self.here.clock.call_later(max(wait_s, way_s), self.lose)
 
     def _die(self, wait_s: float) -> None:
-        """Our process ends: what still runs of it learns that now, the other end in time."""
+        """Our process ends: our end learns it now, the other end `wait_s` later."""
         self.far.lose_after(wait_s)
         self.lose()
 
@@ -174,7 +174,7 @@ class SimStreamEnd:
         self._over()
 
     def _break(self) -> None:
-        """Nothing gets through any more: both ends find out in time."""
+        """Nothing gets through any more; both ends notice after `DEAD_AFTER_S`."""
         self.dark = True
         self.lose_after(DEAD_AFTER_S)
         self.far.lose_after(DEAD_AFTER_S)

@@ -1,11 +1,12 @@
 """A whole run in one process: trainer, stage servers, links and deaths, from one seed.
 
-Trainer and servers are the real ones: routing, fencing, averaging and state transfer run as they
-would anywhere. The network is `sim/rpc.py`, the processors are `sim/compute.py`. Machines differ in
-speed, stand in regions, and die.
+Trainer and servers are the real ones: routing, fencing, averaging and state transfer run unchanged.
+The network is `sim/rpc.py`, and the processors are `sim/compute.py`. Machines differ in speed, are
+placed in regions, and die.
 
 Units:   virtual seconds, bytes.
-Errors:  RunEnded is a result here; AssertionError when a microbatch was not counted exactly once.
+Errors:  AssertionError when a microbatch was not counted exactly once; TimeoutError when the run
+         takes longer than `patience_s`. A run that fails is a result, not an error.
 """
 
 import asyncio
@@ -28,8 +29,8 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
-JOIN_EVERY_S = 0.05  # between two servers that come
-SPREAD = 0.03  # of a region, as a share of the plane: 3 % of a continent away
+JOIN_EVERY_S = 0.05  # between two servers that join
+REGION_RADIUS = 0.03  # of the unit square: machines of a region are close to each other
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class _Machine:
 
     @property
     def record(self) -> MachineRecord:
-        """As it stands now."""
+        """The machine as it is now."""
         server = self.server
         busy_s = self.processor.busy_s
         return MachineRecord(self.born_s, self.died_s, busy_s, server.stage, server.version)
@@ -66,7 +67,7 @@ class SimSwarm:
         self._begun_s = 0.0
 
     async def play(self) -> SwarmResult:
-        """Train to the end."""
+        """Train to the end of the run."""
         config = self.config
         async with asyncio.timeout(config.patience_s), asyncio.TaskGroup() as tasks:
             coming = tasks.create_task(self._come(tasks))
@@ -78,13 +79,13 @@ class SimSwarm:
         return self._result(ended)
 
     def kill(self, machine: _Machine, *, silent: bool) -> None:
-        """A machine's process ends."""
+        """End a machine's process; `silent` as a power cut does."""
         machine.task.cancel()
         machine.died_s = asyncio.get_running_loop().time()
         self.world.kill(machine.rpc.host.peer, silent=silent)
 
     async def _come(self, tasks: asyncio.TaskGroup) -> None:
-        """Servers join, and die, and others come."""
+        """Let servers join, die, and be replaced by others."""
         for _ in range(self.config.servers):
             self._join(tasks)
             await asyncio.sleep(JOIN_EVERY_S)
@@ -141,7 +142,8 @@ class SimSwarm:
 
     def _place(self, number: int) -> tuple[float, float]:
         x, y = self.config.regions[number % len(self.config.regions)]
-        return x + self._rng.uniform(-SPREAD, SPREAD), y + self._rng.uniform(-SPREAD, SPREAD)
+        x += self._rng.uniform(-REGION_RADIUS, REGION_RADIUS)
+        return x, y + self._rng.uniform(-REGION_RADIUS, REGION_RADIUS)
 
     def _result(self, ended: act.RunFinished) -> SwarmResult:
         record = RunRecord(
@@ -158,7 +160,7 @@ class SimSwarm:
 
 
 async def _serve(server: StageServer) -> None:
-    """Serve until the run ends; a server that gives up is the run's matter, not ours."""
+    """Serve until the run ends; the run copes with a server that gives up."""
     try:
         await server.run()
     except SwarmError:

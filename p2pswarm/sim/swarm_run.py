@@ -1,4 +1,4 @@
-"""What a simulated run is made of and what came of it: values, so that a test compares them.
+"""The configuration and the result of a simulated run, as values that a test can compare.
 
 Units:   virtual seconds, bytes.
 Errors:  none.
@@ -35,56 +35,56 @@ class SwarmConfig:
     run: RunConfig = field(default_factory=small_run)
     servers: int = 6
     speeds: tuple[float, ...] = (1.0,)
-    """Of the servers, in turn."""
+    """The speeds of the servers, in turn."""
     regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
-    """Points of the unit square round which servers stand, in turn; the trainer at the first."""
+    """Points of the unit square around which servers are, in turn; the trainer is at the first."""
     latecomers_s: tuple[float, ...] = ()
-    """When further servers join, each so long after the one before."""
+    """When further servers join: each so many seconds after the one before."""
     cost: Cost = field(default_factory=Cost)
     world: WorldConfig = field(default_factory=lambda: WorldConfig(bandwidth_bytes_per_s=25e6))
-    """25 MB/s: a home's good link."""
+    """The network; by default 25 MB/s for each host, a good link of a home."""
     death_every_s: float = 0.0
-    """Mean time between two deaths anywhere; 0: nobody dies. Another server comes for each.
+    """Mean time between two deaths of servers; 0: none dies. Another server comes for each.
 
-    No server dies that holds the last weights of its stage: that would end the run, and rightly.
+    A server that holds the last weights of its stage does not die, because that would end the run.
     """
     rebirth_s: float = 5.0
-    """From a death to the newcomer."""
+    """Time from a death until the next server joins."""
     patience_s: float = 36_000.0
-    """A run that takes longer is given up."""
+    """The time limit of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmResult:
-    """What became of a run."""
+    """The result of a run."""
 
     ended: act.RunFinished
     steps: int
     seconds: float
-    """From the first step's begin to the end."""
+    """From the start of the first step to the end of the run."""
     microbatches_per_s: float
     replayed: int
     lost: int
-    """Incarnations."""
+    """Incarnations that ended before the run did."""
     busy_share: float
-    """Of the time that the servers were there, they computed."""
+    """The share of their time that servers computed."""
     trainer_bytes: int
-    """That left the trainer."""
+    """The bytes that the trainer sent."""
     moved_bytes: int
-    """That left anybody."""
+    """The bytes that all hosts sent."""
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRecord:
-    """One machine of a run: when it was there, what it computed, what it holds."""
+    """One machine of a run: when it ran, how long it computed, what it holds."""
 
     born_s: float
     died_s: float | None
     busy_s: float
     stage: int | None
     version: int | None
-    """Of the weights that it holds; None if it has none."""
+    """The version of the weights that it holds; None if it has none."""
 
     @property
     def holds_weights(self) -> bool:
@@ -92,12 +92,12 @@ class MachineRecord:
         return self.died_s is None and self.version is not None
 
     def there_s(self, begin_s: float, end_s: float) -> float:
-        """How long it was there between two times."""
+        """How long it ran between two times."""
         return max(0.0, (end_s if self.died_s is None else self.died_s) - max(self.born_s, begin_s))
 
 
 def may_die(machines: Sequence[MachineRecord]) -> list[int]:
-    """Which machines, by position, can be lost without the last weights of their stage."""
+    """The positions of machines that do not hold the last weights of their stage."""
     return [
         number
         for number, machine in enumerate(machines)
@@ -112,7 +112,7 @@ def may_die(machines: Sequence[MachineRecord]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """All that was seen of a run."""
+    """Everything recorded of a run."""
 
     ended: act.RunFinished
     reports: Sequence[act.Report]
@@ -121,11 +121,11 @@ class RunRecord:
     ended_s: float
     trainer_bytes: int
     sent_bytes: Iterable[int]
-    """What every host has sent."""
+    """The bytes that each host sent."""
     world_digest: str
 
     def result(self) -> SwarmResult:
-        """What became of it."""
+        """Sum the record up."""
         steps = [r for r in self.reports if isinstance(r, act.StepDone)]
         seconds = self.ended_s - self.begun_s
         there_s = sum(m.there_s(self.begun_s, self.ended_s) for m in self.machines)

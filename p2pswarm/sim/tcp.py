@@ -1,10 +1,10 @@
 """A simulated connection, as two kernels see it.
 
-Bytes come in order, late by the latency and by the bytes before them, or never:
-a path that is cut is tried again until `USER_TIMEOUT_S`.
+Bytes arrive in order, delayed by the latency and by the bytes before them. A path that is cut is
+tried again until `USER_TIMEOUT_S`; then the connection ends.
 
 Units:   virtual seconds, bytes.
-Errors:  LinkLost is told to the reader at the end of either side.
+Errors:  the reader gets LinkLost when either side ends.
 """
 
 from collections import deque
@@ -16,12 +16,12 @@ from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.loop import CLOCK_STEP_S
 from p2pswarm.sim.world import Host, World
 
-USER_TIMEOUT_S = 20.0  # unacknowledged data for so long: the path is gone, as net/sockets.py
+USER_TIMEOUT_S = 20.0  # data unacknowledged for so long ends it, as in net/sockets.py
 RETRY_S = 1.0  # between two tries on a path that is cut
 
 
 class Reader(Protocol):
-    """What a connection has become, at one end."""
+    """What reads a connection at one end."""
 
     def data(self, data: bytes) -> None:
         """Bytes came."""
@@ -50,25 +50,25 @@ class Socket:
         self.far: Socket
         self.reader: Reader
         self.ended = False
-        """Nothing more is sent or received at this end."""
+        """Whether nothing more is sent or received at this end."""
         self._told = False
         self._world = world
         self._alive = alive
         self._on_way: deque[bytes | None] = deque()
-        """What left and has not arrived, in order; None is the end."""
+        """The items that are under way, in order; None is the end."""
         self._held: deque[bytes | None] = deque()
-        """What a path that is cut does not let through."""
+        """The items that wait because the path is cut."""
         self._held_since_s = 0.0
         self._last_s = 0.0
         alive[self] = None
 
     def write(self, data: bytes) -> None:
-        """Send; the kernel has room for it all."""
+        """Send; the simulated kernel buffers without limit."""
         if not self.ended:
             self._post(data)
 
     def close(self, reason: SwarmError | None = None) -> None:
-        """End: the other side hears of it after all that was written, our reader soon."""
+        """End: the other side learns it after all that was written; our reader gets `reason`."""
         if not self.ended:
             self._post(None)
             self.die()
@@ -77,7 +77,7 @@ class Socket:
             self.clock.call_soon(self.reader.over, reason)
 
     def die(self) -> None:
-        """End, and tell nobody: neither will the other side hear of it."""
+        """End without telling our reader or the other side."""
         self.ended = True
         self._alive.pop(self, None)
 
@@ -85,7 +85,7 @@ class Socket:
         """Seconds until no more than `allowed_bytes` wait for the uplink."""
         rate = self.host.up_bytes_per_s
         wait_s = self.host.up_free_s - self.clock.time() - allowed_bytes / rate
-        return wait_s if wait_s > CLOCK_STEP_S else 0.0  # less would not move the clock at all
+        return wait_s if wait_s > CLOCK_STEP_S else 0.0  # a smaller wait would not move the clock
 
     def _post(self, item: bytes | None) -> None:
         if self._held:

@@ -1,12 +1,11 @@
-"""The places of the simulated machines, and what their links let through.
+"""The places of the simulated machines, and the delays of their links.
 
-Latency is a distance: hosts stand on a plane whose coordinates are seconds, so
-that the triangle inequality mostly holds, as it mostly does in the Internet.
-A host's own up- and downlink are queues: bytes leave one after another at its
-rate. A lost packet shows as TCP shows it, as delay.
+Latency is a distance: hosts are points of a plane whose coordinates are seconds. So the triangle
+inequality holds for latencies, as it mostly does in the Internet. A host's uplink and downlink are
+queues: bytes pass one after another at the link's rate. A lost packet is a delay, as in TCP.
 
 Units:   seconds, bytes, bytes per second.
-Errors:  ValueError when the world is misused. Nothing here fails by itself.
+Errors:  ValueError for a configuration or a place that is impossible.
 Source:  Dabek et al., "Vivaldi" (SIGCOMM 2004), for latency as a distance.
 """
 
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from p2pswarm.ids import Address, PeerId
 
 SQUARE_MEDIAN = 0.512  # median distance of two random points of a unit square
-RTO_LEAST_S = 0.2  # Linux never waits less before it sends a lost packet again
+RTO_LEAST_S = 0.2  # Linux waits at least so long before it sends a lost packet again
 PORT = 4000
 HOSTS_MAX = 1 << 24  # as many as 10.0.0.0/8 has addresses
 _EVENT = struct.Struct("<dIIQ")
@@ -28,20 +27,20 @@ _EVENT = struct.Struct("<dIIQ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldConfig:
-    """What the network of a simulated world is like."""
+    """The network of a simulated world."""
 
     rtt_median_s: float = 0.1
     """Median round trip between two hosts placed at random."""
     rtt_least_s: float = 0.004
-    """Round trip between neighbours: the last miles."""
+    """Round trip between two hosts at one place: the last miles."""
     jitter: float = 0.0
-    """Each message takes up to this share of its latency longer."""
+    """A message is late by up to this share of its latency."""
     bandwidth_bytes_per_s: float = math.inf
-    """Up and down, of each host that is not given its own."""
+    """The rate of each host's uplink and downlink."""
     loss: float = 0.0
     """Chance that a message has to be sent again."""
     dial_rtts: float = 0.0
-    """Round trips before the first request to a peer without a link (TCP 1, Noise XX 1)."""
+    """Round trips to make a link before the first request to a peer (TCP 1, Noise XX 1)."""
     links_max: int = 256
     """Links that a host keeps; the one used longest ago goes first."""
     through_codec: bool = False
@@ -67,21 +66,21 @@ class Host:
     down_bytes_per_s: float
     alive: bool = True
     island: int = 0
-    """Hosts on different islands cannot hear each other."""
+    """Hosts on different islands cannot reach each other."""
     up_free_s: float = 0.0
-    """When the uplink has sent what it was given."""
+    """When the uplink will have sent everything that it was given."""
     down_free_s: float = 0.0
     sent_bytes: int = 0
 
 
 class World:
-    """All hosts and the paths between them; a function of the seed and of what it is told."""
+    """All hosts and the paths between them; determined by the seed and the calls."""
 
     def __init__(self, seed: int, config: WorldConfig) -> None:
         self.config = config
         self.rng = random.Random(seed)
         self.hosts: dict[bytes, Host] = {}
-        """By peer id, in the order in which they came."""
+        """By peer id, in the order in which they were placed."""
         self._at: dict[str, Host] = {}
         self._side_s = (config.rtt_median_s - config.rtt_least_s) / 2 / SQUARE_MEDIAN
         self._events = hashlib.blake2b(digest_size=16)
@@ -99,11 +98,11 @@ class World:
         return host
 
     def at(self, address: Address) -> Host | None:
-        """The host that has this address, at whatever port."""
+        """The host that has this address, at any port."""
         return self._at.get(address.host)
 
     def partition(self, *islands: Iterable[PeerId]) -> None:
-        """Cut the world into these islands; the hosts that are not named share one of their own."""
+        """Cut the world into these islands; all other hosts are on one more island."""
         self.heal()
         for number, members in enumerate(islands, start=1):
             for peer in members:
@@ -123,7 +122,7 @@ class World:
         return a.alive and b.alive and a.island == b.island
 
     def arrival_s(self, source: Host, target: Host, size_bytes: int, now_s: float) -> float | None:
-        """When bytes that `source` sends now are with `target`; None if they never will be."""
+        """When bytes that `source` sends now reach `target`; None if they never will."""
         self._events.update(_EVENT.pack(now_s, source.index, target.index, size_bytes))
         source.sent_bytes += size_bytes
         if not self.connected(source, target):
@@ -136,13 +135,13 @@ class World:
         while config.loss and self.rng.random() < config.loss:
             way_s += retry_s
             retry_s *= 2
-        # Both queues are entered at the time of sending, so that a message from
-        # far away does not hold up one from near by that was sent after it.
+        # A message enters both queues when it is sent. So a message from far away does not delay
+        # one from near by that was sent after it.
         source.up_free_s = max(now_s, source.up_free_s) + size_bytes / source.up_bytes_per_s
         target.down_free_s = max(now_s, target.down_free_s) + size_bytes / target.down_bytes_per_s
         return max(source.up_free_s, target.down_free_s) + way_s
 
     @property
     def digest(self) -> str:
-        """Of everything sent so far: when, by whom, to whom, how much."""
+        """The digest of everything sent so far: the times, senders, receivers and sizes."""
         return self._events.hexdigest()

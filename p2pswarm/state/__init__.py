@@ -1,4 +1,4 @@
-"""Weights and optimizer state for newcomers. Entrance: `donor.Donor`, `download.fetch`.
+"""The download of weights and optimizer state: donors serve snapshots, newcomers fetch them.
 
-Servers and the trainer use them.
+Entrance: `donor.Donor`, `download.fetch`. Servers and the trainer use them.
 """

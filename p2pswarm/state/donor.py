@@ -16,8 +16,8 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.state import FetchState, StateOffer
 from p2pswarm.wire.message import Message
 
-QUIET_S = 60.0  # without a piece asked for: the fetcher is gone, or as good as
-VERSION_WAIT_S = 120.0  # for the version asked for; the longest step that anybody sits through
+QUIET_S = 60.0  # a fetcher that asks for no piece for so long counts as gone
+VERSION_WAIT_S = 120.0  # how long a fetcher may wait for a version: longer than a step takes
 
 
 class Donor:
@@ -33,7 +33,7 @@ class Donor:
         self.held = HeldSnapshots()
 
     async def serve(self, stream: Stream, request: FetchState) -> None:
-        """Serve one fetcher, until it has enough or falls silent."""
+        """Serve one fetcher, until it has enough, or asks for nothing more."""
         snapshot = await self._lend(request.at_least)
         nbytes = snapshot.data.nbytes
         try:
@@ -56,7 +56,7 @@ class Donor:
 
 
 async def _next(stream: Stream) -> Message | None:
-    """The next word of a fetcher."""
+    """The next message of a fetcher; None at its end."""
     try:
         async with asyncio.timeout(QUIET_S):
             return await stream.receive()

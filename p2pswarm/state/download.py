@@ -1,7 +1,7 @@
 """The newcomer's side of a download: it fetches a snapshot from one donor after another.
 
 Units:   seconds, bytes.
-Errors:  none of the network's: a donor that fails is replaced by the next.
+Errors:  none; after an error of the network the next donor is asked.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.state import FetchPiece, FetchState
 
 log = logging.getLogger(__name__)
-FETCH_S = 3600.0  # 100 GB at 30 MB/s, the whole stream
-PIECE_S = 120.0  # 8 MiB at 0.6 Mbit/s
+FETCH_S = 3600.0  # for the whole stream: 100 GB at 30 MB/s
+PIECE_S = 120.0  # for one piece: 8 MiB at 0.6 Mbit/s
 
 
 async def fetch(
@@ -31,8 +31,9 @@ async def fetch(
 ) -> Snapshot:
     """Download a snapshot of `nbytes`, of version `request.at_least` or later.
 
-    `donors` tells who may be asked now, and waits while there is nobody. Returns when all bytes are
-    here; their digest is the caller's to check. Ends only well or cancelled: donors come and go.
+    `donors` gives the donors that can be asked now, and waits while there are none. Returns when
+    all bytes are here; the caller checks their digest. Tries donors until then, or until it is
+    cancelled.
     """
     plan = DownloadPlan(nbytes, piece_bytes)
     while True:

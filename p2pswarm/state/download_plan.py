@@ -1,11 +1,11 @@
-"""One download: which donor is next, whether its offer fits, what to ask for, when to pause.
+"""One download: which donor is next, whether its offer fits, which piece is next, when to pause.
 
-A download is bound to one snapshot, named by version and digest. Another donor that offers the same
-one goes on where the first stopped; an offer of any other starts over, since pieces of two versions
-never mix.
+A download is of one snapshot, known by its version and digest. If the next donor offers the same
+snapshot, the download goes on where it stopped. If it offers another, the download starts over,
+because pieces of two versions must not mix.
 
 Units:   seconds, bytes.
-Errors:  BadMessage for an offer that is none, or of another size.
+Errors:  BadMessage for a message that is no offer, or an offer of another size.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ RETRY_S = 0.2  # after every donor has failed in turn
 
 
 class DownloadPlan:
-    """What has come of one snapshot, and who may give the rest."""
+    """The pieces of one snapshot that have come, and the donor that gives the next."""
 
     def __init__(self, nbytes: int, piece_bytes: int = PIECE_BYTES, ahead: int = AHEAD) -> None:
-        """`nbytes`: of the snapshot; `ahead`: pieces that may be under way at once."""
+        """`nbytes`: size of the snapshot; `ahead`: pieces that may be under way at once."""
         self._nbytes = nbytes
         self._piece_bytes = piece_bytes
         self._ahead = ahead
@@ -46,7 +46,7 @@ class DownloadPlan:
         return self._pause_s
 
     def donor(self, candidates: Sequence[Contact]) -> Contact:
-        """The donor to ask now: one after another, of those who are there."""
+        """The donor to ask now: the candidates in turn."""
         donor = candidates[self._turn % len(candidates)]
         self._turn += 1
         all_asked = self._turn % len(candidates) == 0
@@ -75,7 +75,7 @@ class DownloadPlan:
         self._pieces.came(piece)
 
     def stopped(self) -> None:
-        """The donor is of no further use: what was asked of it is missing again."""
+        """The donor gives no more: what was asked of it is missing again."""
         self._pieces.give_up()
 
     def snapshot(self) -> Snapshot:

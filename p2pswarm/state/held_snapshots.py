@@ -1,4 +1,4 @@
-"""The snapshots that a donor holds still, each as long as somebody fetches it.
+"""The snapshots that a donor holds still, each as long as a newcomer fetches it.
 
 Units:   bytes.
 Errors:  Busy while enough are held; BadMessage for a piece that cannot be served.
@@ -10,12 +10,12 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.state import FetchPiece
 from p2pswarm.wire.message import Message
 
-SNAPSHOTS_MAX = 2  # each is three times the weights: the last version's fetcher and this one's
+SNAPSHOTS_MAX = 2  # each is three times the weights; fetchers of two versions may overlap
 RETRY_AFTER_S = 0.2  # another fetcher may be done by then
 
 
 class HeldSnapshots:
-    """One snapshot a version, with the number of its fetchers."""
+    """One snapshot for each version, with the number of its fetchers."""
 
     def __init__(self, snapshots_max: int = SNAPSHOTS_MAX) -> None:
         self._snapshots_max = snapshots_max
@@ -42,7 +42,7 @@ class HeldSnapshots:
         return snapshot
 
     def give_back(self, version: int) -> None:
-        """A fetcher is done; the last one's snapshot is forgotten."""
+        """A fetcher is done; a snapshot without fetchers is forgotten."""
         snapshot, fetchers = self._held.pop(version)
         if fetchers > 1:
             self._held[version] = snapshot, fetchers - 1

@@ -6,7 +6,7 @@ Errors:  ValueError when a piece is reported that was not asked for.
 
 from dataclasses import dataclass
 
-PIECE_BYTES = 8 << 20  # 0.3 s at 200 Mbit/s: what a lost donor costs at most
+PIECE_BYTES = 8 << 20  # 0.3 s at 200 Mbit/s: so much is lost with a donor, at most
 
 
 @dataclass(frozen=True, slots=True)

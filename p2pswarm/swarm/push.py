@@ -1,4 +1,4 @@
-"""One push and its retries: which server is asked next, and when nobody may be asked any more.
+"""One push and its retries: which server is asked next, and when the search ends.
 
     CHOOSING <-> WAITING                 a server is chosen, or waited for
     CHOOSING -> ASKED -> GRANTED -> SENT -> DONE
@@ -6,10 +6,10 @@
     ASKED, GRANTED, SENT -> UNKNOWN      that server may have it: the coordinator decides
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
-A second server is asked only after a definite refusal. Busy, NotServing and TooLarge are said by
-the receiver's scheduler, which then has dropped the microbatch; DialFailed before a grant says that
-the push never left. Everything else may hide a microbatch that is being computed: a lost link, a
-deadline, and a plain Refused too, since that is how a handler that was cut off ends.
+A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
+receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
+push never left. After any other error the receiver may still be computing the microbatch. A plain
+Refused is such an error too, because a handler that was cancelled ends with it.
 
 Units:   seconds on the caller's clock.
 Errors:  none; `reason` tells why a push was not delivered.
@@ -24,7 +24,7 @@ from p2pswarm.errors import Busy, DialFailed, NotServing, SwarmError, TooLarge
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import MemberView
 
-SEARCH_S = 60.0  # looking for a server that has room; then the trainer decides
+SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
 
 
 class PushState(Enum):
@@ -132,7 +132,7 @@ class PushProgress:
     def __init__(
         self, candidates: Candidates, nobody: str, now_s: float, search_s: float = SEARCH_S
     ) -> None:
-        """`nobody`: the reason where no server was ever asked."""
+        """`nobody`: the reason if no server was ever asked."""
         self.state = PushState.CHOOSING
         self.reason: str | None = nobody
         """Why it is not delivered; None once it is."""
@@ -187,9 +187,9 @@ class PushProgress:
         self._candidates.settle(self._peer, self._started_s, now_s)
 
     def failed(self, error: SwarmError, now_s: float) -> None:
-        """The push to the server that was asked has failed: judge whether it may have it."""
+        """The push to the server that was asked has failed: decide whether it may have it."""
         if self.state is PushState.DONE:
-            return  # the stream ended badly, after all that matters was said
+            return  # the stream failed after the receipt: nothing is lost
         peer, self.reason = self._peer, str(error) or type(error).__name__
         match error:
             case Busy():
@@ -199,7 +199,7 @@ class PushProgress:
                 self._move(PushState.CHOOSING)
                 self._candidates.refused(peer, now_s)
             case TooLarge():
-                self._move(PushState.GIVEN_UP)  # it never fits anybody
+                self._move(PushState.GIVEN_UP)  # it fits no server
             case DialFailed() if self.state is PushState.ASKED:
                 self._move(PushState.CHOOSING)
                 self._candidates.lost(peer)
@@ -209,7 +209,7 @@ class PushProgress:
 
     @property
     def _peer(self) -> bytes:
-        assert self._asked is not None, "somebody was asked"
+        assert self._asked is not None, "a server was asked"
         return self._asked.peer
 
     def _move(self, state: PushState) -> None:

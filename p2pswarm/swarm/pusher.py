@@ -1,7 +1,7 @@
-"""Sends a microbatch to a server: one stream with each server that `push` says to ask.
+"""Pushes a microbatch: one stream with each server that a `PushProgress` chooses.
 
-The trainer pushes tokens to stage 0 so, a server pushes activations to the next stage, and
-gradients back to where their microbatch came from.
+The trainer pushes tokens to stage 0. A server pushes activations to the next stage, and gradients
+back to the server that their microbatch came from.
 
 Units:   seconds.
 Errors:  `push_to_any` raises none; it returns the reason.
@@ -25,12 +25,12 @@ from p2pswarm.tensors.transfer import TensorTransfer
 PUSH_S = 600.0  # grant, bytes, queue and compute; the trainer's fence comes long before
 
 PushOnce = Callable[[MemberRecord, PushProgress], Awaitable[None]]
-"""Pushes to one server, and returns when it has computed."""
+"""Pushes to one server, and returns when that server has computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pusher:
-    """What carries a push."""
+    """What a push needs: calls, and transfers of tensors."""
 
     rpc: Rpc
     tensors: TensorTransfer
@@ -42,10 +42,10 @@ class Pusher:
         load: Callable[[], Awaitable[Sequence[EncodedTensor]]],
         progress: PushProgress,
     ) -> None:
-        """Push to one server; returns when it has computed.
+        """Push to one server; returns when that server has computed.
 
-        `load` gives the bytes. It is called with the grant in hand, so that the grant can be asked
-        for while they are still computed: a round trip less between two stages.
+        `load` gives the bytes. It is called after the grant has come. So the grant is requested
+        while the bytes are still being computed, which saves a round trip between two stages.
         """
         loop = asyncio.get_running_loop()
         push = replace(push, incarnation=member.incarnation)
@@ -57,7 +57,7 @@ class Pusher:
             encoded = await load()
             started_s = loop.time()
             if tuple(encoded_tensor.meta for encoded_tensor in encoded) != push.tensors:
-                raise Busy("other bytes than were announced", 0.0)  # none left: announce anew
+                raise Busy("the tensors differ from the announced ones", 0.0)  # none were sent
             await self.tensors.send(stream, grant, encoded, Priority.TENSOR)
             progress.sent(started_s)
             receipt = await stream.receive()
@@ -69,9 +69,9 @@ class Pusher:
 async def push_to_any(
     candidates: Candidates, nobody: str, view_changed: Signal, push_once: PushOnce
 ) -> str | None:
-    """Find a server that takes it; None, or why none did or why nobody can know.
+    """Push to one server after another; None if one has computed, else the reason.
 
-    `nobody` is the reason where no server is known; `view_changed` tells that there may be one now.
+    `nobody` is the reason if no server was ever asked; `view_changed` fires when there may be one.
     """
     loop = asyncio.get_running_loop()
     progress = PushProgress(candidates, nobody, loop.time())

@@ -1,14 +1,15 @@
 """Stochastic wiring: which server of the next stage gets the next microbatch.
 
-The router is an interleaved weighted round robin over measured time. It keeps for every server the
-virtual time that the server has been charged. It chooses the one charged least, and charges it what
-a microbatch is expected to take there. So a peer twice as fast is chosen twice as often, a near one
-looks faster than a far one, and every sender finds its own weights without asking anybody.
+The router is an interleaved weighted round robin over measured time. For every server it keeps a
+virtual time: the sum of what the server was charged. It chooses the server for which this sum would
+be the least with one more microbatch, and charges it the time expected for that. So a peer twice as
+fast is chosen twice as often, and a near peer looks faster than a far one. Every sender finds its
+own weights and asks nobody for them.
 
-What is measured is the time between answers while a server is kept busy, and from grant to answer
-while it is not: throughput, not latency, so a deep queue does not make a fast server look slow.
-A newcomer starts level with the least charged, as fast as the median of the others: it is tried at
-once, and not flooded.
+The router measures throughput, not latency, so a deep queue does not make a fast server look slow:
+it takes the time between two answers of a busy server, and the time from grant to answer of an idle
+one. A new server starts with the least virtual time of the others and their median speed. So it is
+tried at once, and not flooded.
 
 Units:   seconds on the caller's clock.
 Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
@@ -23,8 +24,8 @@ from dataclasses import dataclass, field
 from p2pswarm.flow.estimates import Ema
 from p2pswarm.swarm.messages.membership import MemberRecord
 
-SMOOTHING = 0.1  # of the moving average: a tenth for the newest sample, as SWARM and hivemind
-REFUSED_S = 0.25  # a server that does not serve this step or attempt is left alone so long
+SMOOTHING = 0.1  # weight of the newest sample in the average, as in SWARM and hivemind
+REFUSED_S = 0.25  # pause after a server has said that it does not serve this step or attempt
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 
 
@@ -56,7 +57,7 @@ class Router:
         self._servers: dict[bytes, _ServerEstimate] = {}
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
-        """Follow a new view: who left is forgotten, a new incarnation starts afresh."""
+        """Follow a new view: forget servers that left, start anew with new incarnations."""
         kept = {m.peer: self._servers.get(m.peer) for m in members}
         known = [s for m in members if (s := kept[m.peer]) and s.member == m]
         guess_s = statistics.median(s.expected_s for s in known) if known else FIRST_GUESS_S
@@ -64,7 +65,7 @@ class Router:
         self._servers = {s.member.peer: s for s in known}
         for member in members:
             if member.peer not in self._servers:
-                start_s = level_s + self._rng.random() * guess_s  # senders must not march in step
+                start_s = level_s + self._rng.random() * guess_s  # or all senders choose alike
                 self._servers[member.peer] = _ServerEstimate(member, start_s, guess_s)
 
     def choose(self, now_s: float) -> MemberRecord | None:
@@ -86,13 +87,13 @@ class Router:
         server.measured_s.add(interval_s)
 
     def busy(self, peer: bytes, until_s: float) -> None:
-        """It is full: leave it alone until then, and give back what it was charged."""
+        """It is full: do not choose it before `until_s`, and take the charge back."""
         if server := self._servers.get(peer):
             server.busy_until_s = until_s
             server.charged_s -= server.expected_s
 
     def refused(self, peer: bytes, now_s: float) -> None:
-        """It does not serve this step or attempt: leave it alone for a little while."""
+        """It does not serve this step or attempt: do not choose it for `REFUSED_S`."""
         self.busy(peer, now_s + REFUSED_S)
 
     def lost(self, peer: bytes) -> None:

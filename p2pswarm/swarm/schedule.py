@@ -4,7 +4,6 @@ The trainer sends both in `Commit`. A reference trainer that a swarm is compared
 functions.
 
 Units:   the learning rate and the clipping scale are numbers without a unit.
-
 Source:  clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
 """
 

@@ -1,9 +1,9 @@
 """Who is in the run, as a member knows it from the views that the trainer sends.
 
-A view is cut into messages. What a member knows changes only when the last part of the newest view
-is here, so that nobody ever routes by half a view.
+A view is cut into messages. A member uses a view only when all its parts have come, so nobody
+routes by half a view.
 
-Errors:  DialFailed for a member whose address is none; a part of an older view is ignored.
+Errors:  DialFailed for a member whose address cannot be read; a part of an older view is ignored.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def incarnation_of(member: MemberRecord) -> Incarnation:
 
 
 def contact(member: MemberRecord) -> Contact:
-    """Where to dial a member; raises DialFailed if its address is not one."""
+    """Where to dial a member; raises DialFailed if its address cannot be read."""
     try:
         return Contact(PeerId(member.peer), Address.parse(member.address))
     except ValueError as error:
@@ -55,7 +55,7 @@ class MemberView:
 
     @property
     def members(self) -> tuple[MemberRecord, ...]:
-        """Everybody, ready or not, by peer id."""
+        """All members, ready or not, in the order of their peer ids."""
         return tuple(self._members.values())
 
     def receive(self, part: View) -> bool:
@@ -78,7 +78,7 @@ class MemberView:
         return tuple(m for m in self._members.values() if m.stage == stage and m.ready)
 
     def record(self, peer: bytes) -> MemberRecord | None:
-        """What is known of a peer."""
+        """The record of a peer; None if the view does not name it."""
         return self._members.get(peer)
 
     def find(self, peer: bytes) -> Contact | None:

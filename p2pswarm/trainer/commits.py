@@ -1,12 +1,11 @@
-"""After the decision of a step: who has yet to apply it, and what each stage's weights are then.
+"""After the decision of a step: who has yet to apply it, and the digest of each stage's weights.
 
-Only those who added their sums are held to a commit. A newcomer may skip one: a commit is a few
-bytes and overtakes the reduction, for which nobody waits on its behalf. It fetches a later version
-then, and its `Ready` says when it has caught up. One that skips several without having caught up in
-between never will.
+Only the members that added their sums must apply a commit. A newcomer may skip one: its reduction
+may come late, because nobody waits for a newcomer. It then fetches a later version, and its `Ready`
+says when it has caught up. A newcomer that skips several in a row will not catch up.
 
 Units:   seconds on the caller's clock; versions count commits.
-Errors:  none; a word about a commit that nobody waits for is ignored.
+Errors:  none; an answer about a commit that nobody waits for is ignored.
 """
 
 from collections.abc import Iterable
@@ -14,9 +13,7 @@ from collections.abc import Iterable
 from p2pswarm.swarm.view import Incarnation
 
 COMMIT_S = 60.0  # an optimizer step on a slow machine, with its digest
-SKIPS_MAX = (
-    3  # without a `Ready`: by then it has a later version, or holds one that it cannot leave
-)
+SKIPS_MAX = 3  # commits skipped with no `Ready` between: the newcomer does not catch up
 
 
 class Commits:
@@ -27,7 +24,7 @@ class Commits:
         self._skips: dict[Incarnation, int] = {}
 
     def decided(self, step: int, members: Iterable[Incarnation], now_s: float) -> None:
-        """The commit of a step goes out; `members` are held to it."""
+        """The commit of a step goes out; `members` must apply it."""
         self._due_s |= {(member, step): now_s + COMMIT_S for member in members}
 
     def caught_up(self, member: Incarnation) -> None:
@@ -35,47 +32,47 @@ class Commits:
         self._skips.pop(member, None)
 
     def answered(self, member: Incarnation, step: int) -> bool:
-        """A member has done what a commit asks; whether it was held to it."""
+        """A member has applied a commit; returns whether it had to."""
         self._skips.pop(member, None)
         return self._due_s.pop((member, step), None) is not None
 
     def failed(self, member: Incarnation, step: int) -> bool:
-        """A member did not do what a commit asks; whether that is to end its incarnation."""
+        """A member did not apply a commit; returns whether its incarnation must end."""
         if self._due_s.pop((member, step), None) is not None:
             return True
         self._skips[member] = self._skips.get(member, 0) + 1
         return self._skips[member] >= SKIPS_MAX
 
     def end(self, member: Incarnation) -> None:
-        """An incarnation is over: it owes nothing."""
+        """An incarnation is over: nothing more is expected from it."""
         self._skips.pop(member, None)
         self._due_s = {key: due_s for key, due_s in self._due_s.items() if key[0] != member}
 
     def overdue(self, now_s: float) -> list[Incarnation]:
-        """Who should have answered by now."""
+        """The members that should have answered by now."""
         return [member for (member, _), due_s in self._due_s.items() if now_s >= due_s]
 
     def next_deadline_s(self) -> float | None:
-        """When the first of them is overdue."""
+        """When the first answer is overdue."""
         return min(self._due_s.values(), default=None)
 
 
 class StageDigests:
-    """The digest of each stage's weights, as far as its members have said.
+    """The digest of each stage's weights, as its members report it.
 
-    The first member to speak of a version is believed; all others have to hold the same.
+    The first report about a version is believed; all other members must hold the same.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, bytes]] = {}
 
     def known(self, stage: int, version: int) -> bytes | None:
-        """The digest of a stage's weights of exactly `version`, if somebody has said it."""
+        """The digest of a stage's weights of exactly `version`; None before a report."""
         newest, digest = self._known.get(stage, (-1, b""))
         return digest if newest == version else None
 
     def agrees(self, stage: int, version: int, digest: bytes) -> bool:
-        """Whether a digest is what the stage holds; the first word on a version is believed."""
+        """Whether a digest is what the stage holds; the first report of a version is believed."""
         newest, known = self._known.get(stage, (-1, b""))
         if newest < version:
             self._known[stage] = (version, digest)

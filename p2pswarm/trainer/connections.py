@@ -1,8 +1,8 @@
-"""The members' streams as the trainer keeps account of them: who is told what, and who is stuck.
+"""The members' streams at the trainer: what each is to be sent, and which incarnation it serves.
 
-A connection begins unassigned, speaks as one incarnation once the coordinator has answered its
-`Join`, and ends when it was told the last word. A peer has one connection at a time: a newer one
-ends the older. What is said waits here until the stream takes it.
+A connection begins without an assignment. It belongs to one incarnation once the coordinator has
+answered its `Join`. It ends when its last message was sent. A peer has one connection at a time: a
+newer one ends the older. Messages wait here until the stream takes them.
 
 Errors:  none.
 """
@@ -15,11 +15,11 @@ from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.wire.message import Message
 
-NOTES_WAITING_MAX = 4096  # notes that a member has not taken: beyond, it is as good as gone
+NOTES_WAITING_MAX = 4096  # messages that a member has not taken: with more it counts as gone
 
 
 class MemberConnection:
-    """One stream: what it is still to be told, and as which incarnation the member speaks."""
+    """One stream: what is still to be sent on it, and which incarnation it belongs to."""
 
     __slots__ = ("_ending", "_waiting", "dismissed", "incarnation", "peer")
 
@@ -28,26 +28,26 @@ class MemberConnection:
         self.incarnation: Incarnation | None = None
         """None until its `Join` is answered."""
         self.dismissed = False
-        """Whether it was told that the run is over: then the member ends the stream."""
+        """Whether its last message says that the run is over; the member then ends the stream."""
         self._waiting: deque[Message] = deque()
         self._ending = False
 
     @property
     def ending(self) -> bool:
-        """Whether nothing follows what waits."""
+        """Whether nothing is added to what waits."""
         return self._ending
 
     @property
     def over(self) -> bool:
-        """Whether all was said, the last word too."""
+        """Whether everything was sent, the last message too."""
         return self._ending and not self._waiting
 
     def next(self) -> Message | None:
-        """What to send now, taken out; None while there is nothing."""
+        """Take out the message to send now; None while there is none."""
         return self._waiting.popleft() if self._waiting else None
 
     def tell(self, message: Message, waiting_max: int) -> None:
-        """Say one thing, unless the last word was said; a member that takes nothing is cut off."""
+        """Add a message, unless the connection ends; a member that takes none is cut off."""
         if self._ending:
             return
         if len(self._waiting) < waiting_max:
@@ -58,7 +58,7 @@ class MemberConnection:
             self._ending = True
 
     def end(self) -> None:
-        """Say nothing after what waits."""
+        """Add nothing after what waits."""
         self._ending = True
 
 
@@ -69,7 +69,7 @@ class Connections:
         self._waiting_max = waiting_max
         self._open: dict[bytes, MemberConnection] = {}
         self._former: dict[MemberConnection, None] = {}
-        """Their peers have newer ones; their streams have not ended yet."""
+        """Connections whose peers have newer ones, and whose streams have not ended yet."""
         self._changed: dict[MemberConnection, None] = {}
         self._finished: Finished | None = None
 
@@ -89,7 +89,7 @@ class Connections:
         return connection
 
     def close(self, connection: MemberConnection) -> bool:
-        """A stream has ended; True if it was its peer's present one."""
+        """A stream has ended; True if it was its peer's current one."""
         self._former.pop(connection, None)
         self._changed.pop(connection, None)
         present = self._open.get(connection.peer) is connection
@@ -110,7 +110,7 @@ class Connections:
                 self._tell(connection, message)
 
     def evict(self, incarnation: Incarnation) -> bool:
-        """End the stream of an incarnation; False if it has none any more."""
+        """End the stream of an incarnation; False if it has none."""
         connection = self._open.get(incarnation.peer)
         if connection is None or connection.incarnation != incarnation:
             return False
@@ -118,18 +118,18 @@ class Connections:
         return True
 
     def refuse(self, reason: str) -> None:
-        """The run is over: tell so whoever opens a stream from now on."""
+        """The run is over: tell it to every peer that opens a stream from now on."""
         self._finished = Finished(reason[:REASON_CHARS])
 
     def finish(self, reason: str) -> None:
-        """The trainer leaves: tell everybody why, and end all streams."""
+        """The trainer leaves: tell all members why, and end all streams."""
         self._finished = finished = Finished(reason[:REASON_CHARS])
         for connection in self._open.values():
             self._tell(connection, finished)
             self._end(connection)
 
     def changed(self) -> list[MemberConnection]:
-        """The connections that have something new to send or are to end; drained by reading."""
+        """The connections that have something to send or are to end; drained by reading."""
         drained, self._changed = list(self._changed), {}
         return drained
 

@@ -1,4 +1,4 @@
-"""What a trainer is given once, by whoever composes it."""
+"""What a trainer is given once, by the code that composes it."""
 
 import random
 from collections.abc import Callable
@@ -21,5 +21,5 @@ class TrainerContext:
     run_id: bytes
     corpus: Corpus
     report: Callable[[act.Report], None]
-    """Told what a person may want to know, as it happens."""
+    """Called with news for people, as it happens."""
     rng: random.Random

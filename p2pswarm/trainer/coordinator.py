@@ -1,11 +1,11 @@
-"""The trainer's rules: when to launch, fence, reduce and commit, so that all count exactly once.
+"""The trainer's rules: when to launch, fence, reduce, commit, so that a microbatch counts once.
 
 The coordinator is told what happened (`joined`, `counted`, `lost`, ...) and answers with actions.
-Whatever it cannot be sure of it fences, and whoever cannot be reached is voided; docs/training.md
-argues why that suffices.
+It fences an attempt whose outcome is uncertain, and ends the incarnation of a member that cannot be
+reached; docs/training.md argues why that suffices.
 
 Units:   `now_s` seconds on the caller's clock; steps, versions, microbatches as in the protocol.
-Errors:  none of its own; a member that breaks the protocol is evicted with the reason.
+Errors:  none; a member that breaks the protocol is evicted with the reason.
 Source:  docs/training.md.
 """
 
@@ -28,13 +28,13 @@ from p2pswarm.trainer.reduction import REDUCE_S, Decided, Disagreed, NotFinite, 
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.unserved import UnservedStages
 
-REDUCE_RETRIES = 2  # a broken link between two members is dialled anew before one is blamed
-WINDOW_PER_DOOR = 4  # a server of stage 0 has work while three others of its are on the wire
-WINDOW_PER_SERVER = 2  # deep pipelines: one in each server's hand, one on its way there
+REDUCE_RETRIES = 2  # a broken link between two members is dialled again before one is blamed
+WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
+WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
 
 
 class Phase(Enum):
-    """Where the run stands."""
+    """What the run is doing."""
 
     GATHERING = "waiting for servers"
     FILLING = "microbatches are on their way"
@@ -91,12 +91,12 @@ class Coordinator:
         self._newcomers.withdraw(peer)
 
     def closed(self) -> None:
-        """The trainer leaves: nothing more is asked for, whatever happens."""
+        """The trainer leaves: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
-        """A member told how busy it is."""
+        """A member reports how busy it is."""
         if member := self.members.alive(incarnation):
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 
@@ -134,7 +134,7 @@ class Coordinator:
         self._advance(now_s)
 
     def undelivered(self, note: Undelivered, now_s: float) -> None:
-        """An attempt got stuck: a road failed, or a server cannot work on it."""
+        """An attempt got stuck: a push failed, or a server cannot compute it."""
         self._step.undelivered(note)
         self._advance(now_s)
 
@@ -160,11 +160,11 @@ class Coordinator:
         if self._reduction is None or generation != self._reduction.generation:
             return
         if by not in self._reduction.silent:
-            return  # a newcomer that only listens; it will fetch the weights instead
+            return  # a newcomer that only receives; it will fetch the weights instead
         self._reduce_failures += 1
         self._reduction = None
         self._phase = Phase.FILLING
-        self._step.probe()  # whom it could not average with may be dead, and we not know it yet
+        self._step.probe()  # the peer that it failed with may be dead, and we not know it yet
         if self._reduce_failures > REDUCE_RETRIES:
             self._reduce_failures = 0
             self._evict(by, f"it could not average: {reason}", now_s)
@@ -175,7 +175,7 @@ class Coordinator:
         held = self._commits.answered(by, step)
         member = self.members.alive(by)
         if member is None or not held:
-            return  # a newcomer's `Ready` is what counts
+            return  # a newcomer that lacks its weights: its `Ready` counts instead
         if answer.version != step + 1:
             self._evict(by, f"it made version {answer.version} of step {step}", now_s)
         elif not self._digests.agrees(member.stage, answer.version, answer.digest):
@@ -233,7 +233,7 @@ class Coordinator:
     def _evict_on_clash(
         self, incarnation: Incarnation, result: CountResult | None, now_s: float
     ) -> None:
-        """Two living members must not hold one contribution: the later one is out."""
+        """Evict the later of two living members that have counted one microbatch."""
         if result is CountResult.CLASH:
             self._evict(incarnation, "it counted a microbatch that another had counted", now_s)
 
@@ -251,14 +251,13 @@ class Coordinator:
         voided = self._step.end_incarnation(incarnation, now_s)
         if self._phase is Phase.REDUCING and member.ready:
             self._phase, self._reduction = Phase.FILLING, None
-        if self._phase is not Phase.ENDED:  # everybody leaves then
+        if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 
     def _may_keep(self, stage: int | None, digest: bytes) -> bool:
-        """Whether one that rejoins holds the current weights of its stage.
+        """Whether a peer that rejoins holds the current weights of its stage.
 
-        Where the stage is empty and nobody has said what the last commit made of it, the one that
-        comes back is the only one who knows.
+        If nobody serves the stage and no member has reported its digest, the peer is believed.
         """
         if stage is None or stage >= self._config.stages:
             return False
@@ -287,7 +286,7 @@ class Coordinator:
             self._actions += [act.Publish(view) for view in views]
 
     def _settle_fences(self, now_s: float) -> None:
-        """Close the round that all have answered, and open the next."""
+        """Close a round that all members have answered, and open the next."""
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
         if reason := self._step.hopeless():
@@ -310,7 +309,7 @@ class Coordinator:
             others = self.members.ready(member.stage)
             unknown = self._digests.known(member.stage, self.step) is None
             if (unknown and others) or len(others) >= GROUP_MAX:
-                # until a member has said what the commit made, or there is room in the group
+                # wait until a member reports the digest, or the group has a free place
                 self._newcomers.caught_up(incarnation, digest)
             elif self._digests.agrees(member.stage, self.step, digest):
                 self.members.make_ready(incarnation)
@@ -319,7 +318,7 @@ class Coordinator:
                 self._evict(incarnation, "its weights differ from those of its stage", now_s)
 
     def _fill(self, now_s: float) -> None:
-        """Launch what may be launched; when all is counted, close the step."""
+        """Launch what the window allows; when all is counted, close the step."""
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:
@@ -332,8 +331,8 @@ class Coordinator:
 
     def _window(self) -> int:
         """How many microbatches may be on their way."""
-        doors, servers = len(self.members.ready(0)), len(self.members.ready())
-        default = max(WINDOW_PER_DOOR * doors, WINDOW_PER_SERVER * servers)
+        entries, servers = len(self.members.ready(0)), len(self.members.ready())
+        default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
         return self._config.batch.window or default
 
     def _report_evaluation(self) -> None:
@@ -350,13 +349,13 @@ class Coordinator:
         self._actions += self._reduction.orders(self._run, self._step.bitmap)
 
     def _judge(self, now_s: float) -> None:
-        """Look whether the reduction is decided."""
+        """Act on the reduction if it is decided."""
         if self._reduction is None:
             return
         match self._reduction.verdict():
             case Disagreed(incarnations):
                 for incarnation in incarnations:
-                    self._evict(incarnation, "it averaged to other bytes than its stage", now_s)
+                    self._evict(incarnation, "its reduced gradient differs from its stage's", now_s)
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
@@ -366,7 +365,7 @@ class Coordinator:
                 pass
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
-        """The point of no return: tell all who have the gradient, and begin the next step."""
+        """Decide the step: tell all that have the gradient, and begin the next step."""
         rate = learning_rate(self._config, self.step)
         commits = reduction.commits(self._run, decided, rate)
         self._actions += [one for one in commits if self.members.alive(one.incarnation)]
@@ -378,7 +377,7 @@ class Coordinator:
         self._phase = Phase.FILLING
         self._step = Step(self.step + 1, self._config, self._runs_s)
         self._reduce_failures = 0
-        self._newcomers.candidates()  # who had caught up with the version before says so again
+        self._newcomers.candidates()  # drop them: they catch up anew with the new version
         for peer, join in self._newcomers.parked():
             self._admit(peer, join)
 

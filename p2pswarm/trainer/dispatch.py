@@ -1,10 +1,10 @@
-"""Carries out what the coordinator asks of others, and tells it what came of it.
+"""Carries out the coordinator's orders to servers, and tells it the outcome.
 
-Each order is a task of the trainer's. Launching tries one server after another, as any sender
-does; fencing, reducing and committing are calls to one member. What they mean is in `orders`.
+Each order is a task of the trainer. A launch tries one server after another, as any push does. A
+fence, a reduction and a commit are calls to one member. `orders` has the messages of each.
 
 Units:   seconds on the loop's clock.
-Errors:  none of the network's: they are events for the coordinator.
+Errors:  none; errors of the network become events for the coordinator.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """The trainer's calls and pushes; `told` is called whenever the coordinator has news."""
+    """The trainer's calls and pushes; `told` is called after every word to the coordinator."""
 
     def __init__(
         self,
@@ -52,24 +52,24 @@ class Dispatcher:
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
 
     def follow_view(self) -> None:
-        """The membership has changed: route by it."""
+        """Give the router the new membership."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
         self._view_changed.fire()
 
     def begin(self, order: orders.Order) -> None:
-        """Start on an order; the coordinator hears how it went."""
+        """Start an order; the coordinator is told its outcome."""
         match order:
             case act.Launch():
                 self._launched[order.microbatch] = self._start(order, self._launch(order))
                 return
             case act.SendFence():
-                for work in order.message.work:  # we are a sender too: our own attempt ends first
+                for work in order.message.work:  # we are a sender too: end our own push first
                     if launched := self._launched.get(work.microbatch):
                         launched.cancel()
         self._start(order, self._ask(order))
 
     def stop(self, *, commits: bool) -> None:
-        """End what is under way, in the order it was begun; `commits` too, or let them arrive."""
+        """Cancel what is under way, oldest first; commits only if `commits`, else they go on."""
         for task, order in list(self._under_way.items()):
             if commits or not isinstance(order, act.SendCommit):
                 task.cancel()
@@ -116,7 +116,7 @@ class Dispatcher:
         try:
             answer: Message | SwarmError = await self._call(order)
         except SwarmError as error:
-            log.info("%s did not do as it was told: %s", order.incarnation, error)
+            log.info("%s did not carry out an order: %s", order.incarnation, error)
             answer = error
         orders.answered(self._coordinator, order, answer, self._now_s())
         self._pump()

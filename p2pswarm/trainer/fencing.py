@@ -1,8 +1,8 @@
 """One round of fencing: which attempts are being given up, and who has not yet promised.
 
-A round may also be a mere probe: nothing is given up, but whoever does not answer is gone. Rounds
-do not overlap. While one is open no newcomer is made ready, because a server that has not
-answered yet could still hand a fenced attempt to somebody who was never asked.
+A round may also be a probe: nothing is given up, but a member that does not answer counts as gone.
+Rounds do not overlap. While one is open no newcomer is made ready: a server that has not answered
+yet could still push a fenced attempt to the newcomer, which was never asked.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
@@ -14,8 +14,8 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.in_flight import JobPhase, MicrobatchJob
 
-FENCE_S = 10.0  # who cannot even say what it has counted is gone: sooner than its link says so
-FENCE_BATCH = 1024  # the message's limit
+FENCE_S = 10.0  # a member that does not answer is gone; its link would say so later
+FENCE_BATCH = 1024  # the limit of `Fence.work`
 
 
 class Fencing:
@@ -27,7 +27,7 @@ class Fencing:
         self._open: list[MicrobatchJob] | None = None
         self._silent: dict[Incarnation, None] = {}
         self.deadline_s = math.inf
-        """When the silent ones count as gone."""
+        """When the members that have not answered count as gone."""
 
     @property
     def open(self) -> bool:
@@ -41,7 +41,7 @@ class Fencing:
 
     @property
     def silent(self) -> list[Incarnation]:
-        """Who has not answered the round."""
+        """The members that have not answered the round."""
         return list(self._silent)
 
     def add(self, job: MicrobatchJob) -> None:
@@ -50,7 +50,7 @@ class Fencing:
         self._next[job.microbatch] = job
 
     def probe(self) -> None:
-        """Ask everybody for an answer in the next round, whatever there is to fence."""
+        """Open the next round even if there is nothing to fence."""
         self._probe = True
 
     def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
@@ -68,7 +68,7 @@ class Fencing:
         return incarnation in self._silent and self._silent.pop(incarnation, True) is None
 
     def settled(self) -> list[MicrobatchJob]:
-        """The jobs of a round that everybody has answered; it is closed by reading."""
+        """The jobs of a round that all members have answered; reading closes the round."""
         if self._silent or self._open is None:
             return []
         settled, self._open = self._open, None

@@ -1,10 +1,10 @@
-"""The microbatches of a step on their way: attempts, paths, deadlines, what to launch next.
+"""The microbatches of a step under way: attempts, paths, deadlines, and what to launch next.
 
-A job waits, runs, is fenced, waits again, and is done when every stage has counted it. How long a
-run may take is measured, not guessed: four times the 95th percentile of the last ones.
+A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted it.
+An attempt may take four times the 95th percentile of the last ones.
 
 Units:   seconds on the caller's clock.
-Errors:  none; notes about attempts that are over are answered with None or ignored.
+Errors:  none; notes about attempts that are over get None or are ignored.
 """
 
 from collections import deque
@@ -17,18 +17,18 @@ from p2pswarm.swarm.view import Incarnation
 
 EVALUATION_BASE = 2**61  # held-out batches are numbered from here: no step reaches it
 FIRST_DEADLINE_S = 120.0  # nothing is measured yet, and first passes are slow
-DEADLINE_MIN_S = 10.0  # below this a garbage collection or a kernel's hiccup would count as late
+DEADLINE_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
 DEADLINE_MAX_S = 600.0
-DEADLINE_FACTOR = 4.0  # times the 95th percentile: one healthy run in thousands is fenced
-MEASURED = 64  # runs remembered for the percentile
+DEADLINE_FACTOR = 4.0  # times the 95th percentile: one healthy attempt in thousands is fenced
+MEASURED = 64  # attempts remembered for the percentile
 RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
 RETRY_MAX_S = 2.0
-RETRY_DOUBLINGS_MAX = 7  # then it is RETRY_MAX_S, however often an attempt is torn
-REFUSALS_MAX = 24  # about half a minute of retries, then the reason is told to the user
+RETRY_DOUBLINGS_MAX = 7  # then it is RETRY_MAX_S, however often an attempt is lost
+REFUSALS_MAX = 24  # about half a minute of retries; then the run ends with the reason
 
 
 class JobPhase(Enum):
-    """Where a job stands."""
+    """What a job is doing."""
 
     WAITING = "to be launched"
     RUNNING = "in the pipeline"
@@ -48,7 +48,7 @@ class MicrobatchJob:
     launched_s: float = 0.0
     not_before_s: float = float("-inf")
     refusals: int = 0
-    """Attempts that got stuck, rather than being torn by a death."""
+    """Attempts that got stuck; those that were lost with a server do not count."""
     reason: str = ""
     """Why the last attempt was given up."""
 
@@ -56,8 +56,8 @@ class MicrobatchJob:
 class InFlight:
     """All jobs of one step.
 
-    Every note about a microbatch asks what is late and what may go. So the jobs that were launched
-    and are not done are kept apart: they are few, however large the batch.
+    After every note we look for late jobs and for the next to launch. So the jobs that were
+    launched and are not done are kept apart: they are few, however large the batch is.
     """
 
     def __init__(self, jobs: list[MicrobatchJob], runs_s: Window) -> None:
@@ -86,7 +86,7 @@ class InFlight:
         return job if current else None
 
     def launch(self, window: int, now_s: float) -> MicrobatchJob | None:
-        """Start the next attempt of the first job that may go, within the window."""
+        """Start the next attempt of the first job that may start; None if the window is full."""
         if sum(job.phase is JobPhase.RUNNING for job in self._begun.values()) >= window:
             return None
         again = (
@@ -142,7 +142,7 @@ class InFlight:
         return min(times, default=None)
 
     def _next_fresh(self) -> MicrobatchJob | None:
-        """The next that nobody has begun; a peer may say that it counted what we did not launch."""
+        """The next job never launched; a peer may claim to have counted such a one."""
         while self._fresh:
             job = self._fresh.popleft()
             if job.phase is JobPhase.WAITING and job.microbatch not in self._begun:

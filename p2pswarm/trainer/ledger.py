@@ -1,10 +1,10 @@
-"""Which living member counts which microbatch, stage by stage: the proof that a step is whole.
+"""Which living member counts which microbatch, stage by stage: the proof that a step is complete.
 
-A step may be committed when for every stage each microbatch stands in the ledger of exactly one
-incarnation. An incarnation that ends takes its entries along; what it held has to be done again.
+A step may be committed when, for every stage, exactly one living incarnation has counted each
+microbatch. The entries of an incarnation that ends are deleted, and their work is done again.
 
 Units:   microbatches by their global number; stage indices from 0.
-Errors:  ValueError when we are misused; a result that a peer makes is answered, never raised.
+Errors:  ValueError for sizes that make no sense; nothing that a peer says raises.
 """
 
 from enum import Enum
@@ -13,10 +13,10 @@ from p2pswarm.swarm.view import Incarnation
 
 
 class CountResult(Enum):
-    """What became of a member's word that it has counted."""
+    """The outcome of a member's report that it has counted a microbatch."""
 
     NEW = "counted for the first time"
-    KNOWN = "the same member had said so"
+    KNOWN = "the same member has reported it before"
     CLASH = "another living member counts it already"
     STRAY = "not a microbatch of this step"
 
@@ -56,14 +56,14 @@ class StepLedger:
         return tuple(stage for stage, holder in enumerate(holders) if holder is None)
 
     def void(self, gone: Incarnation) -> tuple[int, ...]:
-        """Strike all that an incarnation had counted; returns those microbatches."""
-        struck = []
+        """Delete all that an incarnation had counted; returns those microbatches."""
+        voided = []
         for index, holders in enumerate(self._holder):
             if gone in holders:
-                struck.append(self._first + index)
+                voided.append(self._first + index)
                 self._left += holders.count(gone)
                 self._holder[index] = [None if h == gone else h for h in holders]
-        return tuple(struck)
+        return tuple(voided)
 
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""

@@ -1,7 +1,7 @@
-"""Who serves which stage, in which incarnation, and who is needed where.
+"""Who serves which stage, in which incarnation, and where a new server is needed.
 
 Units:   stages from 0; incarnations count up over the whole run: no two share a number.
-Errors:  none; questions about incarnations that are over answer None.
+Errors:  none; None for incarnations that are over.
 """
 
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import Incarnation
 
-GROUP_MAX = 64  # members of a stage that one `Reduce` has room for; as many observers
+GROUP_MAX = 64  # members of a stage in one `Reduce`, and as many observers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Member:
 
     @property
     def record(self) -> MemberRecord:
-        """As the views show it."""
+        """The member as the views show it."""
         return MemberRecord(
             self.incarnation.peer, self.address, self.stage, self.incarnation.number, self.ready
         )
@@ -33,10 +33,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class StageGroup:
-    """Who takes part in the reduction of one stage."""
+    """The members that take part in the reduction of one stage."""
 
     members: list[Member]
-    """They add their sums."""
+    """The members that add their sums."""
     observers: list[Member]
     """Newcomers that receive the result only."""
 
@@ -53,12 +53,12 @@ class Membership:
         """Rises with every change: the number of the view."""
 
     def admit(self, peer: bytes, address: str, stage: int | None, since: int) -> Member:
-        """Begin an incarnation, where it was asked for or where the fewest serve."""
+        """Begin an incarnation, on the stage it asks for or where the fewest serve."""
         self._incarnations += 1
         where = stage if stage is not None and stage < self._stages else self._neediest()
         member = Member(Incarnation(peer, self._incarnations), address, where, since, ready=False)
         self._members[peer] = member
-        self._changed()  # last: looking for a stage has filled the cache anew
+        self._changed()  # last: `_neediest` has filled the cache
         return member
 
     def make_ready(self, incarnation: Incarnation) -> Member:
@@ -86,19 +86,19 @@ class Membership:
         return self._members.get(peer)
 
     def ready(self, stage: int | None = None) -> list[Member]:
-        """Those who may be given microbatches, by peer id; of one stage or of all."""
+        """The members that may get microbatches, by peer id; of one stage or of all."""
         return self._group(stage, ready=True)
 
     def waiting(self, stage: int | None = None) -> list[Member]:
-        """Those who are not ready yet, by peer id; of one stage or of all."""
+        """The members that are not ready yet, by peer id; of one stage or of all."""
         return self._group(stage, ready=False)
 
     def group(self, stage: int) -> StageGroup:
-        """Who reduces a stage's gradient, and which newcomers receive it."""
+        """The members that reduce a stage's gradient, and the newcomers that receive it."""
         return StageGroup(self.ready(stage), self.waiting(stage)[:GROUP_MAX])
 
     def records(self) -> tuple[MemberRecord, ...]:
-        """Everybody, as the next view shows them."""
+        """All members, as the next view shows them."""
         return tuple(m.record for m in self._in_order())
 
     def unserved_stages(self, at_least: int = 1) -> list[int]:
@@ -110,7 +110,7 @@ class Membership:
         self._groups = {}
 
     def _group(self, stage: int | None, *, ready: bool) -> list[Member]:
-        """Looked up with every note of every member, so it is kept until somebody comes or goes."""
+        """Members of a stage; cached until the membership changes, as every note asks for them."""
         key = (ready, stage)
         if key not in self._groups:
             self._groups[key] = [

@@ -1,4 +1,4 @@
-"""Who is on its way into the run: joins that wait for the end of a step, and who has caught up.
+"""Newcomers: joins that wait for the end of a step, and members that have caught up.
 
 Errors:  none.
 """
@@ -32,7 +32,7 @@ class Newcomers:
         self._caught_up[incarnation] = digest
 
     def candidates(self) -> list[tuple[Incarnation, bytes]]:
-        """Who has caught up, with the digest of its weights; drained by reading."""
+        """The newcomers that have caught up, with their weights' digests; drained by reading."""
         drained, self._caught_up = list(self._caught_up.items()), {}
         return drained
 

@@ -1,6 +1,6 @@
 """What a member's notes mean to the coordinator.
 
-Errors:  BadMessage for what is no note, or comes before the member has its assignment.
+Errors:  BadMessage for a message that is no note, or that comes before the assignment.
 """
 
 from p2pswarm.errors import BadMessage
@@ -14,7 +14,7 @@ from p2pswarm.wire.message import Message
 def take_note(
     coordinator: Coordinator, by: Incarnation | None, note: Message, now_s: float
 ) -> None:
-    """Tell the coordinator what the member `by` has said; None has no assignment yet."""
+    """Tell the coordinator a note of the member `by`; None if it has no assignment yet."""
     if by is None:
         raise BadMessage(f"a {type(note).__name__} before Assigned")
     match note:

@@ -1,8 +1,8 @@
-"""The coordinator's orders on the wire: what is asked, how long it may take, what came of it.
+"""The coordinator's orders on the wire: the request, its time limit, and its outcome.
 
 Units:   seconds.
-Errors:  none; an answer of the wrong type is a failure like a lost link, and the coordinator hears
-         of both.
+Errors:  none; the coordinator is told of failures. An answer of the wrong type is a failure, like a
+         lost link.
 """
 
 from p2pswarm.data.corpus import Bytes, Corpus
@@ -24,7 +24,7 @@ Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
 
 Order = act.Launch | Call
-"""What the coordinator asks of others."""
+"""What the coordinator asks servers to do."""
 
 
 def tokens(order: act.Launch, corpus: Corpus) -> Bytes:
@@ -42,12 +42,12 @@ def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
 
 
 def handed(order: act.Launch, to: MemberRecord) -> Handed:
-    """A server of stage 0 took the microbatch on."""
+    """A server of stage 0 took the microbatch."""
     return Handed(order.step, order.microbatch, order.attempt, to.peer, to.incarnation)
 
 
 def undelivered(order: act.Launch, reason: str) -> Undelivered:
-    """No server took the microbatch on, or nobody can know."""
+    """No server took the microbatch, or it is unknown whether one did."""
     return Undelivered(order.step, order.microbatch, order.attempt, reason[:REASON_CHARS])
 
 

@@ -1,9 +1,10 @@
 """The end of a step: who has reduced, whether all agree, and what is decided.
 
-One `Reduction` is one generation of one step's reduction. It is thrown away when a member is lost;
-nothing that it knows is needed again, because until the commit no sum has been touched.
+One `Reduction` is one generation of one step's reduction. It is dropped when a member is lost. The
+next generation starts afresh, because no sum changes before the commit.
 
-Errors:  none; answers of incarnations that do not belong are ignored.
+Units:   seconds on the caller's clock.
+Errors:  none; answers of incarnations that take no part are ignored.
 """
 
 import math
@@ -18,7 +19,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.membership import StageGroup
 
-REDUCE_S = 120.0  # covers a large stage over a slow link; death is noticed by the link, not by this
+REDUCE_S = 120.0  # a large stage over a slow link; a dead member is noticed by its link
 SQUARED_NORM_MAX = 1e300  # the sum over all stages stays a float; no gradient comes near
 
 
@@ -32,7 +33,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Disagreed:
-    """These members hold other bytes than most of their stage."""
+    """The reduced gradients of these members differ from those of most of their stage."""
 
     incarnations: tuple[Incarnation, ...]
 
@@ -71,7 +72,7 @@ class Reduction:
 
     @property
     def members(self) -> list[Incarnation]:
-        """Those who add their sums, and are held to the commit."""
+        """The members that add their sums, and must apply the commit."""
         return list(self._stage)
 
     @property
@@ -80,7 +81,7 @@ class Reduction:
         return [incarnation for incarnation in self._stage if incarnation not in self._answers]
 
     def orders(self, run: bytes, ledger: Callable[[Incarnation], bytes]) -> list[act.SendReduce]:
-        """What to tell members and observers; `ledger` gives what one has counted, as a bitmap."""
+        """The orders to members and observers; `ledger` gives the bitmap of a member's counts."""
         orders = []
         for group in self._groups:
             members = tuple(m.incarnation.peer for m in group.members)
@@ -100,7 +101,7 @@ class Reduction:
         return orders
 
     def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
-        """The decision for all who were told to reduce: nobody else has the gradient."""
+        """The commits for all that were told to reduce; no other member has the gradient."""
         return [
             act.SendCommit(
                 to := one.incarnation,
@@ -138,7 +139,7 @@ class Reduction:
     def _odd(self, stage: int) -> list[Incarnation]:
         incarnations = self._incarnations(stage)
         digests = Counter(self._answers[incarnation].digest for incarnation in incarnations)
-        usual = digests.most_common(1)[0][0]  # of a tie, the first in the group's order
+        usual = digests.most_common(1)[0][0]  # in a tie, the first in the group's order
         return [
             incarnation
             for incarnation in incarnations

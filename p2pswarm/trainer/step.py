@@ -1,4 +1,4 @@
-"""One step's microbatches: who counts what, what is under way, what is being given up.
+"""One step's microbatches: who has counted what, what is under way, what is being fenced.
 
 Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
 Errors:  none; notes of another step or of attempts that are over change nothing.
@@ -29,7 +29,7 @@ LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 class Step:
     """A step from its first launch until every stage has counted all of it.
 
-    Past the last step there is one more without microbatches: only the evaluation is left.
+    After the last step comes one without microbatches: only the evaluation is left.
     """
 
     def __init__(self, number: int, config: RunConfig, runs_s: Window) -> None:
@@ -61,17 +61,17 @@ class Step:
 
     @property
     def silent(self) -> list[Incarnation]:
-        """Who has not answered the open round."""
+        """The members that have not answered the open round."""
         return self._fencing.silent
 
     @property
     def fence_deadline_s(self) -> float:
-        """When the silent ones count as gone."""
+        """When the members that have not answered count as gone."""
         return self._fencing.deadline_s
 
     @property
     def loss(self) -> float:
-        """Mean over the step's microbatches, nats per token; not a number if no stage told it."""
+        """Mean over the step's microbatches, nats per token; NaN if none was reported."""
         return _mean([loss for m, loss in self._losses.items() if m < EVALUATION_BASE])
 
     @property
@@ -85,7 +85,7 @@ class Step:
         return self._ledger.bitmap(of)
 
     def handed(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
-        """An attempt went to the incarnation `to`; given up if that is over already."""
+        """An attempt went to the incarnation `to`; it is given up if `to` is not alive."""
         job = self._running(note.step, note.microbatch, note.attempt)
         if job is None:
             return
@@ -127,7 +127,7 @@ class Step:
     def fenced(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
     ) -> CountResult | None:
-        """An incarnation has promised; CLASH if what it has counted stands elsewhere too."""
+        """An incarnation has promised; CLASH if another has counted one of `counted` too."""
         if not self._fencing.heard(incarnation):
             return None
         results = [self._enter(microbatch, stage, incarnation, now_s) for microbatch in counted]
@@ -168,11 +168,11 @@ class Step:
         return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
 
     def probe(self) -> None:
-        """Find out who still answers before anything else is decided."""
+        """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...] | None:
-        """Open the next round, if one is due and none is open; what to tell `incarnations`."""
+        """Open the next round, if one is due and none is open; what to fence."""
         if self._fencing.open or self._fencing.idle:
             return None
         return self._fencing.begin(incarnations, now_s)
@@ -214,7 +214,7 @@ class Step:
 
 
 def _mean(losses: list[float]) -> float:
-    """Not a number where there is none, or where a sum of them would be none."""
+    """The mean; NaN if there are no losses, or if one is NaN or beyond `LOSS_MAX`."""
     if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
         return math.nan
     return math.fsum(losses) / len(losses)

@@ -1,4 +1,4 @@
-"""Stages without servers: since when, what to tell people, when to give the run up.
+"""Stages without servers: since when, when people are told, when the run is given up.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
@@ -15,9 +15,9 @@ class UnservedStages:
         self._told: tuple[int, ...] = ()
 
     def watch(self, stages: list[int], now_s: float, *, counting: bool) -> tuple[int, ...] | None:
-        """These stages lack servers; returns them if they are others than before.
+        """Note which stages lack servers; returns them if they have changed.
 
-        The time counts only once the run has begun: nobody is late for a run that gathers.
+        The time counts only once the run has begun: `counting` is False while servers gather.
         """
         waiting = stages if counting else []
         self._since_s = {stage: self._since_s.get(stage, now_s) for stage in waiting}

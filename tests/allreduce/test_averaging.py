@@ -262,7 +262,7 @@ def test_what_waits_for_its_order_is_bounded():
     async def main():
         async with asyncio.TaskGroup() as tasks:
             circle = Circle(tasks, 2, limits=AveragingLimits(early_max=0, piece_s=3.0))
-            with pytest.raises(Refused, match="no room within 3 s"):
+            with pytest.raises(Refused, match="no memory granted within 3 s"):
                 await circle.averagings[0].average(
                     circle.order(), TorchSums(circle.values[0], "raw")
                 )

@@ -68,7 +68,7 @@ def test_a_receiver_that_stays_busy_is_given_up():
 
     piece.on_deadline(30.0)
 
-    assert "no room within 20 s" in str(piece.failure)
+    assert "no memory granted within 20 s" in str(piece.failure)
 
 
 def test_a_piece_that_is_being_sent_is_cut_off_at_the_end_of_its_time():

@@ -33,7 +33,7 @@ class Join(Message):
     version: Step | None
     """The version of the weights it still holds, None if it has none."""
     digest: Digest
-    """Of those weights."""
+    """The digest of those weights; empty if it has none."""
 
 
 @message(53)
@@ -85,7 +85,7 @@ class Ready(Message):
 @message(61)
 @dataclass(frozen=True, slots=True)
 class Load(Message):
-    """How busy a server is; for routing nothing, for people everything."""
+    """How busy a server is. People see it; routing does not use it."""
 
     queued: Annotated[int, Range(0, 2**31)]
     queue_s: Seconds
@@ -95,7 +95,7 @@ class Load(Message):
     rate_per_s: Annotated[float, Range(0.0, 1e9)]
     """Microbatches counted per second over the last period."""
     recomputed: Annotated[int, Range(0, 2**48)]
-    """Backward passes whose graph had to be made again for want of memory."""
+    """Backward passes that computed their graph again, because memory was short."""
 
 
 @message(63)

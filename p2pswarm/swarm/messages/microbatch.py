@@ -87,7 +87,7 @@ class Push(Message):
     stage: Stage
     """The receiver's stage."""
     incarnation: IncarnationNumber
-    """The receiver's, as the sender knows it: a push to a former incarnation is refused."""
+    """The receiver's incarnation in the sender's view: a push to a former one is refused."""
     counting: Annotated[tuple[Stage, ...], Size(STAGES_MAX)]
     """The stages that are to count this attempt."""
     tensors: Annotated[tuple[TensorMeta, ...], Size(1 + BUNDLE_KEYS_MAX)]
@@ -100,7 +100,7 @@ class Push(Message):
 @message(73)
 @dataclass(frozen=True, slots=True)
 class Receipt(Message):
-    """The receiver has computed the pushed microbatch; the sender's router settles by it."""
+    """The receiver has computed the pushed microbatch; the sender's router learns from it."""
 
     queue_s: Seconds
     compute_s: Seconds

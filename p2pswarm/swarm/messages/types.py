@@ -9,7 +9,7 @@ from typing import Annotated
 from p2pswarm.wire.message import Range, Size
 
 STAGES_MAX = 256  # a 100-layer model cut at every block stays well below
-MEMBERS_MAX = 4096  # a view of 4,096 records of ~130 B is cut into parts of this message limit
+MEMBERS_MAX = 4096  # of one run; a view of so many is cut into parts of VIEW_PART_MAX
 VIEW_PART_MAX = 256  # member records in one message: 256 x ~130 B stay under 60 KiB
 MICROBATCHES_MAX = 65_536  # a step's ledger is a bitmap: 8 KiB at this size
 REASON_CHARS = 200
