@@ -1,11 +1,11 @@
-"""Settings as frozen dataclasses: every knob has a default, a unit and a meaning.
+"""Settings as frozen dataclasses: each has a default, a unit and a meaning.
 
-`RunConfig` describes a run and travels to everybody in its manifest; `NodeConfig` is one
-machine's part and stays there. `settings.py` reads both from TOML, and checks each value
-against the limits that stand beside its type here.
+`RunConfig` describes a run, and its manifest carries it to every member. `NodeConfig`
+describes one machine and stays there. `settings.py` reads both from TOML, and checks each
+value against the limit that is written beside its type here.
 
-Units:   in the names.
-Errors:  ValueError when settings that are each allowed contradict each other.
+Units:   named by each setting's name or docstring.
+Errors:  ValueError when two settings that are each allowed contradict each other.
 """
 
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
-"""The codec registry's names; a test holds the two together."""
+"""The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 GRADIENT_CODEC_NAMES = ("int8-ef",)
-"""Those that are fit for the gradients that go back between stages, and for nothing else."""
+"""The codecs that suit only the gradients that go back between stages."""
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -51,7 +51,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text is 1..`longest` printable characters: it is shown in other people's terminals."""
+    """A text has 1..`longest` printable characters, because other people's terminals show it."""
 
     longest: int
 
@@ -69,27 +69,27 @@ Count = Annotated[int, Between(1, 65_536)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
-    """The model, a list of blocks; of the GPT: embedding, `layers` layers, head."""
+    """The model, a list of blocks; the GPT's are an embedding, `layers` layers and a head."""
 
     family: Annotated[str, Text(64)] = "gpt"
     """`gpt`, or a name that the program has registered (docs/bundle.md)."""
     vocabulary: Annotated[int, Between(256, 256)] = 256
-    """Tokens; 256 = bytes, the only tokenizer so far."""
+    """The number of tokens; 256 for bytes, the only tokenizer so far."""
     d_model: Annotated[int, Between(2, 65_536)] = 128
     layers: Annotated[int, Between(1, 1_000)] = 4
     heads: Annotated[int, Between(1, 1_024)] = 4
     sequence_length: Annotated[int, Between(2, 1_048_576)] = 128
-    """Tokens a sequence."""
+    """Tokens per sequence."""
     dtype: Annotated[str, OneOf("float32", "float64")] = "float32"
-    """Of weights and gradients."""
+    """The type of weights and gradients."""
 
     def __post_init__(self) -> None:
-        if self.family != "gpt":  # another family may mean something else by these
+        if self.family != "gpt":  # another family may use these settings differently
             return
         if self.d_model % self.heads:
-            raise ValueError(f"d_model {self.d_model} is no multiple of heads {self.heads}")
+            raise ValueError(f"d_model {self.d_model} is not a multiple of heads {self.heads}")
         if self.d_model // self.heads % 2:
-            raise ValueError("rotary positions need an even number of features a head")
+            raise ValueError("rotary positions need an even number of features per head")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +116,7 @@ class BatchConfig:
     microbatches: Count = 8
     rows: Count = 4
     window: Annotated[int, Between(0, 65_536)] = 0
-    """Microbatches in flight at most; 0: four a server of the first stage, two a server of all."""
+    """The most microbatches in flight; 0: four per first-stage server, two per server of all."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10
     """Steps between two measurements of the held-out loss; 0: never."""
     evaluate_microbatches: Count = 4
@@ -124,15 +124,15 @@ class BatchConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecConfig:
-    """How tensors travel, by name in the codec registry. Whole numbers travel exactly."""
+    """The codecs of tensors, by their names. Tensors of whole numbers always travel exactly."""
 
     activation: Codec = "bf16"
     gradient: GradientCodec = "bf16"
     averaging: Codec = "raw"
     activation_keys: tuple[str, ...] = ()
-    """For single tensors of a bundle, such as ["memory=raw"]: instead of `activation`."""
+    """Codecs of single tensors, such as ["memory=raw"], instead of `activation`."""
     gradient_keys: tuple[str, ...] = ()
-    """For the gradients of single tensors, such as ["memory=int8-ef"]: instead of `gradient`."""
+    """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
 
     def __post_init__(self) -> None:
         for name, allowed, entries in (
@@ -147,25 +147,25 @@ class CodecConfig:
                     raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
 
     def activation_of(self, key: str) -> str | None:
-        """The codec that was set for one tensor of a bundle."""
+        """The codec that was set for one tensor of a bundle, if any."""
         return _set_for(key, self.activation_keys)
 
     def gradient_of(self, key: str) -> str | None:
-        """The codec that was set for the gradient of one tensor."""
+        """The codec that was set for the gradient of one tensor, if any."""
         return _set_for(key, self.gradient_keys)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """A run, as its trainer describes it; the same on every member."""
+    """A run as its trainer describes it, the same on every member."""
 
     name: Annotated[str, Text(64)] = "p2pswarm"
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
-    """Of the initial weights and of the order of the samples."""
+    """The seed of the initial weights and of the order of the samples."""
     stages: Annotated[int, Between(1, 256)] = 2
     steps: Annotated[int, Between(1, 10**9)] = 1_000
     min_replicas: Annotated[int, Between(1, 64)] = 1
-    """Servers of each stage before the first step starts."""
+    """How many servers each stage needs before the first step starts."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -182,18 +182,18 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """What only the trainer's own machine needs to know."""
+    """Settings that only the trainer's own machine needs."""
 
     data: Path | None = None
     """A text file or a folder of them; required."""
     suffixes: tuple[str, ...] = ()
-    """Of a folder, only files that end so, for example [".txt", ".md"]; empty: every text file."""
+    """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
     held_out_share: Annotated[float, Between(0.001, 0.5)] = 0.1
-    """Of the files (of the bytes, where there is one file) that are never trained on."""
+    """The share of the files (of the bytes, if there is one file) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
-    """Written at the end; "" writes none."""
+    """The file to write at the end; "" writes none."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
-    """On stdout; auto: live in a terminal, lines elsewhere; json: one object a line."""
+    """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,27 +203,27 @@ class ServeConfig:
     run: str = ""
     """The name of the run to join; empty: the first that is found."""
     stage: Annotated[int, Between(0, 255)] | None = None
-    """Serve only this stage; left out: whichever needs a server most."""
+    """Serve only this stage; left out: the stage that needs a server most."""
     device: str = "auto"
     """A torch device such as cpu or cuda:0; auto: the GPU where there is one."""
     threads: Annotated[int, Between(0, 1_024)] = 0
-    """Of torch; 0: torch's own choice."""
+    """The number of torch's threads; 0: torch chooses."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
-    """Memory for what a forward keeps for its backward; past it, the forward is computed again."""
+    """Memory that forwards keep for their backwards; above it, a forward is computed again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkConfig:
-    """How this node is reached and how much it takes in."""
+    """How other nodes reach this one, and how many tensor bytes it accepts at once."""
 
     announce: str = ""
-    """HOST:PORT that others dial; empty: the address listened on, or this host's own."""
+    """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
-    """To each peer, for tensors."""
+    """TCP connections for tensors, to each peer."""
     peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
-    """Tensor bytes on their way from one peer at most."""
+    """The most tensor bytes on their way from one peer, in MiB."""
     total_mib: Annotated[int, Between(1, 2**20)] = 4_096
-    """The same from all peers together."""
+    """The most tensor bytes on their way from all peers together, in MiB."""
 
     def __post_init__(self) -> None:
         if self.peer_mib > self.total_mib:
@@ -232,19 +232,19 @@ class NetworkConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeConfig:
-    """One machine's part. A flag of the command line goes before the file."""
+    """The settings of one machine. A command-line flag overrides the file."""
 
     role: Annotated[str, OneOf(*ROLES)] = "auto"
     """auto: `stage` with a bootstrap address, else `bootstrap`."""
     listen: str = ""
-    """HOST:PORT; empty: all of this host's addresses, port 4000 or any free one."""
+    """HOST:PORT; empty: every address of this host, and port 4000 or any free one."""
     bootstrap: tuple[str, ...] = ()
-    """HOST:PORT of nodes that are in the swarm already."""
+    """HOST:PORT of nodes that are already in the swarm."""
     identity: Path | None = None
     """The key file, made if absent; left out: a new identity each time."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
-    """Leave when stdin ends: for a program that starts nodes and must not leave them behind."""
+    """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""
     run: RunConfig = field(default_factory=RunConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)

@@ -1,32 +1,32 @@
 """Every error of the package, named by what the caller should do about it.
 
     SwarmError
-    |- PeerError      it broke the protocol  -> close, remember, do not retry it
+    |- PeerError      the peer broke the protocol  -> close the link, do not retry
     |    BadFrame  BadHandshake  BadRecord  BadChunk  BadMessage
-    |- PathError      the path failed        -> the same peer by another path
+    |- PathError      the connection failed        -> dial the same peer again
     |    DialFailed  LinkLost
-    |- Refused        it is well and says no -> another peer
+    |- Refused        the peer works and says no   -> ask another peer
     |    Busy(retry_after_s)  NotServing  TooLarge
-    |- Late           also a TimeoutError    -> another peer, or hedge
-    |- NoRoute        nobody can             -> wait, let somebody join or move
-    |- RunEnded       the run is over        -> tell the user why
-    '- Unusable       the user's input       -> one line that names the remedy
+    |- Late           also a TimeoutError          -> ask another peer, or hedge
+    |- NoRoute        no peer can do it            -> wait until one joins or moves
+    |- RunEnded       the run is over              -> tell the user why
+    '- Unusable       the user's input is wrong    -> print one line with the remedy
 
-Our caller's mistake is a ValueError or TypeError; our own bug an AssertionError.
-Errors carry primitives only, so that this floor imports nothing.
+A caller's mistake is a ValueError or TypeError; our own bug is an AssertionError.
+Errors carry only strings and numbers, so that this module imports nothing.
 """
 
 
 class SwarmError(Exception):
-    """The root of all that can go wrong between honest programs."""
+    """The base of every error that this package raises on purpose."""
 
 
 class PeerError(SwarmError):
-    """The peer broke the protocol: close the link, remember it, do not retry."""
+    """The peer broke the protocol: close the link and do not retry."""
 
 
 class BadFrame(PeerError):
-    """A mux frame with an unknown type, an impossible length or a wrong stream."""
+    """A frame has an unknown type, an impossible length or a wrong stream number."""
 
 
 class BadHandshake(PeerError):
@@ -34,19 +34,19 @@ class BadHandshake(PeerError):
 
 
 class BadRecord(PeerError):
-    """A record whose tag or length is wrong: tampered with, replayed, or garbage."""
+    """A record has a wrong tag or length: it was changed, replayed, or is garbage."""
 
 
 class BadChunk(PeerError):
-    """A chunk outside the tensor that was granted."""
+    """A chunk does not fit the memory that was granted for its tensor."""
 
 
 class BadMessage(PeerError):
-    """A message that is not of its type: unknown code, wrong field, over a limit."""
+    """A message has an unknown code, a wrong field, or exceeds a limit."""
 
 
 class PathError(SwarmError):
-    """The path to the peer failed; the peer may be well: try another path."""
+    """The connection to the peer failed; the peer itself may still work."""
 
 
 class DialFailed(PathError):
@@ -54,11 +54,11 @@ class DialFailed(PathError):
 
 
 class LinkLost(PathError):
-    """The link ended while something was under way on it."""
+    """The link ended before the work on it was done."""
 
 
 class Refused(SwarmError):
-    """The peer is well and says no: ask another."""
+    """The peer works and says no: ask another peer."""
 
 
 class Busy(Refused):
@@ -74,7 +74,7 @@ class NotServing(Refused):
 
 
 class TooLarge(Refused):
-    """What was announced is over the receiver's budget and never will fit."""
+    """What was announced exceeds the receiver's budget and will never fit."""
 
 
 class Late(SwarmError, TimeoutError):
@@ -82,7 +82,7 @@ class Late(SwarmError, TimeoutError):
 
 
 class NoRoute(SwarmError):
-    """Nobody can do it at present: wait for somebody to join or move."""
+    """No peer can do it at present: wait until one joins or moves."""
 
 
 class RunEnded(SwarmError):

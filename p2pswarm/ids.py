@@ -1,7 +1,7 @@
-"""Who and where: peer ids, the XOR metric over them, and network addresses.
+"""Peer ids, the XOR distance between them, and network addresses.
 
-An id is the hash of a public key, so nobody can choose or forge one; the DHT
-measures closeness by XOR over the same 256 bits.
+An id is the hash of a public key, so nobody can choose or forge one. The DHT
+measures the distance of two ids as the XOR of their 256 bits.
 
 Units:   ids are 32 bytes; distances are integers in [0, 2**256).
 Errors:  ValueError for text or bytes that are not an id or an address.
@@ -24,7 +24,7 @@ HOST_CHARS_MAX = 253
 HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 ZONE = re.compile(r"[\w.:@~-]{1,63}", re.ASCII)
 SHORT_CHARS = 8  # 40 bits: enough to tell peers apart in a log
-SHOWN_CHARS = 60  # of a wrong address, so that a message stays one line
+SHOWN_CHARS = 60  # at most so much of a wrong address, so that a message stays one line
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,7 +58,7 @@ class PeerId:
 
     @property
     def short(self) -> str:
-        """The first characters, for logs."""
+        """The first SHORT_CHARS characters, for logs."""
         return str(self)[:SHORT_CHARS]
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Address:
     """A host, by name or number, and a TCP port."""
 
     host: str
-    """Without brackets; an IPv6 address may end in a zone, as in fe80::1%eth0."""
+    """Written without brackets; an IPv6 address may end in a zone, as in fe80::1%eth0."""
     port: int
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Contact:
     """A peer and where to dial it."""
 
     peer: PeerId | None
-    """None where only an address is known, as with a bootstrap flag."""
+    """None if only an address is known, as with a bootstrap flag."""
     address: Address
 
 
@@ -125,12 +125,12 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver can be asked for it: wrong lengths make Python's encoder raise."""
+    """Whether a resolver accepts the name; Python's encoder raises for wrong lengths."""
     return len(host) <= HOST_CHARS_MAX and HOST_NAME.fullmatch(host) is not None
 
 
 def _left(rest: str) -> str:
-    """What is left of an address without its scheme and path, if that makes sense."""
+    """The end of an error text: the address without scheme and path, if one is left."""
     place = rest.partition("/")[0]
     return f", write {_shown(place)}" if ":" in place else " and write HOST:PORT"
 

@@ -1,11 +1,12 @@
-"""A file that long work writes at its end: tried when the work begins, never lost when it is done.
+"""Writing a file at the end of long work, so that the result is not lost.
 
-A disk fills and folders go while a run lasts. So a place is tried twice: before the run, with the
-space that will be needed, and again at the end, where a place that has become impossible is
-replaced by another name in the same folder, or by the folder for temporary files.
+While a run lasts, a disk may fill up or a folder may be deleted. So `check_target` tries the path
+before the run, with the space that the file will need. `write_target` writes it at the end. If the
+path can no longer be written, it takes another name in the same folder, or else the folder for
+temporary files.
 
 Units:   bytes.
-Errors:  Unusable, one line with the place and the reason.
+Errors:  Unusable, one line with the path and the reason.
 """
 
 import itertools
@@ -17,17 +18,17 @@ from pathlib import Path
 
 from p2pswarm.errors import Unusable
 
-BESIDE = ".part"  # what is not whole yet stands beside its place under this suffix
+BESIDE = ".part"  # added to the name of a file that is not complete yet
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that lies where it was asked for, or elsewhere."""
+    """A file that was written, at the path that was asked for or at another."""
 
     path: Path
     size_bytes: int
     refusals: tuple[str, ...]
-    """The places that could not be written, each with its reason; empty: all is as asked."""
+    """The paths that could not be written, each with its reason; empty if the first one could."""
 
     def __str__(self) -> str:
         instead = "".join(f"; {refusal}" for refusal in self.refusals)
@@ -35,7 +36,7 @@ class Written:
 
 
 def check_target(path: Path, needs_bytes: int = 0) -> None:
-    """Raise Unusable if `path` could not be written now, or has too little space."""
+    """Raise Unusable if `path` cannot be written now, or `needs_bytes` are not free there."""
     try:
         _refuse_what_is_no_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,16 +45,19 @@ def check_target(path: Path, needs_bytes: int = 0) -> None:
         beside.unlink()
         free_bytes = shutil.disk_usage(path.parent).free
     except OSError as error:
-        raise Unusable(f"{_refusal(path, error)}; name another place") from error
+        raise Unusable(f"{_refusal(path, error)}; name another file") from error
     if free_bytes < needs_bytes:
         raise Unusable(
             f"{path} takes {needs_bytes:,} bytes, and {free_bytes:,} are free there: "
-            "name another place, or make room"
+            "name another file, or free some space"
         )
 
 
 def write_target(path: Path, write: Callable[[Path], None]) -> Written:
-    """Let `write` make a file, and put it whole at `path` or where it is possible."""
+    """Have `write` make a file, and move it to `path` or to the first path that works.
+
+    Raises Unusable if none of them can be written.
+    """
     refusals: list[str] = []
     for choose in (_itself, _other_name, _temporary):
         place = path
@@ -79,7 +83,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _write(place: Path, write: Callable[[Path], None]) -> int:
-    """Write beside `place`, then replace it; its size."""
+    """Write a file beside `place`, then move it there; returns its size."""
     _refuse_what_is_no_file(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(place)
@@ -93,7 +97,7 @@ def _write(place: Path, write: Callable[[Path], None]) -> int:
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    """Keep folders, and devices most of all, from being replaced."""
+    """Raise OSError for a folder, a device or a pipe: none of them may be replaced."""
     if path.is_dir():
         raise IsADirectoryError(0, "it is a folder")
     if path.exists() and not path.is_file():

@@ -1,6 +1,6 @@
-"""What a node's settings mean, in a person's words, and whether the files they name can be used.
+"""A report of a node's settings in plain words, and a check of the files that they name.
 
-Errors:  Unusable for files that are not there or cannot be written.
+Errors:  Unusable for a file that is missing or cannot be written.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ Row = tuple[str, str]
 
 
 def check_files(config: NodeConfig) -> None:
-    """Raise Unusable if a trainer's text is missing or its weights could not be written."""
+    """Raise Unusable if a trainer's text is missing or its weights cannot be written."""
     if config.role != "trainer":
         return
     data, weights = config.train.data, config.train.weights
@@ -24,7 +24,7 @@ def check_files(config: NodeConfig) -> None:
 
 
 def report(config: NodeConfig, source: Path | None) -> str:
-    """One line a setting that matters for the role."""
+    """The report: one line for each setting that matters for the role."""
     rows: list[Row] = [
         ("role", config.role),
         ("listens on", config.listen or "every address, port 4000 or any free one"),

@@ -1,7 +1,7 @@
-"""From TOML and JSON to the dataclasses of `config.py`, and back for a run's manifest.
+"""Reads TOML and JSON into the dataclasses of `config.py`, and writes a run's manifest.
 
-One walk over the dataclasses' own types checks everything, so a new field needs no new
-code: unknown keys, wrong types and values outside the limits that the type carries.
+One walk over the dataclasses' own types finds unknown keys, wrong types and values outside
+the limits that a type carries. So a new field needs no new code.
 
 Errors:  Unusable for a user's file, BadMessage for a peer's manifest: one line with the key
          and what is allowed. OtherRunVersion for a manifest of another version of the program.
@@ -21,13 +21,13 @@ from p2pswarm.config import Between, NodeConfig, OneOf, RunConfig, Text
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.setting_names import unknown
 
-RUN_VERSION = 1  # rises when a manifest means something else than before
+RUN_VERSION = 1  # rises when the meaning of a manifest changes
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-1:"
 RUN_ID_BYTES = 16
-SETTINGS_BYTES_MAX = 1 << 20  # a settings file is a page, not a data set
-FLOAT_MAX = 1 << 1023  # a whole number of the file that still is a float
-SHOWN_CHARS = 60  # of a wrong value, so that the message stays one line
+SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
+FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
+SHOWN_CHARS = 60  # at most so much of a wrong value, so that the message stays one line
 
 T = TypeVar("T")
 
@@ -64,15 +64,15 @@ def load(path: Path) -> NodeConfig:
 
 
 def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T:
-    """`kind` from Python values, checked as a settings file is; dataclasses stand for tables.
+    """Make a `kind` from Python values, checked like a settings file; a dataclass is a table.
 
-    `key` is where the values would stand in the file. ValueError names the key that is wrong.
+    `key` is the place that the values would have in the file. ValueError names the wrong key.
     """
     return _build(kind, {name: _as_in_a_file(value) for name, value in values.items()}, key, Path())
 
 
 def run_to_json(run: RunConfig, version: int = RUN_VERSION) -> bytes:
-    """The canonical form: the same run gives the same bytes everywhere."""
+    """The canonical JSON of a run: the same run gives the same bytes everywhere."""
     whole = {"version": version, "run": dataclasses.asdict(run)}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
@@ -104,12 +104,12 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
 
 
 def run_id(config: bytes) -> bytes:
-    """A run's 16-byte id, from its configuration as `run_to_json` wrote it."""
+    """A run's 16-byte id, a hash of the configuration that `run_to_json` wrote."""
     return hashlib.sha256(RUN_TAG + config).digest()[:RUN_ID_BYTES]
 
 
 def _as_in_a_file(value: object) -> object:
-    """What TOML would have given."""
+    """The value that TOML would have given."""
     match value:
         case tuple():
             return list(value)
@@ -122,7 +122,7 @@ def _as_in_a_file(value: object) -> object:
 
 
 def _build(kind: type[T], table: object, key: str, base: Path) -> T:
-    """An instance of the dataclass `kind`; ValueError names the key that is wrong."""
+    """An instance of the dataclass `kind`; ValueError names the wrong key."""
     if not isinstance(table, Mapping):
         raise ValueError(f"{key} is a table, not {_show(table)}")  # noqa: TRY004 - the user's, not ours
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -139,7 +139,7 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
 
 
 def _convert(hint: Any, value: object, key: str, base: Path) -> object:
-    """`value` as the type `hint`, checked against the limit that an Annotated carries."""
+    """Convert `value` to the type `hint`, and check the limit that an Annotated carries."""
     limit = None
     if typing.get_origin(hint) is typing.Annotated:
         hint, limit = typing.get_args(hint)[:2]
@@ -174,7 +174,7 @@ def _convert_scalar(hint: Any, limit: object, value: object, key: str) -> object
     if hint is float and type(value) is int and abs(value) < FLOAT_MAX:
         value = float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1e3 is the way to write a thousand that many are used to
+        value = int(value)  # many people write a thousand as 1e3
     if type(value) is not hint or not _fits(limit, value):
         raise ValueError(f"{key} is {_allowed(hint, limit)}, not {_show(value)}")
     return value
@@ -200,7 +200,7 @@ def _fits(limit: object, value: Any) -> bool:
 
 
 def _show(value: object) -> str:
-    """What the user wrote, short enough for one line."""
+    """The user's value, short enough for one line."""
     if isinstance(value, Mapping):
         return "a table"
     text = json.dumps(value, default=str)

@@ -54,7 +54,7 @@ def test_a_place_that_cannot_be_written_is_named_at_the_start(tmp_path, place, w
         check_target(tmp_path / place)
 
     assert str(tmp_path / place) in str(caught.value)
-    assert "name another place" in str(caught.value)
+    assert "name another file" in str(caught.value)
 
 
 @pytest.fixture

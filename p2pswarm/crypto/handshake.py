@@ -1,19 +1,20 @@
-"""The handshake of a link: Noise XX, and who holds the keys of it.
+"""The handshake of a link: Noise XX, and a proof of each side's identity.
 
-Noise proves that the peer holds its X25519 key; a signature inside the encrypted
-payload proves that this key speaks for an Ed25519 identity. The dialer shows who
-it is only after the other side has proven to be the one that was dialed.
+Noise proves that the peer holds its X25519 key. A signature inside the encrypted
+payload proves that this key belongs to an Ed25519 identity. The dialler reveals its
+identity only after the other side has proven to be the peer that was dialled.
 
     hello   = "PSW1" | suite u8 | network 16 bytes          the prologue of the handshake
     message = u16 length | Noise message
     payload = Ed25519 key 32 | signature 64 | anything      in the second and third message
 
-Bytes go in with `receive`, bytes come out of `data_to_send`; whoever owns the
-socket also owns the deadline.
+Bytes go in with `receive` and come out of `data_to_send`. The owner of the socket
+also watches the deadline.
 
 Units:   bytes.
-Errors:  BadHandshake for whatever the peer sends; ValueError when we are misused.
-Source:  Noise specification; libp2p's noise handshake for the signed payload.
+Errors:  BadHandshake for whatever the peer sends; ValueError for our own misuse.
+Source:  Perrin, "The Noise Protocol Framework", revision 34; libp2p's noise handshake for
+         the signed payload.
 """
 
 import hmac
@@ -37,19 +38,19 @@ NETWORK_BYTES = 16
 HELLO_BYTES = len(MAGIC) + 1 + NETWORK_BYTES
 STATIC_TAG = b"p2pswarm-noise-static:"
 EXPORTER_TAG = b"p2pswarm-exporter:"
-MESSAGE_BYTES_MAX = 4096  # a stranger makes us hold no more than this
+MESSAGE_BYTES_MAX = 4096  # the most that an unproven peer can make us hold
 PROOF_BYTES = KEY_BYTES + SIGNATURE_BYTES
 PAYLOAD_BYTES_MAX = 3072  # leaves room for two keys, three tags and the proof
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first bytes of a connection: what will be spoken, and in which network."""
+    """The first bytes of a connection: the protocol version, the cipher suite and the network."""
 
     suite: Suite
     """The initiator's choice."""
     network: bytes
-    """16 bytes; nodes of another network are turned away."""
+    """16 bytes; nodes of another network are refused."""
 
     def __post_init__(self) -> None:
         if len(self.network) != NETWORK_BYTES:
@@ -62,7 +63,7 @@ class Hello:
 
     @classmethod
     def parse(cls, raw: bytes, network: bytes) -> Self:
-        """Read HELLO_BYTES of a peer's; BadHandshake unless it means our `network` too."""
+        """Read a peer's hello of HELLO_BYTES; BadHandshake if it is not for our `network`."""
         if len(raw) != HELLO_BYTES or raw[:VERSION_AT] != MAGIC[:VERSION_AT]:
             raise BadHandshake("the peer does not speak our protocol")
         suite = raw[len(MAGIC) : len(MAGIC) + 1]
@@ -76,7 +77,7 @@ class Hello:
 
 
 def _version(raw: bytes) -> str:
-    """The version that a hello names, as one word whatever the byte is."""
+    """The version that a hello names, printable whatever the byte is."""
     version = raw[VERSION_AT : VERSION_AT + 1]
     return version.decode() if version.isalnum() else f"0x{version.hex()}"
 
@@ -98,7 +99,7 @@ class StaticKey:
 
 
 class Keys(NamedTuple):
-    """What the record layer needs."""
+    """The keys of the record layer, 32 bytes each, and the suite."""
 
     send_key: bytes
     receive_key: bytes
@@ -124,9 +125,9 @@ class Handshake:
         *,
         expect: PeerId | None = None,
     ) -> None:
-        """`ephemeral`: 32 fresh random bytes. `payload`: told to the peer under encryption.
+        """`ephemeral`: 32 new random bytes. `payload`: sent to the peer, encrypted.
 
-        `expect`: who must be at the other end, None for anybody.
+        `expect`: the peer that must be at the other end; None accepts any.
         """
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise ValueError(f"a payload of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX}")
@@ -148,37 +149,37 @@ class Handshake:
 
     @property
     def done(self) -> bool:
-        """Whether the session's keys are there; send what is left in `data_to_send` first."""
+        """Whether the keys are there; `data_to_send` may still hold a last message to send."""
         return self._session is not None
 
     @property
     def keys(self) -> Keys:
-        """(send_key, receive_key, suite)."""
+        """The keys for records; ValueError before the handshake is done, as for all below."""
         return self._finished().keys
 
     @property
     def exporter(self) -> bytes:
-        """A secret of 32 bytes that only the two sides know, bound to the whole transcript."""
+        """A secret of 32 bytes, bound to the whole transcript, that only the two sides know."""
         return self._finished().exporter
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end."""
+        """The peer at the other end, proven."""
         self._finished()
         assert self._peer is not None
         return self._peer
 
     @property
     def peer_payload(self) -> bytes:
-        """What the peer told us, authentic and as yet unread."""
+        """The peer's payload, authentic but not checked in any other way."""
         self._finished()
         return self._peer_payload
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take bytes from the stream, cut anywhere; a responder's come after the hello."""
+        """Take bytes of the connection, cut anywhere; for a responder those after the hello."""
         if self._failed:
             raise BadHandshake(REFUSED)
-        self._failed = True  # unless all goes well
+        self._failed = True  # until all of the bytes were accepted
         for _, message in self._received.receive(bytes(data)):
             if self.done:
                 raise BadHandshake("the handshake goes on after its last message")
@@ -188,23 +189,23 @@ class Handshake:
         self._failed = False
 
     def data_to_send(self) -> list[bytes]:
-        """What to put on the wire, drained by reading."""
+        """The bytes to send; each is returned once."""
         ready, self._to_send = self._to_send, []
         return ready
 
     def _read(self, message: bytes) -> None:
         payload = self._xx.read(message)
         if self._xx.remote_static:
-            self._meet(payload)
-        elif payload:  # nothing can be said before there is a key
+            self._check_identity(payload)
+        elif payload:  # a payload before there is a key would not be secret
             raise BadHandshake(REFUSED)
         self._settle()
 
-    def _meet(self, payload: bytes) -> None:
-        """Learn who the peer is, from the message that brought its static key."""
+    def _check_identity(self, payload: bytes) -> None:
+        """Check who the peer is, in the message that brought its static key."""
         public_key, signature = payload[:KEY_BYTES], payload[KEY_BYTES:PROOF_BYTES]
         if not verify(public_key, STATIC_TAG, self._xx.remote_static, signature):
-            raise BadHandshake("the peer's key does not speak for the identity it shows")
+            raise BadHandshake("the peer's key does not belong to the identity it shows")
         peer = PeerId.of_key(public_key)
         if self._expect not in (None, peer):
             raise BadHandshake(f"expected peer {self._expect}, found {peer}")
@@ -217,7 +218,7 @@ class Handshake:
         self._settle()
 
     def _settle(self) -> None:
-        """Take the keys once the last message has passed."""
+        """Take the keys after the last message."""
         if not self._xx.done:
             return
         split = self._xx.split()

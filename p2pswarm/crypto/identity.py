@@ -1,11 +1,11 @@
-"""Who we are: an Ed25519 key, the peer id it gives us, and signatures under it.
+"""The identity of a peer: an Ed25519 key, its peer id, and signatures made with it.
 
-Every signature is made for one purpose, named by a tag. The tag and its length
-are signed before the data, so that what was signed for one purpose can never be
-shown as signed for another.
+Every signature is made for one purpose, which a tag names. The length of the tag and
+the tag are signed before the data, so a signature for one purpose is never valid for
+another.
 
 Units:   keys and seeds are 32 raw bytes, signatures 64.
-Errors:  ValueError when we are misused; `verify` answers False whatever a peer sent.
+Errors:  ValueError for our own misuse; `verify` returns False for anything invalid.
 Source:  RFC 8032.
 """
 
@@ -27,7 +27,7 @@ SEED_TAG = b"p2pswarm-identity-seed:"
 
 
 class Identity:
-    """A private key. Where it is stored is not its concern."""
+    """A private key and the peer id that belongs to it."""
 
     __slots__ = ("_key", "peer_id", "public_key")
 
@@ -45,18 +45,18 @@ class Identity:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Read what `raw` gave, 32 bytes."""
+        """Read the 32 bytes that `raw` gave."""
         if len(raw) != KEY_BYTES:
             raise ValueError(f"an identity has {KEY_BYTES} bytes, not {len(raw)}")
         return cls(Ed25519PrivateKey.from_private_bytes(raw))
 
     @property
     def raw(self) -> bytes:
-        """The private key, 32 bytes: for the key file and nowhere else."""
+        """The private key, 32 bytes; only the key file may hold it."""
         return self._key.private_bytes_raw()
 
     def sign(self, tag: bytes, data: bytes) -> bytes:
-        """The signature, 64 bytes, over `data` for the purpose `tag`."""
+        """The 64-byte signature over `data` for the purpose `tag`."""
         return self._key.sign(_tagged(tag, data))
 
     def __repr__(self) -> str:

@@ -1,8 +1,9 @@
 """A node's identity on disk: 32 secret bytes that only their owner may read.
 
-Two nodes with one identity would evict each other from every table, so the file stays
-locked while a node uses it.
+Two nodes with one identity would displace each other in every routing table, so the
+file stays locked while a node uses it.
 
+Units:   bytes.
 Errors:  Unusable, one line with the remedy.
 """
 
@@ -26,7 +27,10 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @contextlib.contextmanager
 def identity_from(path: Path | None) -> Iterator[Identity]:
-    """The identity kept in `path`, made if absent; without a path, one for this block only."""
+    """The identity in the file `path`, which is created if missing.
+
+    Without a path, a new identity that lasts as long as the block.
+    """
     if path is None:
         yield Identity.from_bytes(os.urandom(KEY_BYTES))
         return
@@ -60,7 +64,7 @@ def _checked_key(descriptor: int, path: Path) -> bytes:
     if status.st_size != KEY_BYTES:
         raise Unusable(
             f"identity file {path} has {status.st_size} bytes, an identity has {KEY_BYTES}: "
-            "name another with --identity, or move it away and a new one is made"
+            "name another with --identity, or move it away to get a new one"
         )
     if fcntl:
         try:

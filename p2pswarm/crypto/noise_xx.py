@@ -4,11 +4,11 @@
     <- e, ee, s, es
     -> s, se
 
-Written from the specification: this file knows Noise and nothing of p2pswarm, so
-that the public test vectors run through it unchanged.
+This file follows the specification and knows nothing of p2pswarm, so that the public
+test vectors run through it unchanged.
 
-Units:   keys and hashes 32 raw bytes.
-Errors:  BadHandshake for whatever the peer sends; ValueError when we are misused.
+Units:   keys and hashes are 32 raw bytes.
+Errors:  BadHandshake for whatever the peer sends; ValueError for our own misuse.
 Source:  Perrin, "The Noise Protocol Framework", revision 34, sections 5 and 7.5.
 """
 
@@ -27,7 +27,7 @@ REFUSED = "the peer's handshake is not authentic or not of this network"
 
 
 class Role(Enum):
-    """Who speaks first."""
+    """Which side sends the first message; the value is the parity of its messages."""
 
     INITIATOR = 0
     RESPONDER = 1
@@ -35,17 +35,18 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a finished handshake leaves."""
+    """The results of a finished handshake, 32 bytes each."""
 
     initiator_key: bytes
-    """Seals what the initiator sends."""
+    """The key of what the initiator sends."""
     responder_key: bytes
+    """The key of what the responder sends."""
     exporter: bytes
-    """A secret of its own, the third output of the last HKDF, to derive more keys from."""
+    """A third secret, from which more keys are derived: the last HKDF's third output."""
 
 
 class _Symmetric:
-    """The running hash, the chaining key and the cipher under the latest key (Noise 5.2)."""
+    """The hash of the transcript, the chaining key and the newest cipher key (Noise 5.2)."""
 
     def __init__(self, suite: Suite, prologue: bytes) -> None:
         self._suite = suite
@@ -85,7 +86,7 @@ class _Symmetric:
 
 
 class NoiseXX:
-    """One side of the handshake: `write` and `read` in turn, then `split`."""
+    """One side of the handshake: call `write` and `read` in turn, then `split`."""
 
     def __init__(
         self, role: Role, suite: Suite, static: bytes, ephemeral: bytes, prologue: bytes
@@ -100,7 +101,7 @@ class NoiseXX:
 
     @property
     def done(self) -> bool:
-        """Whether all three messages have passed."""
+        """Whether all three messages were written or read."""
         return self._step == len(PATTERN)
 
     @property
@@ -115,11 +116,11 @@ class NoiseXX:
 
     @property
     def remote_static(self) -> bytes:
-        """The peer's X25519 key; empty until it has come."""
+        """The peer's static X25519 key; empty until it has come."""
         return self._remote.get("s", b"")
 
     def write(self, payload: bytes) -> bytes:
-        """Our next message; BadHandshake if the peer's key turns out to be no key."""
+        """Our next message; BadHandshake if the peer's key is invalid."""
         if not self.my_turn:
             raise ValueError("it is the peer's turn to write")
         message = b""
@@ -137,7 +138,7 @@ class NoiseXX:
         return message + self._state.encrypt_and_hash(payload)
 
     def read(self, message: bytes) -> bytes:
-        """The payload of the peer's next message. After an error, throw this object away."""
+        """The payload of the peer's next message. After an error this object is useless."""
         if self.done or self.my_turn:
             raise ValueError("it is our turn to write")
         try:
@@ -148,7 +149,7 @@ class NoiseXX:
         return payload
 
     def split(self) -> Split:
-        """The session's keys."""
+        """The keys of the session; ValueError before the handshake is done."""
         if not self.done:
             raise ValueError("the handshake is not done")
         return self._state.split()
@@ -164,7 +165,7 @@ class NoiseXX:
                 self._remote["e"] = public
                 at += KEY_BYTES
             elif part == "s":
-                end = at + KEY_BYTES + TAG_BYTES  # in XX there is a key before any static one
+                end = at + KEY_BYTES + TAG_BYTES  # in XX a static key is always encrypted
                 self._remote["s"] = self._state.decrypt_and_hash(message[at:end])
                 at = end
             else:
@@ -172,7 +173,7 @@ class NoiseXX:
         return self._state.decrypt_and_hash(message[at:])
 
     def _agree(self, part: str) -> bytes:
-        """The Diffie-Hellman secret of `part`: the initiator's key first, then the responder's."""
+        """The Diffie-Hellman secret of `part`, whose first letter is the initiator's key."""
         initiators, responders = part[0], part[1]
         mine, theirs = initiators, responders
         if self._role is Role.RESPONDER:

@@ -1,19 +1,21 @@
-"""The record layer: a stream of sealed records, in order, each under a nonce of its own.
+"""The record layer: sealed records in order, each with a nonce of its own.
 
     record = u32 big-endian: bit 31 "the next record is under the next key",
              bits 0..30 length of the ciphertext | ciphertext and tag
 
-The prefix is authenticated with the record. Nonces are never sent: both sides
-count, so a record that is replayed, dropped, moved or altered fails like any
-garbage, with one text for all. After a failure an Opener opens nothing more.
+The prefix is authenticated with the record. Nonces are never sent, because both
+sides count. So a record that is replayed, dropped, moved or changed fails like
+any garbage, and the error text is the same for all. After a failure an Opener
+opens nothing more.
 
-The sealer decides when a key has done enough, by bytes or by time, and says so in
-the prefix; both sides then move to the next key by a one-way step, so that a key
-that leaks later opens nothing sent before.
+The Sealer decides by bytes or by time when a key has been used enough, and sets
+bit 31. Both sides then derive the next key by a one-way function, so a key that
+leaks later opens nothing that was sent before.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
-Errors:  BadRecord for the peer's bytes; ValueError when we are misused.
-Source:  NIST SP 800-38D; Noise specification 11.3 (rekey); RFC 5869.
+Errors:  BadRecord for the peer's bytes; ValueError for our own misuse.
+Source:  NIST SP 800-38D; Perrin, "The Noise Protocol Framework", revision 34, 11.3 (rekey);
+         RFC 5869.
 """
 
 from cryptography.exceptions import InvalidTag
@@ -24,20 +26,20 @@ from p2pswarm.errors import BadRecord
 PREFIX_BYTES = 4
 OVERHEAD_BYTES = PREFIX_BYTES + TAG_BYTES
 LABEL_BYTES = 4
-PLAINTEXT_BYTES_MAX = 1024 * 1024  # more gains nothing: AES runs at full speed from 256 KiB
+PLAINTEXT_BYTES_MAX = 1024 * 1024  # larger gains nothing: AES is at full speed from 256 KiB
 CIPHERTEXT_BYTES_MAX = PLAINTEXT_BYTES_MAX + TAG_BYTES
 REKEY_AFTER_BYTES = 64 * 1024**3  # 2^32 AES blocks: an attacker's advantage stays below 2^-64
 REKEY_AFTER_S = 3600.0
 REKEY_FLAG = 1 << 31
 REKEY_TAG = b"p2pswarm-rekey:"
 DERIVE_TAG = b"p2pswarm-derive:"
-REFUSED = "the record is not authentic"  # one text: why it failed is the attacker's question
+REFUSED = "the record is not authentic"  # one text for all, so that an attacker learns nothing
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Sealer:
-    """Seals what one side sends, in order. Not for two threads at once."""
+    """Seals what one side sends, in order. Two threads must not use it at once."""
 
     __slots__ = (
         "_aead",
@@ -58,7 +60,7 @@ class Sealer:
         now_s: float = 0.0,
         rekey_after_bytes: int = REKEY_AFTER_BYTES,
     ) -> None:
-        """`label`: 4 bytes that begin every nonce, another for each direction and connection."""
+        """`label`: 4 bytes that begin every nonce. `key`: 32 bytes, for one direction only."""
         self._rekey_after_bytes = rekey_after_bytes
         self._suite = suite
         self._key = key
@@ -69,7 +71,7 @@ class Sealer:
         self._key_since_s = now_s
 
     def seal(self, plaintext: Buffer, now_s: float = 0.0) -> bytes:
-        """The record of `plaintext`, its prefix included."""
+        """The record of `plaintext`, with its prefix."""
         prefix, nonce = self._next(len(plaintext), now_s)
         record = prefix + self._aead.encrypt(nonce, plaintext, prefix)
         if prefix[0] & 0x80:
@@ -79,7 +81,7 @@ class Sealer:
     def seal_into(self, plaintext: Buffer, out: memoryview, now_s: float = 0.0) -> int:
         """Write the record of `plaintext` to the start of `out`; returns its length.
 
-        Both are views of bytes; `out` has room for OVERHEAD_BYTES more than `plaintext`.
+        Both are flat views of bytes; `out` is longer than `plaintext` by OVERHEAD_BYTES or more.
         """
         length = len(plaintext) + OVERHEAD_BYTES
         if len(out) < length:
@@ -115,7 +117,7 @@ class Opener:
     __slots__ = ("_aead", "_count", "_failed", "_key", "_label", "_suite")
 
     def __init__(self, key: bytes, suite: Suite, label: bytes) -> None:
-        """The sealer's own key, suite and label."""
+        """Take the same key, suite and label as the sealer."""
         self._suite = suite
         self._key = key
         self._aead = suite.aead(key)
@@ -124,7 +126,7 @@ class Opener:
         self._failed = False
 
     def open(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
-        """The plaintext of one record."""
+        """The plaintext of one record; BadRecord if it is not authentic."""
         nonce = self._next(ciphertext, prefix)
         try:
             plaintext = self._aead.decrypt(nonce, ciphertext, prefix)
@@ -137,7 +139,8 @@ class Opener:
     def open_into(self, ciphertext: Buffer, prefix: Buffer, out: memoryview) -> int:
         """Write the plaintext of one record to the start of `out`; returns its length.
 
-        All are views of bytes. If the record is not authentic, that part of `out` is left zero.
+        All are flat views of bytes. For a record that is not authentic, that part of `out` is
+        set to zero and BadRecord is raised.
         """
         length = len(ciphertext) - TAG_BYTES
         if len(out) < length:
@@ -147,7 +150,7 @@ class Opener:
         try:
             self._aead.decrypt_into(nonce, ciphertext, prefix, plaintext)
         except InvalidTag:
-            plaintext[:] = bytes(length)  # the cipher writes before it has checked the tag
+            plaintext[:] = bytes(length)  # the cipher writes before it checks the tag
             raise self._refusal() from None
         if prefix[0] & 0x80:
             self._rekey()
@@ -170,7 +173,7 @@ class Opener:
 
 
 def ciphertext_bytes(prefix: Buffer) -> int:
-    """How many bytes follow this prefix of a record; BadRecord if no record is so long."""
+    """How many bytes follow this prefix of a record; BadRecord if the length is impossible."""
     length = int.from_bytes(prefix) & ~REKEY_FLAG
     if len(prefix) != PREFIX_BYTES or not TAG_BYTES <= length <= CIPHERTEXT_BYTES_MAX:
         raise BadRecord(REFUSED)
@@ -180,10 +183,10 @@ def ciphertext_bytes(prefix: Buffer) -> int:
 def derive(
     exporter: bytes, label: bytes, nonce_i: bytes, nonce_r: bytes, number: int
 ) -> tuple[bytes, bytes]:
-    """Keys for another connection of a session: (initiator to responder, the other way).
+    """The keys of another connection of a session: (initiator to responder, the other way).
 
-    Both sides bring a nonce of the same fixed length, fresh for every connection, and
-    agree on the connection's number; `label` names the purpose.
+    Each side gives a nonce of the same fixed length, new for every connection, and both
+    know the connection's number. `label` names the purpose.
     """
     if len(nonce_i) != len(nonce_r):
         raise ValueError(f"nonces of {len(nonce_i)} and {len(nonce_r)} bytes")

@@ -1,9 +1,11 @@
 """The two cipher suites, under the names that Noise gives them.
 
-AES is the faster one wherever the processor has instructions for it (10 GB/s
-against 3.7 on a server of 2024), ChaCha20 wherever it has not.
+AES is faster if the processor has instructions for it (10 GB/s against 3.7 on a server
+of 2024), ChaCha20 if it has none.
 
-Units:   keys 32 bytes, nonces 12, tags 16.
+Units:   keys have 32 bytes, nonces 12, tags 16.
+Errors:  ValueError for a key of another length.
+Source:  Perrin, "The Noise Protocol Framework", revision 34; RFC 5869.
 """
 
 import hmac
@@ -17,14 +19,14 @@ HASH_BYTES = 32
 
 
 class Suite(IntEnum):
-    """A suite by its number in the hello."""
+    """A cipher suite; the value is its number in the hello."""
 
     AES_GCM = 1
     CHACHA20_POLY1305 = 2
 
     @property
     def noise_name(self) -> bytes:
-        """The full protocol name that a Noise handshake starts from; 32 bytes or fewer."""
+        """The full protocol name with which a Noise handshake starts; at most 32 bytes."""
         cipher = b"AESGCM" if self is Suite.AES_GCM else b"ChaChaPoly"
         return b"Noise_XX_25519_" + cipher + b"_SHA256"
 
@@ -36,7 +38,7 @@ class Suite(IntEnum):
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, count: int) -> list[bytes]:
-    """`count` keys of 32 bytes from `secret`: HKDF-SHA256 of RFC 5869.
+    """Derive `count` keys of 32 bytes from `secret` with HKDF-SHA256 (RFC 5869).
 
     Noise's own HKDF is this one with an empty `info` (Noise 4.3).
     """

@@ -1,4 +1,4 @@
-"""The DHT, after Kademlia: which peers are close to a key, and what is stored there.
+"""The DHT, a Kademlia: which peers are close to a key, and which values are stored there.
 
-Entrance: `node.Dht`. The roles use it, and so do simulations; docs/dht.md explains it.
+Entrance: `node.Dht`. The roles and simulations use it; docs/dht.md explains it.
 """

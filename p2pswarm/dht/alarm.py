@@ -1,8 +1,8 @@
-"""One timer that wakes its owner at the soonest deadline.
+"""Alarm: one timer that wakes its owner at the next deadline.
 
-A deadline moves often, mostly to a later time. So the timer stays where it is unless it
-would ring too late; ringing too early does no harm, because the owner asks its machine
-for the next deadline and sets the alarm again.
+A deadline changes often, mostly to a later time. So the timer is changed only if it would
+fire too late. Firing too early does no harm: the owner asks its machine for the next
+deadline and sets the alarm again.
 
 Units:   seconds on the clock of the event loop that is given.
 Errors:  none.
@@ -25,15 +25,15 @@ class AlarmTimer(Protocol):
 
 
 class AlarmClock(Protocol):
-    """What an alarm asks of the event loop."""
+    """The part of an event loop that an alarm uses."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> AlarmTimer:
-        """Call back at that time."""
+        """Call `callback` at the time `when`."""
         ...
 
 
 class Alarm:
-    """Rings once for each time that it is set, at the soonest of the deadlines or before."""
+    """Calls `ring` at the earliest deadline that was set, or before it."""
 
     __slots__ = ("_clock", "_ring", "_timer")
 

@@ -1,13 +1,13 @@
-"""One k-bucket: the bounded list of contacts at one distance from us.
+"""Bucket: one k-bucket, the limited list of contacts at one distance from us.
 
-A full bucket never drops a contact that still answers, because the longer a
-node has stayed the likelier it is to stay on. So a newcomer waits while the
-contact that has been silent longest is checked. The bucket does not ping: it
-returns the contact to check, and is told the outcome.
+A full bucket never drops a contact that still answers, because a node that has stayed
+long is likely to stay longer. So a newcomer waits while the contact that has been silent
+longest is checked. The bucket does not ping: it returns the contact to check, and its
+caller reports the outcome.
 
 Units:   seconds (`_s`) on the caller's monotonic clock, `loop.time()`.
 Shapes:  `live` holds 0..capacity contacts.
-Errors:  ValueError when we are misused. A remote peer can cause none.
+Errors:  ValueError for a capacity below 1. A peer can cause none.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), sections 2.2 and 4.1; the cap on
          neighbours of one network: go-libp2p-kbucket's diversity filter.
 """
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 from p2pswarm.ids import Contact
 
-CHECK_EVERY_S = 5.0  # however many newcomers knock, one ping per period and bucket
+CHECK_EVERY_S = 5.0  # one ping per bucket in this time, however many newcomers there are
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A server we met. Its id was proven by the handshake that met it."""
+    """A server that we have met; a handshake has proven its id."""
 
     contact: Contact
     raw: bytes
@@ -30,13 +30,13 @@ class Neighbour:
     number: int = field(repr=False)
     """The id as a number, to measure distances by."""
     listen_address: str
-    """Its address as it travels."""
+    """Its address as text, the form on the wire."""
     near_net: str
-    """The /24 it lives in; empty for a private network, which has no cap."""
+    """The /24 network of its address; empty for a private network, which has no cap."""
     wide_net: str
-    """The /16 it lives in, likewise."""
+    """The /16 network of its address, or empty."""
     heard_s: float
-    """When it last reached us, seconds."""
+    """The time at which it last reached us."""
 
 
 class Bucket:
@@ -46,7 +46,7 @@ class Bucket:
 
     def __init__(self, capacity: int, waiting: int, per_net: int) -> None:
         if capacity < 1:
-            raise ValueError(f"a bucket needs room for 1 contact or more, not {capacity}")
+            raise ValueError(f"a bucket holds 1 contact or more, not {capacity}")
         self._capacity = capacity
         self._waiting_most = waiting
         self._per_net = per_net
@@ -64,7 +64,7 @@ class Bucket:
 
     @property
     def live(self) -> Collection[Neighbour]:
-        """The live contacts, as they came."""
+        """The live contacts, in the order in which they came."""
         return self._live.values()
 
     def get(self, raw: bytes) -> Neighbour | None:
@@ -72,15 +72,15 @@ class Bucket:
         return self._live.get(raw)
 
     def renew(self, neighbour: Neighbour) -> None:
-        """A live contact has reached us again, perhaps from another address."""
+        """Note that a live contact has reached us again."""
         self._live[neighbour.raw] = neighbour
 
     def heard_from(self, newcomer: Neighbour) -> Neighbour | None:
-        """Note that `newcomer`, not live here, reached us at `newcomer.heard_s`.
+        """Note that `newcomer`, which is not live here, reached us at `newcomer.heard_s`.
 
-        Returns the live contact to check, if the newcomer has to wait for it;
-        report the outcome with `renew` or `lost`. A check that is never
-        reported does no harm: another is asked for `CHECK_EVERY_S` later.
+        Returns the live contact to check if the newcomer has to wait for it. Report the
+        outcome with `renew` or `lost`. A missing report does no harm: `CHECK_EVERY_S` later
+        the bucket asks for another check.
         """
         if self._crowded(newcomer):
             return None
@@ -101,22 +101,22 @@ class Bucket:
     def lost(self, raw: bytes, barred: Collection[str] = ()) -> Neighbour | None:
         """Drop a contact that did not answer; the freshest newcomer takes its place.
 
-        Newcomers from a wide network in `barred` go on waiting. Returns the newcomer,
-        or None if nobody may come in or `raw` is not here.
+        Newcomers from a wide network in `barred` go on waiting. Returns the newcomer that
+        came in, or None if there is none or `raw` is not here.
         """
         self._waiting.pop(raw, None)
         if self._live.pop(raw, None) is None:
             return None
-        welcome = [each for each in self._waiting.values() if each.wide_net not in barred]
-        if not welcome:
+        allowed = [each for each in self._waiting.values() if each.wide_net not in barred]
+        if not allowed:
             return None
-        newcomer = max(welcome, key=_silence)
+        newcomer = max(allowed, key=_silence)
         del self._waiting[newcomer.raw]
         self._live[newcomer.raw] = newcomer
         return newcomer
 
     def _crowded(self, newcomer: Neighbour) -> bool:
-        """Whether its network has its share already, live and waiting together."""
+        """Whether the bucket has enough contacts of its network, live and waiting together."""
         if not newcomer.near_net:
             return False
         here = (*self._live.values(), *self._waiting.values())
@@ -125,5 +125,5 @@ class Bucket:
 
 
 def _silence(neighbour: Neighbour) -> tuple[float, bytes]:
-    """Sort key, silent longest first; the id breaks ties, so every run agrees."""
+    """A sort key: the longest silent first; the id decides ties, so every run agrees."""
     return neighbour.heard_s, neighbour.raw

@@ -1,8 +1,8 @@
 """What the outcome of a call says about the peer that was called.
 
-Every call, whatever it was for, keeps the routing table and the round-trip times true.
-A peer that is busy is well; one that does not serve the DHT or broke the protocol leaves
-the table at once; one that does not answer leaves it when that has happened often enough.
+Every call updates the routing table and the round-trip times. A busy peer stays in the
+table. A peer that does not serve the DHT, or broke the protocol, leaves the table at once.
+A peer that does not answer leaves it after `strikes` failures in a row.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
@@ -23,7 +23,7 @@ class CallOutcome(Enum):
 
     ANSWERED = auto()
     BUSY = auto()
-    """The peer is well and gives no answer now."""
+    """The peer works but does not answer now."""
     LATE = auto()
     """No answer came by the deadline."""
     LOST = auto()
@@ -31,7 +31,7 @@ class CallOutcome(Enum):
     BREACH = auto()
     """The peer broke the protocol."""
     NOT_SERVING = auto()
-    """The peer is well and takes no part in the DHT."""
+    """The peer works but does not serve the DHT."""
 
 
 def outcome_of(error: SwarmError) -> CallOutcome:
@@ -58,14 +58,14 @@ class CallRecorder:
         self._checks: list[Contact] = []
 
     def deadline_s(self, contact: Contact, request: Message) -> float:
-        """How long a call may take; one that is carried on takes the peer's own calls, too."""
+        """How long a call may take, in seconds; longer if the peer may carry it on."""
         deadline_s = self._timeouts.deadline_s(raw_id(contact))
         return deadline_s + self._table.config.carry_s if _carried(request) else deadline_s
 
     def ended(
         self, contact: Contact, request: Message, outcome: CallOutcome, begun_s: float, now_s: float
     ) -> None:
-        """Note how a call that began at `begun_s` has ended."""
+        """Record how a call that began at `begun_s` has ended."""
         raw = raw_id(contact)
         match outcome:
             case CallOutcome.ANSWERED:
@@ -76,22 +76,22 @@ class CallRecorder:
             case CallOutcome.LATE | CallOutcome.LOST:
                 self._timeouts.failed()
                 self._table.failed(raw)
-            case _:  # it broke the protocol, or does not serve
+            case _:  # the peer broke the protocol, or does not serve
                 self._table.drop(raw)
 
     def met(self, contact: Contact, now_s: float) -> None:
-        """Note that a server has reached us."""
+        """Record that a server has reached us."""
         check = self._table.heard(contact, now_s)
         if check is not None:
             self._checks.append(check)
 
     def checks(self) -> list[Contact]:
-        """The contacts to ping since the last call: a newcomer wants the place of each."""
+        """The contacts to ping, since the last call: a newcomer waits for each one's place."""
         checks, self._checks = self._checks, []
         return checks
 
     def misbehaved(self, contact: Contact) -> None:
-        """Note that a reply was none to its request."""
+        """Record that a peer's reply did not fit its request."""
         self._table.drop(raw_id(contact))
 
 
@@ -100,6 +100,6 @@ def _carried(request: Message) -> bool:
 
 
 def raw_id(contact: Contact) -> bytes:
-    """The id of a contact that a query names: only those with an id are asked."""
+    """The id of a contact that a query asks; every such contact has one."""
     assert contact.peer is not None
     return contact.peer.raw

@@ -1,7 +1,9 @@
-"""Carrying on a get for the peer that asks: we have links to those we know, it would have to dial.
+"""Carrier: asks other peers on behalf of the peer that asks us.
+
+We have links to the contacts that we know; the peer that asks would have to dial them first.
 
 Units:   seconds on the caller's monotonic clock; `wall_s` on the wall clock.
-Errors:  none: a get that is not carried on gets a plain answer.
+Errors:  none: a get that is not carried on is answered from our own table and store.
 """
 
 from dataclasses import replace
@@ -17,12 +19,12 @@ from p2pswarm.ids import PeerId
 
 
 def to_be_carried(request: Get, got: Got) -> bool:
-    """Whether a request that we would answer with `got` had better be carried on."""
+    """Whether to carry on a request that we would answer with `got`."""
     return not got.records and request.hops > 0
 
 
 class Carrier:
-    """Makes the queries of gets that we carry on, so many at a time."""
+    """Makes the queries of gets that we carry on; at most `carrying` run at a time."""
 
     def __init__(
         self,
@@ -38,20 +40,20 @@ class Carrier:
         self._carrying = 0
 
     def begin(self) -> bool:
-        """Whether one more request may be carried on now; if so, tell its end by `ended`."""
+        """Whether one more request may be carried on now; if so, call `ended` at its end."""
         if self._carrying >= self._config.carrying:
             return False
         self._carrying += 1
         return True
 
     def ended(self) -> None:
-        """A request is carried no more."""
+        """Note that a request is no longer carried on."""
         self._carrying -= 1
 
     def query(
         self, request: Get, got: Got, listen_address: str, now_s: float, wall_s: float
     ) -> GetValue:
-        """The query that carries a request on to those whom `got` names."""
+        """The query that carries a request on to the peers in `got`."""
         config = self._config
         options = LookupOptions(
             width=config.k,
@@ -67,7 +69,7 @@ class Carrier:
         return GetValue(lookup, get_options, config, self._signatures)
 
     def answer(self, get_value: GetValue, got: Got) -> Got:
-        """What to answer: the records that were found if they fit one message, or `got`."""
+        """The answer: the records that were found if they fit one message, else `got`."""
         records = sorted(get_value.records.values(), key=lambda record: record.subkey)
         size_bytes = sum(record.size_bytes for record in records)
         fits = len(records) <= RECORDS_MAX and size_bytes <= PAGE_BYTES

@@ -1,7 +1,7 @@
-"""Finding the peers closest to an id: a lookup that asks `Find`.
+"""FindNode: the query for the peers closest to an id, a lookup that sends `Find`.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  BadMessage for a reply that is none to `Find`.
+Errors:  BadMessage for a reply other than `Found`.
 """
 
 from p2pswarm.dht.lookup import Lookup
@@ -16,21 +16,21 @@ class FindNode:
     """A `Query` for the closest peers."""
 
     def __init__(self, lookup: Lookup, listen_address: str, first_round: int | None = None) -> None:
-        """`first_round`: be ready when this many have answered or failed; None: at the end."""
+        """`first_round`: ready when this many peers were resolved; None: ready at the end."""
         self.lookup = lookup
         self._request = Find(listen_address, lookup.target)
         self._first_round = first_round
 
     @property
     def ready(self) -> bool:
-        """Whether the lookup is at its end, or the first round is."""
+        """Whether the lookup or its first round is over."""
         if self._first_round is not None and self.lookup.resolved >= self._first_round:
             return True
         return self.lookup.finished
 
     @property
     def finished(self) -> bool:
-        """Whether the closest are known."""
+        """Whether the closest peers are known."""
         return self.lookup.finished
 
     def poll(self, now_s: float) -> list[QueryRequest]:
@@ -41,7 +41,7 @@ class FindNode:
         """See `Query`."""
         del now_s
         if not isinstance(reply, Found):
-            raise BadMessage(f"{type(reply).__name__} is no answer to Find")
+            raise BadMessage(f"{type(reply).__name__} does not answer Find")
         assert contact.peer is not None
         self.lookup.on_response(contact.peer.raw, contacts_in(reply.peer_list))
 

@@ -1,12 +1,12 @@
-"""Getting the records of a key: a lookup that asks `Get` and merges what is true of it.
+"""GetValue: the query for the records of a key, a lookup that sends `Get` and merges the answers.
 
-For soft state the first holder's answer is enough. Where more is at stake a quorum of
-holders is heard and the newest record of each subkey wins. The holders closest to the
-key that answered with less than the whole get what they lack: `repairs`.
+With a quorum of 1 the first holder's answer is enough. With a larger quorum, that many holders
+are asked, and the newest record of each subkey wins. `repairs` tells what the closest holders
+lack of the records that were found.
 
-Units:   seconds on the caller's monotonic clock; `_ms` on the wall clock.
-Errors:  BadMessage for a reply that is none to `Get`, or carries a record that it should not.
-Source:  go-libp2p-kad-dht `searchValueQuorum` and its correction of stale holders.
+Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970.
+Errors:  BadMessage for a reply other than `Got`, or a record that a peer must not send.
+Source:  go-libp2p-kad-dht, `searchValueQuorum` and its correction of stale holders.
 """
 
 from collections.abc import Iterator
@@ -21,24 +21,24 @@ from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Contact
 from p2pswarm.wire.message import Message
 
-PAGES_MAX = 64  # of one holder: 3 MiB, or 8,192 subkeys
-REPAIRS_MAX = 2  # holders repaired by one get; the next reader finds the others
+PAGES_MAX = 64  # read from one holder: 3 MiB, or 8,192 subkeys
+REPAIRS_MAX = 2  # by one get; the next reader repairs the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOptions:
-    """What to get, and how."""
+    """What to get, and from how many holders."""
 
     request: Get
-    """What each peer is asked."""
+    """The request to each peer."""
     quorum: int
-    """Holders to hear before the answer is given."""
+    """The query ends when this many holders have answered with records."""
     wall_less_loop_s: float
-    """What to add to the loop's time for the time of day."""
+    """The wall clock minus the loop's clock."""
     carried: int = 0
-    """How many of the first requests may be carried on by the peers that are asked."""
+    """How many of the first requests may be carried on by the peers that receive them."""
     pages: int = PAGES_MAX
-    """Pages that are asked of one holder, at most."""
+    """The most pages to read from one holder."""
 
 
 class GetValue:
@@ -48,7 +48,7 @@ class GetValue:
         self, lookup: Lookup, options: GetOptions, config: DhtConfig, signatures: SignatureCache
     ) -> None:
         self.records: dict[bytes, Record] = {}
-        """The newest by subkey."""
+        """The newest record of each subkey."""
         self.lookup = lookup
         self._options = options
         self._config = config
@@ -56,21 +56,21 @@ class GetValue:
         self._heard: dict[Contact, dict[bytes, Record]] = {}
         """The records of each peer that answered."""
         self._cut: dict[Contact, None] = {}
-        """The peers that have more than they have told."""
+        """The peers that have more records than they have sent."""
         self._next: list[QueryRequest] = []
         self._paging: dict[Contact, int] = {}
         self._carried = options.carried
         self.more = False
-        """A holder had more pages than were wanted."""
+        """Whether a holder had more pages than `pages`."""
 
     @property
     def ready(self) -> bool:
-        """Whether the answer can be given."""
+        """Whether the records may be used."""
         return self.finished
 
     @property
     def finished(self) -> bool:
-        """Whether a quorum was heard, or all holders that there are."""
+        """Whether a quorum has answered, or no peer is left to ask."""
         return self.lookup.finished
 
     def poll(self, now_s: float) -> list[QueryRequest]:
@@ -87,7 +87,7 @@ class GetValue:
     def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
         """See `Query`."""
         if not isinstance(reply, Got):
-            raise BadMessage(f"{type(reply).__name__} is no answer to Get")
+            raise BadMessage(f"{type(reply).__name__} does not answer Get")
         now_ms = int(1000 * (now_s + self._options.wall_less_loop_s))
         sound = [record for record in reply.records if self._sound(record, now_ms)]
         told = self._heard.setdefault(contact, {})
@@ -111,13 +111,13 @@ class GetValue:
             self.lookup.stop()
 
     def _sound(self, record: Record, now_ms: int) -> bool:
-        """Whether a record may be believed; BadMessage if its sender broke the protocol.
+        """Whether a record is valid; BadMessage if its sender broke the protocol.
 
-        A wrong signature may be the publisher's fault as well, so no peer is blamed for it.
+        A wrong signature may also be the publisher's fault, so the sender is not blamed for it.
         """
         latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
         if record.key != self._options.request.key or record.expires_ms > latest_ms:
-            raise BadMessage("a record of another key, or one that would last too long")
+            raise BadMessage("a record of another key, or one that expires too late")
         return record.expires_ms > now_ms and self._signatures.holds(record)
 
     def on_failure(self, contact: Contact) -> None:
@@ -134,7 +134,7 @@ class GetValue:
         self.lookup.on_deadline(now_s)
 
     def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
-        """The closest peers that answered without what we now know, and what each of them lacks."""
+        """The closest peers whose answers lacked records, and the records that each one lacks."""
         if not self.records or len(self._heard) == 1:
             return
         nearest = self.lookup.closest(self._config.replicas)

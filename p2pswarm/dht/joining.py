@@ -1,10 +1,11 @@
-"""Joining the DHT through seeds: what a greeting brings, and when joining is over.
+"""Joining the DHT through seeds: what a greeting returns, and when joining is over.
 
-All seeds are greeted at once and the first that answers is enough, so a dead seed costs
-nothing. A seed may turn out to be ourselves, under a name that we did not know.
+All seeds are greeted at once, and one answer is enough, so a dead seed costs no time. A
+seed may be this node itself, under an address that it did not know.
 
-Errors:  BadMessage for a reply that is none to `Identify`; NoRoute if no seed answers.
-Source:  Maymounkov and Mazieres (2002), 2.3.
+Units:   none.
+Errors:  BadMessage for a reply other than `Identified`; NoRoute if no seed answers.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3.
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ class Greeting(Enum):
 
     ANSWERED = auto()
     SILENT = auto()
-    """No answer, or none that could be used."""
+    """No answer came, or none that could be used."""
     OURSELVES = auto()
+    """The seed is this node."""
 
 
 class Joining:
@@ -35,7 +37,7 @@ class Joining:
         self._joined = False
 
     def greeted(self, seed: Contact, greeting: Greeting) -> None:
-        """Note how one of the seeds has answered."""
+        """Note how one of the seeds answered."""
         self._left -= 1
         if greeting is Greeting.ANSWERED:
             self._joined = True
@@ -49,7 +51,7 @@ class Joining:
 
     @property
     def failure(self) -> NoRoute | None:
-        """Why joining failed; None if it did not. Having only ourselves as a seed is no failure."""
+        """Why joining failed, or None. It is no failure if the only seed is this node."""
         if not self.over or self._joined or not self._silent:
             return None
         addresses = ", ".join(str(seed.address) for seed in self._silent)
@@ -57,13 +59,13 @@ class Joining:
 
 
 def met_through(seed: Contact, reply: Message) -> list[Contact]:
-    """The contact of a seed that was greeted, and then the servers that it knows close to us."""
+    """The contact of a greeted seed, and then the servers close to us that it knows."""
     if not isinstance(reply, Identified):
-        raise BadMessage(f"{type(reply).__name__} is no answer to Identify")
+        raise BadMessage(f"{type(reply).__name__} does not answer Identify")
     return [contact_of(reply.peer, str(seed.address)), *contacts_in(reply.peer_list)]
 
 
 def worth_a_lookup(met: Sequence[Contact], table: Table, *, joined_before: bool) -> bool:
-    """Whether to look for those closest to us: the first time, or if we met strangers."""
+    """Whether to look up our own id: the first time, or if there are new contacts."""
     strangers = [each for each in met if each.peer and table.get(each.peer.raw) is None]
     return bool(strangers) or not joined_before

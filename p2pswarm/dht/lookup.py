@@ -1,16 +1,16 @@
-"""The iterative lookup as a machine: which peer to ask next, and when enough is known.
+"""Lookup: the iterative lookup, which decides which peer to ask next and when to stop.
 
-It keeps the contacts it has heard of, closest first, and asks the closest ones that
-it has not asked. Two rules make it fast where tables are full of the dead:
-* it is over when the `settle` closest have answered, not when everyone has;
-* a contact that is slower than nine of ten is passed over, and another is asked in its
-  place. If it answers after all, what it says still counts.
+It keeps the contacts that it has learned, closest first, and asks the closest ones that
+it has not asked yet. Two rules make it fast when many contacts are dead:
+* it is over when the `settle` closest have answered, even if others have not;
+* when a contact is slower than nine of ten, another one is asked in its place. A late
+  answer still counts.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  at most `alpha` prompt requests under way, at most `alpha` more that are late.
-Errors:  none: whatever a peer answers, it can only be of no use.
-Source:  Maymounkov and Mazieres (2002), 2.3; rust-libp2p `kad/src/query/peers/closest.rs` for the
-         form; go-libp2p-kad-dht for the resiliency of `beta` closest.
+Shapes:  at most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all.
+Errors:  none: a useless answer only adds no contacts.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; rust-libp2p's closest-peers query for
+         the form; go-libp2p-kad-dht for stopping after the `beta` closest.
 """
 
 from bisect import bisect
@@ -21,41 +21,41 @@ from enum import Enum, auto
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact
 
-CANDIDATES_MAX = 256  # remembered; the farthest unasked one goes first
-ASKS_MAX = 96  # of one lookup: four times what the largest honest one takes
+CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
+ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes
 
 
 class CandidateState(Enum):
-    """What has become of a contact."""
+    """The state of a contact in the lookup."""
 
     NEW = auto()
     ASKED = auto()
     SLOW = auto()
-    """Asked, and slower than nine of ten answers."""
+    """It was asked, and is slower than nine of ten answers."""
     ANSWERED = auto()
     FAILED = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions:
-    """What a lookup is for."""
+    """The limits of one lookup."""
 
     width: int
-    """How many of the closest peers it is about (k)."""
+    """Only this many of the closest contacts that have not failed are asked (k)."""
     settle: int
-    """It is over when this many of the closest have answered."""
+    """The lookup is over when this many of the closest have answered."""
     patience_s: float
-    """It is over after this long in any case."""
+    """The lookup is over after this long in any case."""
     first: int = CANDIDATES_MAX
-    """How many to ask before one of them has answered or is late."""
+    """How many contacts to ask before one has answered, failed or is late."""
     asks: int = ASKS_MAX
-    """How many requests it makes at most."""
+    """The most requests in all."""
     choice: int = 1
-    """Among how many of the closest by distance the nearest by round trip is asked."""
+    """The next contact is the one with the shortest round trip among this many closest."""
 
 
 class _Candidate:
-    """A contact and what has become of it."""
+    """A contact and its state."""
 
     __slots__ = ("contact", "distance", "raw", "slow_at_s", "state")
 
@@ -81,7 +81,7 @@ class Lookup:
         self.target = target
         self.finished = False
         self.asked = 0
-        """Requests so far."""
+        """The number of requests so far."""
         self._number = int.from_bytes(target)
         self._own = own
         self._options = options
@@ -94,7 +94,7 @@ class Lookup:
         self._end_s = now_s + options.patience_s
 
     def learned(self, contacts: Iterable[Contact]) -> None:
-        """Take contacts of peers that might be close."""
+        """Add contacts of peers that may be close."""
         for contact in contacts:
             peer = contact.peer
             if peer is None or peer.raw in self._by_peer or peer.raw == self._own:
@@ -118,12 +118,12 @@ class Lookup:
         self._distances = [each.distance for each in kept]
 
     def poll(self, now_s: float) -> list[Contact]:
-        """Whom to ask now; tell the outcome of each by `on_response` or `on_failure` later."""
+        """The contacts to ask now; report each outcome with `on_response` or `on_failure`."""
         asks: list[Contact] = []
         alpha = self._timeouts.alpha
         if not self.resolved:
             alpha = min(alpha, self._options.first)
-        while not self.finished and self._room(alpha):
+        while not self.finished and self._may_ask(alpha):
             candidate = self._next()
             if candidate is None:
                 break
@@ -133,22 +133,22 @@ class Lookup:
             self.asked += 1
             asks.append(candidate.contact)
         if not self._prompt and not self._slow:
-            self.finished = True  # nobody is left to ask, and nobody who could still answer
+            self.finished = True  # no peer is left to ask, and no answer can come
         return asks
 
     @property
     def resolved(self) -> int:
-        """How many of the peers that were asked have answered, failed, or are late."""
+        """How many of the asked peers have answered, failed, or are late."""
         return self.asked - len(self._prompt)
 
-    def _room(self, alpha: int) -> bool:
+    def _may_ask(self, alpha: int) -> bool:
         prompt = len(self._prompt)
         return (
             prompt < alpha and prompt + self._slow < 2 * alpha and self.asked < self._options.asks
         )
 
     def _next(self) -> _Candidate | None:
-        """The best that was not asked, among the `width` closest that have not failed."""
+        """The best contact to ask next, among the `width` closest that have not failed."""
         seen = 0
         choice: list[_Candidate] = []
         for candidate in self._candidates:
@@ -171,15 +171,15 @@ class Lookup:
         return self._timeouts.expected_s(candidate.raw), candidate.distance
 
     def on_response(self, raw: bytes, closer: Iterable[Contact]) -> None:
-        """A peer that was asked has answered with contacts it thinks closer."""
+        """An asked peer has answered with contacts that may be closer."""
         self._close(raw, CandidateState.ANSWERED)
         self.learned(closer)
-        self._look_up()
+        self._check_settled()
 
     def on_failure(self, raw: bytes) -> None:
-        """A peer that was asked did not answer, or not as it should."""
+        """An asked peer did not answer, or broke the protocol."""
         self._close(raw, CandidateState.FAILED)
-        self._look_up()
+        self._check_settled()
 
     def _close(self, raw: bytes, state: CandidateState) -> None:
         candidate = self._by_peer[raw]
@@ -188,29 +188,29 @@ class Lookup:
         candidate.state = state
 
     def stop(self) -> None:
-        """Enough is known: the caller has what it was looking for."""
+        """Stop the lookup: the caller has found what it needs."""
         self.finished = True
 
     def next_deadline_s(self) -> float | None:
-        """When `on_deadline` wants to be called; None once the lookup has finished."""
+        """The time to call `on_deadline`; None once the lookup has finished."""
         if self.finished:
             return None
         slow_s = [each.slow_at_s for each in self._prompt.values()]
         return min(slow_s, default=self._end_s)
 
     def on_deadline(self, now_s: float) -> None:
-        """Pass over the peers that are late."""
+        """Mark the peers that are late, and end the lookup when its time is over."""
         for raw, candidate in tuple(self._prompt.items()):
             if candidate.slow_at_s <= now_s:
                 candidate.state = CandidateState.SLOW
                 del self._prompt[raw]
                 self._slow += 1
-        self._look_up()
+        self._check_settled()
         if now_s >= self._end_s:
             self.finished = True
 
-    def _look_up(self) -> None:
-        """See whether it is over."""
+    def _check_settled(self) -> None:
+        """Finish if the `settle` closest have answered."""
         answered = 0
         for candidate in self._candidates:
             if candidate.state is CandidateState.ANSWERED:
@@ -222,7 +222,7 @@ class Lookup:
                 return
 
     def closest(self, count: int) -> list[Contact]:
-        """The closest peers that may be alive, closest first; those that are late come last."""
+        """The closest peers that have not failed, closest first; late ones come last."""
         prompt = [
             c
             for c in self._candidates

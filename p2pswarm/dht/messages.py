@@ -1,14 +1,15 @@
-"""What the nodes of the DHT say to each other.
+"""The messages of the DHT.
 
-Every request carries `listen_address`, where its sender can be dialled: that is how servers get
-into each other's tables. A client leaves it empty. Contacts travel as one string of
-ids and a row of addresses, because an answer of 20 is read for every hop of a lookup.
+Every request carries `listen_address`, where its sender can be dialled; this is how servers get
+into each other's routing tables. A client leaves it empty. A list of contacts is one string of
+ids and a tuple of addresses, which is fast to decode: every hop of a lookup reads 20 contacts.
 
-Mainline's write tokens are left out: they prove that the peer that stores has asked before,
-from the address that it claims. Our links are authenticated, so the peer that stores is known.
+The write tokens of BitTorrent's Mainline DHT are left out. They prove that the peer that stores
+has asked before, from the address that it claims; our links prove which peer stores.
 
 Units:   `_ms` milliseconds since 1970 on the sender's wall clock.
 Errors:  BadMessage on arrival when a field breaks its limit.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 5 and BEP 44.
 """
 
 from collections.abc import Iterable
@@ -24,12 +25,14 @@ from p2pswarm.wire.message import Message, Range, Size, message
 LISTEN_ADDRESS_CHARS = 262  # the longest host name, brackets, a port
 SUBKEY_BYTES_MAX = 64
 VALUE_BYTES_MAX = 4096
-RECORDS_MAX = 128  # in one message; 128 of 300 B are 38 KiB, and `PAGE_BYTES` cuts larger ones
-PAGE_BYTES = 48 * 1024  # of records in one message; leaves room for contacts in a frame of 60 KiB
+RECORDS_MAX = 128  # in one message: 38 KiB if each has 300 B; `PAGE_BYTES` limits larger ones
+PAGE_BYTES = 48 * 1024  # of records in one message; contacts fit into the frame of 60 KiB, too
 RECORD_OVERHEAD_BYTES = 160  # key, public key, signature, two integers, msgpack's own
 VERDICTS_MAX = RECORDS_MAX
-HOPS_MAX = 2  # the peer asked carries a get on, and so do those it asks: that spans 10,000 nodes
-SEEN_CONTACTS = 16_384  # remembered contacts: 1.5 times the largest simulation, about 5 MB
+HOPS_MAX = (
+    2  # the peer asked carries a get on, and so do the peers it asks: enough for 10,000 nodes
+)
+SEEN_CONTACTS = 16_384  # decoded contacts to remember: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]
 ListenAddress = Annotated[str, Size(LISTEN_ADDRESS_CHARS)]
@@ -45,14 +48,14 @@ class Record(Message):
     subkey: Subkey
     value: Annotated[bytes, Size(0, VALUE_BYTES_MAX)]
     seq: Annotated[int, Range(0, 2**62)]
-    """Counted up by the publisher whenever the value changes."""
+    """Sequence number; the publisher raises it whenever the value changes."""
     expires_ms: Annotated[int, Range(0, 2**53)]
     public_key: Annotated[bytes, Size(32, 32)]
     signature: Annotated[bytes, Size(64, 64)]
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a message and, roughly, in memory."""
+        """The size in a message and, roughly, in memory."""
         return len(self.value) + len(self.subkey) + RECORD_OVERHEAD_BYTES
 
 
@@ -75,17 +78,17 @@ class PeerList(Message):
 @message(20)
 @dataclass(frozen=True, slots=True)
 class Identify(Message):
-    """The first call to an address whose peer is unknown: who are you?"""
+    """The first call to an address whose peer is unknown: it asks for the peer's id."""
 
     listen_address: ListenAddress
     target: Id
-    """The sender's own id: the answer brings the servers close to it."""
+    """The sender's own id; the answer has the servers closest to it."""
 
 
 @message(21)
 @dataclass(frozen=True, slots=True)
 class Identified(Message):
-    """Answers `Identify`. The id is a claim until a dial to it has been answered."""
+    """The answer to `Identify`. The id is not proven until a link to it is up."""
 
     peer: Id
     peer_list: PeerList
@@ -94,7 +97,7 @@ class Identified(Message):
 @message(22)
 @dataclass(frozen=True, slots=True)
 class Find(Message):
-    """Which servers close to `target` do you know?"""
+    """Asks for the servers closest to `target`."""
 
     listen_address: ListenAddress
     target: Id
@@ -103,7 +106,7 @@ class Find(Message):
 @message(23)
 @dataclass(frozen=True, slots=True)
 class Found(Message):
-    """Answers `Find`."""
+    """The answer to `Find`."""
 
     peer_list: PeerList
 
@@ -111,34 +114,34 @@ class Found(Message):
 @message(24)
 @dataclass(frozen=True, slots=True)
 class Get(Message):
-    """The records under `key`, or the servers closer to it."""
+    """Asks for the records of `key`, or for the servers closest to it."""
 
     listen_address: ListenAddress
     key: Id
     after: Subkey
-    """Continue behind this subkey; empty for the first page."""
+    """The page starts after this subkey; empty for the first page."""
     closer: bool
-    """Contacts are wanted even if there are records."""
+    """Whether contacts are wanted even if there are records."""
     hops: Annotated[int, Range(0, HOPS_MAX)]
-    """How many peers further the request may be carried on."""
+    """How many more times the request may be carried on."""
 
 
 @message(25)
 @dataclass(frozen=True, slots=True)
 class Got(Message):
-    """Answers `Get`."""
+    """The answer to `Get`."""
 
     records: Annotated[tuple[Record, ...], Size(RECORDS_MAX)]
-    """In the order of their subkeys."""
+    """The records in the order of their subkeys."""
     more: bool
-    """There are further subkeys behind the last one."""
+    """Whether there are more records after the last one."""
     peer_list: PeerList
 
 
 @message(26)
 @dataclass(frozen=True, slots=True)
 class Store(Message):
-    """Keep these records."""
+    """Asks to keep these records."""
 
     listen_address: ListenAddress
     records: Annotated[tuple[Record, ...], Size(1, RECORDS_MAX)]
@@ -147,16 +150,16 @@ class Store(Message):
 @message(27)
 @dataclass(frozen=True, slots=True)
 class Stored(Message):
-    """Answers `Store`."""
+    """The answer to `Store`."""
 
     verdicts: Annotated[bytes, Size(1, VERDICTS_MAX)]
-    """One `Verdict` a record, in their order."""
+    """One `Verdict` for each record, in their order."""
 
 
 @message(30)
 @dataclass(frozen=True, slots=True)
 class Ping(Message):
-    """Are you there?"""
+    """Asks whether the peer is there."""
 
     listen_address: ListenAddress
 
@@ -164,7 +167,7 @@ class Ping(Message):
 @message(31)
 @dataclass(frozen=True, slots=True)
 class Pong(Message):
-    """Answers `Ping`."""
+    """The answer to `Ping`."""
 
 
 def peer_list(contacts: Iterable[tuple[bytes, str]]) -> PeerList:
@@ -176,7 +179,7 @@ def peer_list(contacts: Iterable[tuple[bytes, str]]) -> PeerList:
 
 
 def contacts_in(packed: PeerList) -> list[Contact]:
-    """Unpack a peer list; BadMessage if an address in it is none."""
+    """Unpack a peer list; BadMessage if it has an invalid address."""
     ids = packed.peers
     return [
         contact_of(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], listen_address)
@@ -186,9 +189,9 @@ def contacts_in(packed: PeerList) -> list[Contact]:
 
 @lru_cache(maxsize=SEEN_CONTACTS)
 def contact_of(raw: bytes, listen_address: str) -> Contact:
-    """The contact of an id and an address, which come again and again.
+    """The contact of an id and an address; it is cached, because the same ones come often.
 
-    Raises BadMessage if the address is none, or names a host that nobody could resolve.
+    Raises BadMessage if the address is invalid, or names a host that no resolver accepts.
     """
     try:
         address = Address.parse(listen_address)

@@ -1,4 +1,4 @@
-"""The keys that were not found a moment ago, so that they are not looked for again at once.
+"""NegativeCache: the keys that were recently not found, so that they are not looked up again.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
@@ -14,16 +14,16 @@ class NegativeCache:
         self._until_s: dict[bytes, float] = {}
 
     def add(self, key: bytes, now_s: float) -> None:
-        """Note that a key was not found; the miss noted longest ago makes room."""
-        self.forget(key)  # to the end of the dict: the newest
+        """Note that a key was not found; if the cache is full, the oldest key is dropped."""
+        self.forget(key)  # so that the key becomes the newest of the dict
         self._until_s[key] = now_s + self._keep_s
         if len(self._until_s) > self._misses_max:
             del self._until_s[next(iter(self._until_s))]
 
     def forget(self, key: bytes) -> None:
-        """A key is there, or may be."""
+        """Forget a key, because it is there or may be."""
         self._until_s.pop(key, None)
 
     def holds(self, key: bytes, now_s: float) -> bool:
-        """Whether a key was not found a moment ago."""
+        """Whether a key was recently not found."""
         return self._until_s.get(key, now_s) > now_s

@@ -1,7 +1,7 @@
-"""The DHT of one node: publish a value, get what others published, find peers.
+"""Dht: the DHT of one node; it publishes values, gets the values of others and finds peers.
 
 Units:   seconds on the loop's clock; `_ms` milliseconds since 1970 on the wall clock.
-Errors:  NoRoute, Refused and Unusable as told at each method; ValueError when we are misused.
+Errors:  NoRoute, Refused and Unusable, as each method says; ValueError for our own misuse.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 44 for signed values.
 """
 
@@ -39,8 +39,8 @@ from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
-HELLO_S = 3.0  # an address that may be dead or far away, and has to be dialled
-PROVE_AFTER_S = 0.5  # after a record was read, when nobody waits any more
+HELLO_S = 3.0  # to dial a seed that may be dead or far away, and to get its answer
+PROVE_AFTER_S = 0.5  # after a record was read: the check delays no answer
 
 
 class Dht:
@@ -54,7 +54,7 @@ class Dht:
         rng: random.Random,
         wall_s: Callable[[], float],
     ) -> None:
-        """`rpc` must be listening already if we are a server; `wall_s` tells seconds since 1970."""
+        """`rpc` must be listening already if we are a server; `wall_s` gives seconds since 1970."""
         peer = identity.peer_id
         self.config = config
         self.table = Table(peer, config)
@@ -65,7 +65,7 @@ class Dht:
         signatures = SignatureCache()
         self.store = RecordStore(peer, config, signatures)
         self._changed = asyncio.Event()
-        """Something may be due sooner than `maintain` knows."""
+        """Set when something may be due sooner than `maintain` expects."""
         self._runner = QueryRunner(
             peer, rpc, self.table, self.timeouts, self._keep, self._changed.set
         )
@@ -90,7 +90,7 @@ class Dht:
         await self.close()
 
     async def close(self) -> None:
-        """End every request under way; whoever waits for one is cancelled."""
+        """End every request under way; tasks that wait for one are cancelled."""
         if self._proving is not None:
             self._proving.cancel()
         await self._runner.close()
@@ -109,10 +109,10 @@ class Dht:
     # Joining
 
     async def bootstrap(self, seeds: Sequence[Contact]) -> None:
-        """Join through any of the seeds; without any, or as the only one, there is nothing to do.
+        """Join through any of the seeds; do nothing if there is none besides ourselves.
 
-        Returns when one has answered and the first round of a lookup of ourselves is done.
-        Raises NoRoute if none answers; `maintain` goes on greeting them all the same.
+        Returns when one seed has answered and the first round of a lookup of our own id is done.
+        Raises NoRoute if none answers; `maintain` still goes on greeting them.
         """
         greeted = self._upkeep.seeds.start(seeds, self._now_s())
         self._changed.set()
@@ -136,7 +136,7 @@ class Dht:
             over.set_result(None)
 
     async def _greet(self, seed: Contact) -> Greeting:
-        """Learn who a seed is and whom it knows; returns when we have looked round from there."""
+        """Ask a seed for its id and contacts; if these are new, look up our own id."""
         runner, known_seeds = self._runner, self._upkeep.seeds
         hello = Identify(runner.listen_address, self._own.raw)
         try:
@@ -154,7 +154,7 @@ class Dht:
         return Greeting.ANSWERED
 
     async def _join(self, met: list[Contact]) -> None:
-        """Look for those closest to ourselves, and so make ourselves known to them."""
+        """Look up our own id; the peers closest to us then know us, too."""
         if self._joining is None or self._joining[1].finished:
             lookup = self._lookup(self._own.raw, self.config.k)
             lookup.learned(met)
@@ -170,26 +170,26 @@ class Dht:
 
     def _joined(self, lookup: Lookup) -> None:
         self._upkeep.joining = False
-        self._looked_round(lookup)
+        self._refreshed(lookup)
 
     # Finding peers
 
     async def closest(self, key: bytes) -> list[Contact]:
-        """The k servers closest to a key, closest first; the last of them perhaps dead."""
+        """The k servers closest to a key, closest first; some of the last may be dead."""
         lookup = self._lookup(key, self.config.beta)
         await self._runner.start_query(FindNode(lookup, self._runner.listen_address)).wait()
         return lookup.closest(self.config.k)
 
     def _lookup(self, target: bytes, settle: int) -> Lookup:
-        """A lookup of peers that begins with those we know."""
+        """A lookup that begins with the contacts in our table."""
         config = self.config
         options = LookupOptions(width=config.k, settle=settle, patience_s=config.lookup_s)
         lookup = Lookup(target, self._own.raw, options, self.timeouts, self._now_s())
         lookup.learned([each.contact for each in self.table.nearest(target, config.k)])
         return lookup
 
-    def _looked_round(self, lookup: Lookup) -> None:
-        """All of the k closest have been asked."""
+    def _refreshed(self, lookup: Lookup) -> None:
+        """Tell the table of a lookup that has asked all of the k closest."""
         answered = lookup.heard_from()[: self.config.k]
         self.table.refreshed(lookup.target, answered, self._now_s())
         self._changed.set()
@@ -197,7 +197,7 @@ class Dht:
     # Upkeep
 
     async def maintain(self) -> None:
-        """Stay in the DHT, until cancelled: greet seeds, publish again, refresh, expire."""
+        """Run until cancelled: greet seeds, publish again, refresh buckets, expire records."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
@@ -218,7 +218,7 @@ class Dht:
                     lookup = self._lookup(duty.target, self.config.k)
                     query = FindNode(lookup, self._runner.listen_address)
                     await self._runner.start_query(query).wait()
-                    self._looked_round(lookup)
+                    self._refreshed(lookup)
                 case PublishAgain():
                     record = self._publisher.sign(duty.publication, self._now_ms())
                     await self._place(record, waited_for=False)
@@ -231,10 +231,10 @@ class Dht:
     async def put(
         self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, *, republish: bool = True
     ) -> int:
-        """Publish a value of ours for `ttl_s`, and again in time unless told otherwise.
+        """Publish a value of ours for `ttl_s`, and again before it expires if `republish`.
 
-        Returns how many peers have it so far. Raises NoRoute if nobody could be asked,
-        Refused if nobody would keep it, Unusable if our clock is to blame.
+        Returns how many peers hold it so far. Raises NoRoute if no peer could be asked,
+        Refused if no peer keeps it, Unusable if our clock is wrong, ValueError over a limit.
         """
         now_ms = self._now_ms()
         publication = self._publisher.publication(key, subkey, value, ttl_s, now_ms)
@@ -245,11 +245,11 @@ class Dht:
         return holders_of(await self._place(record, waited_for=True))
 
     def withdraw(self, key: bytes, subkey: bytes) -> None:
-        """Publish a value no more; it is gone when its time to live is over."""
+        """Stop publishing a value; it is gone when its time to live is over."""
         self._publications.withdraw(key, subkey)
 
     async def _place(self, record: Record, *, waited_for: bool) -> PutValue:
-        """Store a record with those closest to its key, ourselves perhaps among them."""
+        """Store a record with the peers closest to its key; we may be one of them."""
         key, replicas = record.key, self.config.replicas
         self._reader.misses.forget(key)
         near = self.table.nearest(key, self.config.k)
@@ -269,8 +269,8 @@ class Dht:
     async def get(self, key: bytes, quorum: int = 1) -> dict[bytes, Record]:
         """The newest records of a key by subkey; empty if there are none.
 
-        With a quorum of 1 the first holder's answer is taken, ours if we are one. More are
-        heard, and their answers merged, where it matters that nothing is missing.
+        With a quorum of 1 the first holder's answer counts, or our own if we are a holder. A
+        larger quorum merges the answers of that many holders, so that nothing is missing.
         """
         if quorum == 1 and (records := self._reader.held(key, self._now_ms())):
             return records
@@ -335,7 +335,7 @@ class Dht:
         return self._carrier.answer(get_value, got)
 
     def _keep(self, peer: PeerId, request: Store) -> Stored:
-        """Keep a record of our own."""
+        """Keep a record of our own in our store."""
         stored = self._answers.store(peer, request, self._now_ms())
         self._changed.set()
         return stored

@@ -1,7 +1,7 @@
-"""Our own values in the DHT: they expire unless they are published again in time.
+"""Publications: our own values in the DHT, and when each is to be published again.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  ValueError when we publish more than any peer's quota would let us.
+Errors:  ValueError for more values than a peer's quota allows.
 """
 
 import random
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from p2pswarm.dht.config import DhtConfig
 
-REPUBLISH_SHARE = 1 / 3  # of the time to live: two republications may fail
+REPUBLISH_SHARE = 1 / 3  # of the time to live, so that two attempts may fail
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Publication:
     seq: int
     ttl_s: float
     due_s: float
-    """When it is to be published again."""
+    """The time to publish it again."""
 
 
 class Publications:
@@ -34,7 +34,7 @@ class Publications:
         self._ours: dict[tuple[bytes, bytes], Publication] = {}
 
     def keep(self, publication: Publication, now_s: float) -> None:
-        """Publish this from now on, in place of what was there before."""
+        """Add a publication, in place of an older one with the same key and subkey."""
         place = publication.key, publication.subkey
         most = self._config.records_per_publisher
         if place not in self._ours and len(self._ours) >= most:
@@ -47,18 +47,18 @@ class Publications:
         self._ours.pop((key, subkey), None)
 
     def due(self, now_s: float) -> list[Publication]:
-        """The values to publish now; each is due again after about a third of its time to live."""
+        """The values to publish now; each is due again after a third of its time to live."""
         due = [each for each in self._ours.values() if each.due_s <= now_s]
         for publication in due:
             self._postpone(publication, now_s)
         return due
 
     def keeps(self, publication: Publication) -> bool:
-        """Whether this is still published: neither withdrawn nor replaced."""
+        """Whether a publication was neither withdrawn nor replaced."""
         return self._ours.get((publication.key, publication.subkey)) is publication
 
     def next_deadline_s(self) -> float | None:
-        """When the first is due; None if there is none."""
+        """The time at which the first value is due; None without values."""
         return min((each.due_s for each in self._ours.values()), default=None)
 
     def _postpone(self, publication: Publication, now_s: float) -> None:

@@ -1,7 +1,7 @@
-"""Publishing values of our own: how they are signed, who is to hold them, what came of it.
+"""Publisher: signs our own values, chooses their holders and judges the outcome of a put.
 
 Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
-Errors:  ValueError when we are misused; NoRoute, Refused and Unusable from `holders_of`.
+Errors:  ValueError for our own misuse; NoRoute, Refused and Unusable from `holders_of`.
 """
 
 from bisect import bisect_left
@@ -33,25 +33,25 @@ class Publisher:
     def publication(
         self, key: bytes, subkey: bytes, value: bytes, ttl_s: float, now_ms: int
     ) -> Publication:
-        """A value with its sequence number; ValueError if no peer would keep it so long."""
+        """A value with its sequence number; ValueError if no peer keeps a value that long."""
         if not 0 < ttl_s <= self._config.ttl_most_s:
             raise ValueError(f"a value lives up to {self._config.ttl_most_s:g} s, not {ttl_s}")
-        # the wall clock goes on while a node is down, so a later run of it counts higher
+        # the wall clock goes on while the node is down, so its numbers rise after a restart
         self._seq = max(self._seq + 1, now_ms)
         return Publication(key, subkey, value, self._seq, ttl_s, 0.0)
 
     def sign(self, publication: Publication, now_ms: int) -> Record:
-        """The record of a publication, which lives from now on."""
+        """The signed record of a publication; its time to live starts now."""
         expires_ms = now_ms + int(1000 * publication.ttl_s)
         key, subkey = publication.key, publication.subkey
         return sign(self._identity, key, subkey, publication.value, publication.seq, expires_ms)
 
     def keep(self, publication: Publication, now_s: float) -> None:
-        """Publish it again from time to time; ValueError if that is more than any peer keeps."""
+        """Publish a value again from time to time; ValueError if there are too many values."""
         self._publications.keep(publication, now_s)
 
     def options(self, failure_share: float, *, waited_for: bool) -> PutOptions:
-        """How to place a record: all holders are asked at once where contacts are often dead."""
+        """The options of a put; when contacts are often dead, all holders are asked at once."""
         config = self._config
         success = config.replicas_success if waited_for else 0
         calm = failure_share <= config.calm_share
@@ -63,7 +63,7 @@ class Publisher:
         )
 
     def candidates(self, key: bytes, found: Sequence[Contact], own: Contact) -> list[Contact]:
-        """The k closest to a key, ourselves in our place if we are a server."""
+        """The k contacts closest to a key, with ourselves among them if we are a server."""
         near = [each for each in found if each.peer is not None]
         if self._config.server and own.peer is not None:
             distances = [each.peer.distance(key) for each in near if each.peer]
@@ -72,13 +72,13 @@ class Publisher:
 
 
 def holders_of(put_value: PutValue) -> int:
-    """How many peers hold the record; an error that names the remedy if none does."""
+    """How many peers hold the record; if none does, raises an error with the reason."""
     if put_value.holders:
         return put_value.holders
     refusals = {Verdict(each) for each in put_value.refusals if each in _VERDICTS}
     if refusals & CLOCK_VERDICTS:
-        raise Unusable("the clocks of other peers differ by minutes: set this machine's right")
+        raise Unusable("the clocks of other peers differ by minutes: set this machine's clock")
     if refusals:
         names = ", ".join(sorted(each.name for each in refusals))
-        raise Refused(f"nobody would keep the value: {names}")
-    raise NoRoute("nobody could be reached to keep the value")
+        raise Refused(f"no peer kept the value: {names}")
+    raise NoRoute("no peer could be reached to keep the value")

@@ -1,14 +1,14 @@
-"""Storing a record with the closest peers: which are asked, and when it is safe enough.
+"""PutValue: the query that stores a record with the peers closest to its key.
 
-The `replicas` closest are to have it, in the order of their distance, so that all
-publishers of a key meet on the same peers and one holder knows every subkey. The
-first wave asks as many as success needs (or all of them, where contacts are often
-dead); when success is reached the caller goes on, and the rest follow at leisure,
-many records in one message. A peer that fails or is slow is replaced by the next.
+The `replicas` closest peers are to hold the record. They are asked in the order of their
+distance, so that all publishers of a key use the same peers, and one holder knows every
+subkey. The first wave asks as many peers as success needs, or all of them if contacts are
+often dead. After success the caller goes on. The remaining peers get the record a little
+later, with other records in one message. The next peer replaces one that fails or is slow.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  BadMessage for a reply that is none to `Store`.
-Source:  go-libp2p-kad-dht `lookup_optim.go`, for returning before all have answered.
+Errors:  BadMessage for a reply other than `Stored`.
+Source:  go-libp2p-kad-dht's optimistic provide, for returning before all have answered.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from p2pswarm.wire.message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutOptions:
-    """How many peers are to have a record, and how soon."""
+    """How many peers are to hold a record, and how soon."""
 
     replicas: int
-    """Peers that are to have the record."""
+    """How many peers are to hold the record."""
     success: int
-    """Peers that must have it before `ready`; 0 if nobody waits."""
+    """How many peers must hold it before `ready`; 0 if no task waits."""
     first: int
-    """Peers that are asked at once; the rest are asked at leisure."""
+    """How many peers are asked at once; the rest are asked later."""
     patience_s: float
     """The query ends after this long in any case."""
 
@@ -48,10 +48,10 @@ class PutValue:
         options: PutOptions,
         timeouts: TimeoutEstimator,
     ) -> None:
-        """`candidates`: closest first."""
+        """`candidates`: the contacts to ask, closest first."""
         self.record = record
         self.refusals: list[int] = []
-        """The verdicts of those who did not keep it."""
+        """The verdicts of the peers that did not keep it."""
         self.holders = 0
         self._request = Store(listen_address, (record,))
         self._left = list(candidates[::-1])
@@ -61,25 +61,25 @@ class PutValue:
         self._timeouts = timeouts
         self._patience_s = options.patience_s
         self._waits: dict[Contact, float] = {}
-        """The peers that were asked, and when each of them is slow."""
+        """The peers that were asked, and the time from which each is slow."""
         self._slow: dict[Contact, None] = {}
         self._end_s: float | None = None
-        """When patience ends; known from the first `poll` on."""
+        """The time at which the query ends in any case; set by the first `poll`."""
 
     @property
     def ready(self) -> bool:
-        """Whether enough peers have the record, or no peer is left to ask."""
+        """Whether enough peers hold the record, or no peer is left to ask."""
         return self.holders >= self._success or self.finished
 
     @property
     def finished(self) -> bool:
-        """Whether every replica is placed, or cannot be."""
+        """Whether all replicas are placed, or no more can be."""
         if self.holders >= self._replicas:
             return True
         return not (self._left or self._waits or self._slow)
 
     def poll(self, now_s: float) -> list[QueryRequest]:
-        """The first wave and the replacements in it; then the rest, at leisure."""
+        """The requests of the first wave, with replacements; after success the others."""
         if self._end_s is None:
             self._end_s = now_s + self._patience_s
         asks: list[QueryRequest] = []
@@ -100,10 +100,10 @@ class PutValue:
         """See `Query`."""
         del now_s
         if not isinstance(reply, Stored) or len(reply.verdicts) != 1:
-            raise BadMessage(f"{type(reply).__name__} is no answer to Store")
+            raise BadMessage(f"{type(reply).__name__} does not answer Store")
         verdict = reply.verdicts[0]
         self._forget(contact)
-        if verdict <= Verdict.OLDER:  # it has this one, or a newer one
+        if verdict <= Verdict.OLDER:  # the peer holds this record, or a newer one
             self.holders += 1
         else:
             self.refusals.append(verdict)
@@ -121,7 +121,7 @@ class PutValue:
         return min(self._waits.values(), default=self._end_s)
 
     def on_deadline(self, now_s: float) -> None:
-        """A slow peer is not counted on any more, though it may answer yet."""
+        """Replace slow peers, which may still answer, and end the query when its time is over."""
         for contact, slow_at_s in tuple(self._waits.items()):
             if slow_at_s <= now_s:
                 del self._waits[contact]

@@ -1,7 +1,7 @@
-"""What every machine that asks other peers has in common: the pump asks whom it names.
+"""Query: the interface of a machine that asks other peers; the pump sends its requests.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  BadMessage for a reply that is not of its kind.
+Errors:  BadMessage for a reply of the wrong type.
 """
 
 from dataclasses import dataclass
@@ -13,43 +13,43 @@ from p2pswarm.wire.message import Message
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """Whom to ask, and what."""
+    """A request and the contact to send it to."""
 
     contact: Contact
     request: Message
     at_leisure: bool = False
-    """It may wait and travel with others; requests to store only."""
+    """Whether it may wait and be sent with others; only for a `Store`."""
 
 
 class Query(Protocol):
-    """A question to many peers. Give one input, drain `poll`, then give the next input."""
+    """A question to many peers. After each input, call `poll` until it returns nothing."""
 
     @property
     def ready(self) -> bool:
-        """Whether those who wait for the outcome may have it."""
+        """Whether the tasks that wait for the outcome may go on."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more is to be asked; late answers may still be told."""
+        """Whether there is nothing more to ask; late answers may still be reported."""
         ...
 
     def poll(self, now_s: float) -> list[QueryRequest]:
-        """What to ask whom now; the outcome of each is to be told."""
+        """The requests to send now; report the outcome of each."""
         ...
 
     def on_response(self, contact: Contact, reply: Message, now_s: float) -> None:
-        """A peer that was asked has answered; if this raises BadMessage, tell `on_failure` next."""
+        """An asked peer has answered; if this raises BadMessage, call `on_failure` next."""
         ...
 
     def on_failure(self, contact: Contact) -> None:
-        """A peer that was asked has not answered, or not as it should."""
+        """An asked peer did not answer, or broke the protocol."""
         ...
 
     def next_deadline_s(self) -> float | None:
-        """When `on_deadline` wants to be called; None if nothing is due."""
+        """The time to call `on_deadline`; None if nothing is due."""
         ...
 
     def on_deadline(self, now_s: float) -> None:
-        """Time has passed."""
+        """The deadline has come."""
         ...

@@ -1,7 +1,7 @@
-"""One query on its way: where its requests go, and when those who wait are released.
+"""QueryProgress: how a query's requests are sent, and when the tasks that wait may go on.
 
 Units:   seconds on the caller's monotonic clock.
-Errors:  none: a reply that is none to its request is a failure of its sender.
+Errors:  none: a reply that does not fit its request counts as a failure of the peer.
 """
 
 from enum import Enum, auto
@@ -14,21 +14,21 @@ from p2pswarm.wire.message import Message
 
 
 class Route(Enum):
-    """How a request goes out."""
+    """How a request is sent."""
 
     CALL = auto()
     BATCH = auto()
-    """With other records for the same peer, a little later."""
+    """Send it a little later, with other records for the same peer."""
     OURSELVES = auto()
-    """We are a holder ourselves: no call is needed."""
+    """Keep the record in our own store: no call is needed."""
 
 
 class QueryState(Enum):
-    """How far a query has come."""
+    """The progress of a query."""
 
     RUNNING = auto()
     READY = auto()
-    """Those who wait have the outcome; more requests may follow."""
+    """The outcome is known; more requests may follow."""
     FINISHED = auto()
 
 
@@ -43,7 +43,7 @@ class QueryProgress:
         self._own = own
 
     def route(self, ask: QueryRequest) -> Route:
-        """How a request of the query goes out."""
+        """How to send a request of the query."""
         if not isinstance(ask.request, Store):
             return Route.CALL
         if ask.at_leisure:
@@ -51,7 +51,7 @@ class QueryProgress:
         return Route.OURSELVES if ask.contact.peer == self._own else Route.CALL
 
     def on_reply(self, contact: Contact, reply: Message | None, now_s: float) -> bool:
-        """Tell the query of a reply, None if there was none; False if the peer misbehaved."""
+        """Pass a reply to the query, None if none came; returns False if it did not fit."""
         if reply is None:
             self.query.on_failure(contact)
             return True
@@ -63,7 +63,7 @@ class QueryProgress:
         return True
 
     def advance(self) -> list[QueryState]:
-        """The states that the query has reached since the last call, in order; each once."""
+        """The states that the query has reached since the last call, in order."""
         reached: list[QueryState] = []
         if self.state is QueryState.RUNNING and self.query.ready:
             reached.append(QueryState.READY)
@@ -74,5 +74,5 @@ class QueryProgress:
         return reached
 
     def next_deadline_s(self) -> float | None:
-        """When the query wants to be woken; None once it has finished."""
+        """The query's next deadline; None once it has finished."""
         return None if self.state is QueryState.FINISHED else self.query.next_deadline_s()

@@ -1,10 +1,10 @@
-"""The pump of queries: it calls whom a query names, tells it the outcome, and wakes it in time.
+"""QueryRunner: the pump of queries; it sends requests, reports outcomes and keeps deadlines.
 
-Requests run to their end though nobody waits for them any more: their outcome keeps the
-routing table true.
+A request runs to its end even if no task waits for it any more, because its outcome
+updates the routing table.
 
 Units:   seconds on the loop's clock.
-Errors:  none: an outcome is told to the query that asked.
+Errors:  none: the query that asked gets every outcome.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from p2pswarm.rpc.base import Rpc
 from p2pswarm.wire.message import Message
 
 KeepRecords = Callable[[PeerId, Store], Stored]
-"""How we keep records ourselves."""
+"""Keeps records in our own store; takes the sender and its request."""
 
 
 def nothing() -> None:
-    """Do nothing when a query has ended."""
+    """Do nothing: the default for `finished`."""
 
 
 class QueryRunner:
-    """Asks on behalf of queries; owns the tasks in which it does."""
+    """Sends the requests of queries, in tasks that it owns."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class QueryRunner:
         self.own = own
         self.running: dict[RunningQuery, None] = {}
         self.calls = 0
-        """Requests sent so far."""
+        """The number of requests sent so far."""
         self._table = table
         self._table_grew = table_grew
         self._depth = 0
@@ -59,11 +59,11 @@ class QueryRunner:
 
     @property
     def listen_address(self) -> str:
-        """Where others dial us; empty if we are no server. Links may teach us a better address."""
+        """Where others dial us, empty if we are no server; a link may change it."""
         return str(self.rpc.contact.address) if self._table.config.server else ""
 
     def start(self, work: Coroutine[None, None, None]) -> None:
-        """Run it in a task of ours."""
+        """Run `work` in a task that `close` ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._done)
@@ -72,7 +72,7 @@ class QueryRunner:
         self._tasks.pop(task, None)
 
     async def close(self) -> None:
-        """End what is under way; whoever waits for it is cancelled."""
+        """End every query and task; tasks that wait for a query are cancelled."""
         for running in tuple(self.running):
             running.cancel()
         if self._batch_alarm is not None:
@@ -89,7 +89,7 @@ class QueryRunner:
         return running
 
     async def call(self, contact: Contact, request: Message) -> Message | None:
-        """One request and its reply; None if there is none."""
+        """Send one request; returns its reply, or None if none came."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         self.calls += 1
@@ -106,7 +106,7 @@ class QueryRunner:
         return reply
 
     def drain(self) -> None:
-        """Do what the last call led to: ping old contacts, tell of new buckets."""
+        """Act on what calls have changed: ping contacts to check, report new buckets."""
         for contact in self.recorder.checks():
             self.start(self._ping(contact))
         if self._table.depth > self._depth:
@@ -117,7 +117,7 @@ class QueryRunner:
         await self.call(contact, Ping(self.listen_address))
 
     def post(self, contact: Contact, batched_record: BatchedRecord) -> bool:
-        """Have a record stored before long; False if too much waits already."""
+        """Store a record a little later; False if too many batches wait already."""
         loop = asyncio.get_running_loop()
         taken = self._batcher.add(contact, batched_record, loop.time())
         if self._batch_alarm is None:
@@ -148,7 +148,7 @@ class QueryRunner:
 
 
 class RunningQuery:
-    """Takes one query to its end."""
+    """Runs one query to its end."""
 
     __slots__ = ("_alarm", "_finished", "_progress", "_runner", "_waiters", "query")
 
@@ -162,14 +162,14 @@ class RunningQuery:
         runner.running[self] = None
 
     async def wait(self) -> None:
-        """Return when the query is ready; whoever waits may be cancelled alone."""
+        """Return when the query is ready; cancelling this wait does not stop the query."""
         if not self.query.ready:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 
     def step(self) -> None:
-        """Drain what the last input led to."""
+        """Send the requests that the last input led to, and report new states."""
         loop = asyncio.get_running_loop()
         while asks := self.query.poll(loop.time()):
             for ask in asks:
@@ -198,7 +198,7 @@ class RunningQuery:
         self.on_reply(contact, await self._runner.call(contact, request))
 
     def on_reply(self, contact: Contact, reply: Message | None) -> None:
-        """A request has its reply; None if there is none."""
+        """Report the reply of a request, or None if none came."""
         self._tell(contact, reply)
         self.step()
 
@@ -222,7 +222,7 @@ class RunningQuery:
         self._finished()
 
     def cancel(self) -> None:
-        """Stop waking the query, and cancel whoever waits for it."""
+        """Stop the query's timer, and cancel the tasks that wait for it."""
         self._alarm.cancel()
         for waiter in self._waiters:
             waiter.cancel()

@@ -1,16 +1,16 @@
-"""The records that a node keeps for others: bounded, checked, and forgotten in time.
+"""RecordStore: the records that a node keeps for others.
 
-Nothing expired, forged, too lasting or too large is kept. A record that comes from its
-own publisher over an authenticated link is certainly genuine. Its signature, which only
-others need, is not checked before it is kept, nor before it is sent to a reader, which
-checks it anyway. It is checked soon after it was first read (`prove`), so that a record
-with a wrong signature does not stay; and before we use it ourselves.
+The store refuses records that have expired, expire too late, are forged or too large. A
+record that comes from its own publisher over an authenticated link is genuine. So it is
+kept and sent to readers before its signature is checked; a reader checks the signature
+anyway. `prove` checks it soon after the first read, so that a record with a wrong
+signature does not stay. We also check it before we use the record ourselves.
 
-Each publisher has a quota. When memory is full the keys farthest from us go first:
-others are closer to them.
+Each publisher has a quota. When memory is full, the keys farthest from us are forgotten
+first, because other nodes are closer to them.
 
 Units:   `_ms` milliseconds since 1970 on the wall clock; bytes.
-Errors:  none: what a peer sends gets a `Verdict`.
+Errors:  none: every offered record gets a `Verdict`.
 Source:  BEP 44; go-libp2p-kad-dht's validator (Validate, Select).
 """
 
@@ -24,32 +24,32 @@ from p2pswarm.dht.messages import SUBKEY_BYTES_MAX, VALUE_BYTES_MAX, Record
 from p2pswarm.dht.records import SignatureCache, may_write, newer, written_by
 from p2pswarm.ids import PeerId
 
-FREED_SHARE = 0.05  # of the store, at once when it is full: one sort for many records
-ENDS_SPARE = 1024  # expiries of replaced records that may linger besides one for each record
+FREED_SHARE = 0.05  # of a full store, in one go: one sort serves many records
+ENDS_SPARE = 1024  # expiries of replaced records that may stay in the heap
 
 
 class Verdict(IntEnum):
-    """What became of a record that was to be kept."""
+    """What became of an offered record."""
 
     KEPT = 0
     SAME = 1
-    """We have it already."""
+    """We hold the same record."""
     OLDER = 2
-    """We have a newer one."""
+    """We hold a newer record."""
     EXPIRED = 3
     FUTURE = 4
-    """It would last longer than any record may, or our clocks differ."""
+    """It expires later than any record may, or the clocks differ."""
     FORGED = 5
     TOO_LARGE = 6
     QUOTA = 7
-    """The publisher has its share here already."""
+    """The publisher has used its quota here."""
     FULL = 8
     """The store is full of keys that are closer to us."""
 
 
 @dataclass(slots=True)
 class _StoredRecord:
-    """A record here, and whether its signature was found true."""
+    """A kept record, and whether its signature was checked."""
 
     record: Record
     proven: bool
@@ -57,7 +57,7 @@ class _StoredRecord:
 
 @dataclass(slots=True)
 class _Share:
-    """What one publisher keeps here."""
+    """How much of its quota one publisher uses."""
 
     records: int = 0
     size_bytes: int = 0
@@ -73,9 +73,9 @@ class RecordStore:
         self._keys: dict[bytes, dict[bytes, _StoredRecord]] = {}
         self._shares: dict[bytes, _Share] = {}
         self._ends: list[tuple[int, bytes, bytes]] = []
-        """Heap of (expires_ms, key, subkey); those of replaced records linger for a while."""
+        """A heap of (expires_ms, key, subkey); entries of replaced records stay for a while."""
         self._unproven: dict[tuple[bytes, bytes], None] = {}
-        """What was read, and is to be checked."""
+        """(key, subkey) of records that were read and are still to be checked."""
         self._count = 0
         self.size_bytes = 0
 
@@ -86,8 +86,8 @@ class RecordStore:
         return key in self._keys
 
     def offer(self, record: Record, sender: PeerId, now_ms: int) -> Verdict:
-        """Keep a record that `sender` handed us, if it may be kept."""
-        refusal = self._misfit(record, now_ms)
+        """Keep a record that `sender` sent us, if it may be kept."""
+        refusal = self._invalid(record, now_ms)
         if refusal is not None:
             return refusal
         held = self._keys.get(record.key, {}).get(record.subkey)
@@ -98,15 +98,15 @@ class RecordStore:
             proven = self._signatures.holds(record)
             if not proven:
                 return Verdict.FORGED
-        if not self._affords(record, held):
+        if not self._within_quota(record, held):
             return Verdict.QUOTA
-        if not self._has_room(record, held):
+        if not self._make_space(record, held):
             return Verdict.FULL
         self._keep(record, held, proven=proven)
         return Verdict.KEPT
 
-    def _misfit(self, record: Record, now_ms: int) -> Verdict | None:
-        """What is wrong with a record, whichever peer signed it."""
+    def _invalid(self, record: Record, now_ms: int) -> Verdict | None:
+        """Why a record must be refused whoever signed it, or None."""
         if record.expires_ms <= now_ms:
             return Verdict.EXPIRED
         latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
@@ -116,7 +116,7 @@ class RecordStore:
             return Verdict.TOO_LARGE
         return None
 
-    def _affords(self, record: Record, held: _StoredRecord | None) -> bool:
+    def _within_quota(self, record: Record, held: _StoredRecord | None) -> bool:
         share = self._shares.get(record.public_key, _Share())
         records, size_bytes = share.records + 1, share.size_bytes + record.size_bytes
         if held is not None and held.record.public_key == record.public_key:
@@ -124,20 +124,20 @@ class RecordStore:
         config = self._config
         return records <= config.records_per_publisher and size_bytes <= config.bytes_per_publisher
 
-    def _has_room(self, record: Record, held: _StoredRecord | None) -> bool:
-        """Whether there is memory for a record, once keys farther away are forgotten for it."""
-        room_bytes = self._config.store_bytes - record.size_bytes
+    def _make_space(self, record: Record, held: _StoredRecord | None) -> bool:
+        """Forget keys that are farther away if needed; returns whether the record fits then."""
+        space_bytes = self._config.store_bytes - record.size_bytes
         freed_bytes = held.record.size_bytes if held else 0
-        if self.size_bytes - freed_bytes <= room_bytes:
+        if self.size_bytes - freed_bytes <= space_bytes:
             return True
-        wanted_bytes = room_bytes - int(FREED_SHARE * self._config.store_bytes)
+        wanted_bytes = space_bytes - int(FREED_SHARE * self._config.store_bytes)
         own_distance = self._distance(record.key)
         for key in sorted(self._keys, key=self._distance, reverse=True):
             if self.size_bytes <= wanted_bytes or self._distance(key) <= own_distance:
                 break
             for subkey in tuple(self._keys[key]):
                 self._forget(key, subkey)
-        return self.size_bytes <= room_bytes
+        return self.size_bytes <= space_bytes
 
     def _distance(self, key: bytes) -> int:
         return int.from_bytes(key) ^ self._own_number
@@ -155,8 +155,8 @@ class RecordStore:
         if len(self._ends) > ENDS_SPARE + 2 * self._count:
             self._ends = [
                 (held.record.expires_ms, key, subkey)
-                for key, shelf in self._keys.items()
-                for subkey, held in shelf.items()
+                for key, by_subkey in self._keys.items()
+                for subkey, held in by_subkey.items()
             ]
             heapq.heapify(self._ends)
 
@@ -174,7 +174,7 @@ class RecordStore:
         self._count -= 1
 
     def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:
-        """The records behind subkey `after`, in order, for a reader that checks signatures.
+        """The records after the subkey `after`, in order, for a reader that checks signatures.
 
         An empty `after` starts at the beginning, the empty subkey included.
         """
@@ -191,11 +191,11 @@ class RecordStore:
 
     @property
     def unproven(self) -> bool:
-        """Whether something was read whose signature is still to be checked."""
+        """Whether records were read whose signatures are still to be checked."""
         return bool(self._unproven)
 
     def prove(self) -> None:
-        """Check what was read, and forget what its publisher did not sign."""
+        """Check the signatures of records that were read; forget records with a wrong one."""
         for key, subkey in tuple(self._unproven):
             held = self._keys[key][subkey]
             held.proven = self._signatures.holds(held.record)
@@ -204,11 +204,11 @@ class RecordStore:
         self._unproven.clear()
 
     def next_expiry_ms(self) -> int | None:
-        """When the first record may have expired; None if the store is empty."""
+        """The time at which the first record may expire; None if the store is empty."""
         return self._ends[0][0] if self._ends else None
 
     def expire(self, now_ms: int) -> None:
-        """Forget what has expired."""
+        """Forget records that have expired."""
         while self._ends and self._ends[0][0] <= now_ms:
             _, key, subkey = heapq.heappop(self._ends)
             held = self._keys.get(key, {}).get(subkey)

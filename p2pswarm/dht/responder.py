@@ -1,7 +1,7 @@
-"""What we answer to other peers, from our table and our store.
+"""Responder: the answers to other peers, from our routing table and our store.
 
-Units:   `_ms` milliseconds since 1970 on the wall clock.
-Errors:  BadMessage for a request whose sender names an address that is none.
+Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970.
+Errors:  BadMessage for a request with an invalid address of its sender.
 """
 
 from p2pswarm.dht.call_outcomes import CallRecorder
@@ -45,7 +45,7 @@ class Responder:
         recorder: CallRecorder,
         misses: NegativeCache,
     ) -> None:
-        """A peer that asks is noted with `recorder`; a key that is stored is none of `misses`."""
+        """`recorder` learns of every peer that asks; `misses` forgets every stored key."""
         self._own = own
         self._table = table
         self._store = store
@@ -53,7 +53,7 @@ class Responder:
         self._misses = misses
 
     def answer(self, peer: PeerId, request: Request, now_s: float, now_ms: int) -> Message:
-        """The reply to any request of a peer; BadMessage if it names no address of its own."""
+        """The reply to a request of a peer; BadMessage if the peer's address is invalid."""
         if request.listen_address:
             self._recorder.met(contact_of(peer.raw, request.listen_address), now_s)
         match request:
@@ -69,7 +69,7 @@ class Responder:
                 return Pong()
 
     def identify(self, peer: PeerId, request: Identify) -> Identified:
-        """Our id, and the servers that the newcomer should meet."""
+        """Our id, and the servers closest to the newcomer that we know."""
         return Identified(self._own.raw, self._near(request.target, peer))
 
     def find(self, peer: PeerId, request: Find) -> Found:
@@ -77,7 +77,7 @@ class Responder:
         return Found(self._near(request.target, peer))
 
     def get(self, peer: PeerId, request: Get, now_ms: int) -> Got:
-        """The records we have, or the closest servers we know, or both if both are wanted."""
+        """A page of the records we have, or the closest servers we know, or both if wanted."""
         records: list[Record] = []
         left_bytes, more = PAGE_BYTES, False
         for record in self._store.read(request.key, now_ms, request.after):
@@ -90,7 +90,7 @@ class Responder:
         return Got(tuple(records), more, near)
 
     def store(self, peer: PeerId, request: Store, now_ms: int) -> Stored:
-        """Keep what may be kept."""
+        """Keep the records that may be kept; returns a verdict for each."""
         for record in request.records:
             self._misses.forget(record.key)
         offer = self._store.offer

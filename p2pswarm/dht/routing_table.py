@@ -1,17 +1,17 @@
-"""The routing table: one bucket for each length of the prefix that others share with us.
+"""The routing table: bucket i has the peers whose ids share exactly i leading bits with ours.
 
-Near us it knows every peer, far away a few of each kind. It returns which contact to
-check and which buckets to refresh; it does neither.
+Of the peers close to us it knows all, of the others at most k at each distance. It tells which
+contact to check and which buckets to refresh, but sends nothing itself.
 
-Where a bucket has been refreshed and still has room, there is no peer in its range that
-we do not know. So in a small swarm, or close to ourselves, the table alone tells which
-peers are closest to a key, and no lookup is needed: `sure` says when that is so.
+If a bucket has been refreshed and is not full, we know every peer in its range. So in a small
+swarm, or close to us, the table alone knows which peers are closest to a key, and no lookup is
+needed. `sure` tells when that is so.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  bucket i holds ids that share exactly i leading bits with ours, i in 0..255.
-Errors:  ValueError for a contact without an id. A remote peer can cause none.
-Source:  Maymounkov and Mazieres (2002), 2.4; go-libp2p-kbucket's diversity filter for the caps
-         on networks.
+Errors:  ValueError for a contact without an id. A peer can cause none.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.4; go-libp2p-kbucket's diversity filter for
+         the caps on networks.
 """
 
 import ipaddress
@@ -27,8 +27,8 @@ from p2pswarm.ids import PEER_ID_BYTES, Contact, PeerId
 
 ID_BITS = 8 * PEER_ID_BYTES
 NEVER = float("-inf")
-HEARD_STEP_S = 1.0  # contacts that talk all the time need not be noted every time
-SURE_REFRESHES = 2.0  # a bucket refreshed within two periods is taken to be complete
+HEARD_STEP_S = 1.0  # a contact that calls often is not updated every time
+SURE_REFRESHES = 2.0  # a bucket counts as complete for two refresh periods
 SEEN_HOSTS = 16_384  # hosts whose network is remembered
 
 
@@ -40,13 +40,13 @@ class Table:
         self._own_number = int.from_bytes(own.raw)
         self.config = config
         self.depth = 0
-        """The number of the deepest bucket, plus one: when it grows there is more to refresh."""
+        """The number of the deepest bucket plus one; when it grows there is more to refresh."""
         self._buckets: dict[int, Bucket] = {}
         self._refreshed_s: dict[int, float] = {}
         self._complete_s: dict[int, float] = {}
         self._refused_s: dict[int, float] = {}
         self._deep_from, self._deep_s = ID_BITS, NEVER
-        """Every peer in the buckets from this one on was known at that time."""
+        """At the time `_deep_s` we knew every peer in the buckets from `_deep_from` on."""
         self._strikes: Counter[bytes] = Counter()
         self._wide: Counter[str] = Counter()
 
@@ -54,7 +54,7 @@ class Table:
         return sum(len(bucket) for bucket in self._buckets.values())
 
     def __iter__(self) -> Iterator[Neighbour]:
-        """All live contacts, far ones first."""
+        """All live contacts, the farthest buckets first."""
         for index in sorted(self._buckets):
             yield from self._buckets[index].live
 
@@ -64,11 +64,11 @@ class Table:
         return bucket.get(raw) if bucket else None
 
     def index(self, raw: bytes) -> int:
-        """The leading bits that an id shares with ours: the number of its bucket."""
+        """The number of leading bits that an id shares with ours: its bucket's number."""
         return ID_BITS - (int.from_bytes(raw) ^ self._own_number).bit_length()
 
     def heard(self, contact: Contact, now_s: float) -> Contact | None:
-        """Note that a server, its id proven, has reached us; returns a contact to check, if any."""
+        """Note that a proven server has reached us; returns a contact to check, or None."""
         if contact.peer is None:
             raise ValueError(f"{contact.address} has no id yet: greet it first")
         raw = contact.peer.raw
@@ -85,17 +85,17 @@ class Table:
         if newcomer.wide_net and self._wide[newcomer.wide_net] >= self.config.per_wide_net:
             self._refused_s[index] = now_s
             return None
-        return self._seat(index, newcomer)
+        return self._insert(index, newcomer)
 
     def _renew(self, bucket: Bucket, known: Neighbour, contact: Contact, now_s: float) -> None:
         if contact.address == known.contact.address:
             if now_s - known.heard_s >= HEARD_STEP_S:
                 bucket.renew(replace(known, heard_s=now_s))
             return
-        self._drop(bucket, known)  # it moved: the caps hold at its new address too
+        self._drop(bucket, known)  # it has moved, and its new network has caps, too
         self.heard(contact, now_s)
 
-    def _seat(self, index: int, newcomer: Neighbour) -> Contact | None:
+    def _insert(self, index: int, newcomer: Neighbour) -> Contact | None:
         bucket = self._buckets.get(index)
         if bucket is None:
             config = self.config
@@ -110,12 +110,12 @@ class Table:
         return check.contact if check else None
 
     def fill(self, index: int, neighbours: Iterable[Neighbour]) -> None:
-        """Take neighbours that belong into bucket `index` as met: for simulations of many nodes."""
+        """Add neighbours to the bucket `index`, to which they belong; for large simulations."""
         for each in neighbours:
-            self._seat(index, each)
+            self._insert(index, each)
 
     def failed(self, raw: bytes) -> None:
-        """Note that a contact did not answer; after `strikes` times in a row it is dropped."""
+        """Note that a contact did not answer; after `strikes` failures in a row it is dropped."""
         bucket = self._buckets.get(self.index(raw))
         if bucket is None or bucket.get(raw) is None:
             return
@@ -124,7 +124,7 @@ class Table:
             self.drop(raw)
 
     def drop(self, raw: bytes) -> None:
-        """Drop a contact at once: it is not what it seemed."""
+        """Drop a contact at once, because it broke the protocol or does not serve."""
         bucket = self._buckets.get(self.index(raw))
         known = bucket.get(raw) if bucket else None
         if bucket is not None and known is not None:
@@ -153,7 +153,7 @@ class Table:
         return found[:count]
 
     def _outwards(self, target: int) -> Iterator[list[Neighbour]]:
-        """Our contacts in rings: everyone in one is closer than all in the next."""
+        """Our contacts in groups; each contact is closer to `target` than all in the next group."""
         here = ID_BITS - (target ^ self._own_number).bit_length()
         buckets = self._buckets
         if here in buckets:
@@ -163,9 +163,9 @@ class Table:
             yield list(buckets[i].live)
 
     def sure(self, key: bytes, found: Sequence[Neighbour], count: int, now_s: float) -> bool:
-        """Whether no server unknown to us can be among the `count` closest to `key`.
+        """Whether we know all of the `count` servers closest to `key`.
 
-        `found` is what `nearest(key, count)` just returned.
+        `found` is the result of `nearest(key, count)`.
         """
         here = self.index(key)
         last = self.index(found[-1].raw) if len(found) == count else 0
@@ -188,29 +188,29 @@ class Table:
         return fresh and self._refused_s.get(index, NEVER) < looked_s
 
     def refreshed(self, key: bytes, answered: Sequence[bytes], now_s: float) -> None:
-        """Note the end of a lookup in which the k closest to `key` were asked; `answered` did."""
+        """Note the end of a lookup that asked the k closest to `key`; `answered` has their ids."""
         indexes = [self.index(raw) for raw in answered]
         here = self.index(key)
         self._refreshed_s[here] = now_s
         if len(answered) < self.config.k:
-            self._deep_from, self._deep_s = 0, now_s  # that is everybody
+            self._deep_from, self._deep_s = 0, now_s  # these are all peers of the swarm
         elif here == ID_BITS:
             self._deep_from, self._deep_s = min(indexes) + 1, now_s
         elif any(index != here for index in indexes):
-            self._complete_s[here] = now_s  # those in its range are closer than those outside
+            self._complete_s[here] = now_s  # peers in its range are closer than peers outside
 
     def stale(self, now_s: float, rng: random.Random) -> list[bytes]:
-        """An id to look up in each bucket that has not been refreshed for long."""
+        """A random id to look up in each bucket that is due to be refreshed."""
         latest_s = now_s - self.config.refresh_s
         return [self._id_in(i, rng) for i in range(self.depth) if self._looked_s(i) <= latest_s]
 
     def next_refresh_s(self) -> float | None:
-        """When the first bucket is stale, -inf if one is now; None if the table is empty."""
+        """When the first bucket is due, -inf for one never refreshed; None for an empty table."""
         looked_s = [self._looked_s(index) for index in range(self.depth)]
         return min(looked_s) + self.config.refresh_s if looked_s else None
 
     def _looked_s(self, index: int) -> float:
-        """When the range of a bucket was last looked through."""
+        """The time of the last lookup that covered a bucket."""
         looked_s = self._refreshed_s.get(index, NEVER)
         return max(looked_s, self._deep_s) if index >= self._deep_from else looked_s
 
@@ -223,7 +223,7 @@ class Table:
 
 
 def neighbour(contact: Contact, heard_s: float) -> Neighbour:
-    """A contact with all that the table asks of it."""
+    """The table's entry for a contact."""
     assert contact.peer is not None
     raw = contact.peer.raw
     near_net, wide_net = networks(contact.address.host)
@@ -235,8 +235,8 @@ def neighbour(contact: Contact, heard_s: float) -> Neighbour:
 def networks(host: str) -> tuple[str, str]:
     """The /24 and /16 (IPv6: /48 and /32) of a public address; empty if it is private.
 
-    A name counts by its last two labels: whoever owns them owns all names below. A name
-    without a dot is one of the local network.
+    For a host name, both are its last two labels, because their owner owns all names below. A
+    name without a dot belongs to the local network.
     """
     try:
         ip = ipaddress.ip_address(host)

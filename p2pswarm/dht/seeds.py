@@ -1,11 +1,12 @@
-"""The addresses we were started with, and when to greet them again.
+"""Seeds: the addresses that a node was started with, and when to greet them again.
 
-A swarm that started in two halves, because its seeds could not see each other then,
-stays in two halves unless a node asks the other seeds again (hivemind #624). So all
-are greeted for a while after the start, and one at random from then on.
+If a swarm starts in two halves, because its seeds cannot reach each other, it stays in
+two halves unless a node greets the other seeds again. So for a while after the start a
+node greets all seeds repeatedly, and later one random seed at a time.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
+Source:  hivemind issue #624, a swarm that stayed in two halves.
 """
 
 import random
@@ -14,11 +15,11 @@ from collections.abc import Iterable
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.ids import Address, Contact, PeerId
 
-SEEDS_MAX = 64  # more entry points help nobody, and each is greeted by every newcomer
+SEEDS_MAX = 64  # more entry points do not help, and every newcomer greets them all
 
 
 class Seeds:
-    """Entry points, ourselves excepted."""
+    """The seeds, without this node itself."""
 
     def __init__(self, own: Contact, config: DhtConfig, rng: random.Random) -> None:
         self._own = own
@@ -29,7 +30,7 @@ class Seeds:
         self._due_s = float("inf")
 
     def start(self, contacts: Iterable[Contact], now_s: float) -> list[Contact]:
-        """Take the seeds; returns those to greet first: all at once."""
+        """Store the seeds; returns all that are to be greeted, at once."""
         for contact in contacts:
             ours = contact.address == self._own.address or contact.peer == self._own.peer
             if not ours and len(self._peers) < SEEDS_MAX:
@@ -39,12 +40,12 @@ class Seeds:
         return self._all()
 
     def learned(self, address: Address, peer: PeerId | None) -> None:
-        """Note which peer answered at a seed's address; None if none did."""
+        """Note which peer answered at a seed's address; None if no peer did."""
         if address in self._peers:
             self._peers[address] = peer
 
     def is_us(self, address: Address) -> None:
-        """Forget a seed that turned out to be ourselves, under another name."""
+        """Forget a seed that is this node itself, under another address."""
         self._peers.pop(address, None)
 
     def due(self, now_s: float) -> list[Contact]:
@@ -57,7 +58,7 @@ class Seeds:
         return everybody if young else [self._rng.choice(everybody)]
 
     def next_deadline_s(self) -> float | None:
-        """When to greet next; None without seeds."""
+        """The time of the next greeting; None without seeds."""
         return self._due_s if self._peers else None
 
     def _all(self) -> list[Contact]:

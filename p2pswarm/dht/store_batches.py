@@ -1,7 +1,7 @@
-"""Records that are to be stored soon, not now: gathered by peer, many in one message.
+"""StoreBatcher: collects records for each peer, so that one message stores many of them.
 
 Units:   seconds on the caller's monotonic clock; bytes.
-Errors:  BadMessage for a reply that is none to the batch.
+Errors:  BadMessage for a reply that does not fit the batch.
 """
 
 from collections.abc import Sequence
@@ -13,43 +13,43 @@ from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Contact
 from p2pswarm.wire.message import Message
 
-WAIT_S = 0.25  # long enough to gather records, short enough that nobody misses the replica
+WAIT_S = 0.25  # long enough to collect records, and short for a replica that is not urgent
 
 
 class BatchOwner(Protocol):
-    """Whoever wants to know what became of a record."""
+    """Learns what became of a record."""
 
     def on_reply(self, contact: Contact, reply: Message | None) -> None:
-        """The peer's answer for this record alone; None if there is none."""
+        """Take the peer's answer for this record alone; None if none came."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedRecord:
-    """One record on its way, and whom to tell what became of it."""
+    """A record to store, and its owner."""
 
     record: Record
     owner: BatchOwner | None
-    """None if nobody wants to know, as with a repair."""
+    """None if the outcome does not matter, as with a repair."""
 
 
 def store_of(listen_address: str, batched: Sequence[BatchedRecord]) -> Store:
-    """One request for all records of a batch."""
+    """The request for all records of a batch."""
     return Store(listen_address, tuple([each.record for each in batched]))
 
 
 def stored_in(reply: Message | None, count: int) -> list[Stored | None]:
-    """What the reply to a batch of `count` records says of each of them."""
+    """Split the reply to a batch into one for each of its `count` records."""
     if reply is None:
         return [None] * count
     if not isinstance(reply, Stored) or len(reply.verdicts) != count:
-        raise BadMessage(f"{type(reply).__name__} is no answer to a Store of {count} records")
+        raise BadMessage(f"{type(reply).__name__} does not answer a Store of {count} records")
     return [Stored(bytes([verdict])) for verdict in reply.verdicts]
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What waits for one peer."""
+    """The records that wait for one peer."""
 
     contact: Contact
     due_s: float
@@ -61,13 +61,13 @@ class StoreBatcher:
     """Batches by peer, in the order in which they are due."""
 
     def __init__(self, batches_max: int) -> None:
-        """A record for one batch more than `batches_max` is dropped; its owner republishes."""
+        """`batches_max`: a record that would start one more batch is dropped."""
         self._batches_max = batches_max
         self._batches: dict[Contact, _Batch] = {}
         self._full: list[_Batch] = []
 
     def add(self, contact: Contact, batched_record: BatchedRecord, now_s: float) -> bool:
-        """Put a record into the peer's batch; False if there is no room for another batch."""
+        """Add a record to the peer's batch; False if `batches_max` batches wait already."""
         batch = self._batches.get(contact)
         size_bytes = batched_record.record.size_bytes
         if batch is not None and (
@@ -88,12 +88,12 @@ class StoreBatcher:
         batches, self._full = self._full, []
         for contact, batch in tuple(self._batches.items()):
             if batch.due_s > now_s:
-                break  # batches stand in the order of their making
+                break  # the dict has the batches in the order of their start
             batches.append(self._batches.pop(contact))
         return [(batch.contact, batch.batched) for batch in batches]
 
     def next_deadline_s(self) -> float | None:
-        """When the first batch is due, -inf for one that is full; None if there is none."""
+        """When the first batch is due, -inf if one is full; None if there is none."""
         if self._full:
             return float("-inf")
         first = next(iter(self._batches.values()), None)

@@ -1,11 +1,12 @@
-"""How long to wait for a peer: round trips and failures, learnt from every call.
+"""TimeoutEstimator: how long to wait for a peer, learnt from the outcome of every call.
 
-Two times for each call. At the *deadline* we stop waiting. Long before, at the
-*hedge*, when nine of ten answers would have come, another peer is asked as well:
-a dead contact then costs one slow round trip, not a timeout. Waiting for all answers
-is what makes lookups take 5 s instead of 250 ms.
+Each call has two times. At the *deadline* we stop waiting. At the *hedge*, long before,
+nine of ten answers would have come, and another peer is asked as well. So a dead contact
+costs one slow round trip, not a timeout. A lookup that waited for every answer would take
+5 s instead of 250 ms.
 
 Units:   seconds.
+Errors:  none.
 Source:  RFC 6298, section 2 (srtt, rttvar, gains 1/8 and 1/4); Dean and Barroso, "The Tail
          at Scale" (2013), for hedged requests.
 """
@@ -15,18 +16,18 @@ from collections import deque
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.flow.estimates import RoundTrip, Window
 
-PEERS_MAX = 4096  # round trips remembered; the oldest goes first
-SAMPLES = 128  # first answers, of which a high quantile is taken
-OUTCOMES = 64  # calls of which the share of failures is taken
-OUTCOMES_LEAST = 16  # before that the share means nothing
+PEERS_MAX = 4096  # peers whose round trips are remembered; the oldest is forgotten first
+SAMPLES = 128  # first answers of peers, for the quantile below
+OUTCOMES = 64  # recent calls, for the share of failures
+OUTCOMES_LEAST = 16  # with fewer calls the share means nothing
 HEDGE_QUANTILE = 0.9
 HEDGE_FIRST_S = 0.25  # before the first sample: an intercontinental round trip
-HEDGE_LEAST_S = 0.025  # a busy processor may stall an answer that long; asking more stalls it more
+HEDGE_LEAST_S = 0.025  # a busy processor delays an answer this long; more requests delay it more
 HEDGE_DEVIATIONS = 2.0  # mean deviations above the mean: about nine of ten normal round trips
 
 
 class TimeoutEstimator:
-    """Deadlines, hedges and the width of a lookup."""
+    """Deadlines, hedges, and how many requests a lookup has under way."""
 
     def __init__(self, config: DhtConfig) -> None:
         self._config = config
@@ -37,7 +38,7 @@ class TimeoutEstimator:
         self._failed = 0
 
     def answered(self, raw: bytes, rtt_s: float | None) -> None:
-        """Note that a peer answered after `rtt_s`; None if that was no plain round trip."""
+        """Note that a peer answered after `rtt_s`, None if that was not a round trip."""
         self._note(failed=False)
         if rtt_s is None:
             return
@@ -66,18 +67,18 @@ class TimeoutEstimator:
 
     @property
     def failure_share(self) -> float:
-        """Of the recent calls; 0 until enough are known."""
+        """The share of recent calls that failed; 0 until OUTCOMES_LEAST are known."""
         count = len(self._failures)
         return self._failed / count if count >= OUTCOMES_LEAST else 0.0
 
     @property
     def alpha(self) -> int:
-        """How many prompt requests a lookup may have under way now."""
+        """How many requests that are not late a lookup may have under way."""
         lossy = self.failure_share > self._config.lossy_share
         return self._config.alpha_lossy if lossy else self._config.alpha
 
     def expected_s(self, raw: bytes) -> float:
-        """The peer's smoothed round trip; that of a slow peer if it never answered us."""
+        """The peer's smoothed round trip; a slow one if the peer never answered us."""
         trip = self._trips.get(raw)
         return self._first_hedge_s if trip is None or trip.srtt_s is None else trip.srtt_s
 

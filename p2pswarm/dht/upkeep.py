@@ -1,16 +1,17 @@
-"""What a node does from time to time to stay in the DHT, as a machine.
+"""Upkeep: the work that a node does from time to time to stay in the DHT.
 
-Four things become due: seeds to be greeted again, our own values to be published again,
-buckets that nobody has looked into for long, and records that have expired. `poll` returns
-the duties that the pump is to do, and forgets expired records by itself.
+There are four kinds of work: greet seeds again, publish our own values again, refresh
+buckets, and forget expired records. `poll` returns the duties that the pump is to do, and
+forgets expired records itself.
 
-Refreshing is one lookup at a time, because it is never urgent; it rests while the node
-joins, and for a moment after each round, so that buckets that appear together are looked
-into together.
+Refreshing makes one lookup at a time, because it is never urgent. It waits while the node
+joins, and pauses for REFRESH_PAUSE_S after a round, so that buckets that appear together
+are refreshed in one round.
 
 Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970 on the wall clock.
 Errors:  none.
-Source:  Maymounkov and Mazieres (2002), 2.3; hivemind issue #624, for greeting seeds again.
+Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; hivemind issue #624, for
+         greeting seeds again.
 """
 
 import random
@@ -23,9 +24,9 @@ from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.seeds import Seeds
 from p2pswarm.ids import Contact
 
-EXPIRE_EVERY_S = 10.0  # reads check the time themselves; expiring only frees memory
-REFRESH_PAUSE_S = 1.0  # a join brings several buckets within less
-REPUBLISH_TOGETHER = 16  # values of ours that are placed again at once
+EXPIRE_EVERY_S = 10.0  # a read checks the time itself; expiring only frees memory
+REFRESH_PAUSE_S = 1.0  # joining fills several buckets in less time
+REPUBLISH_TOGETHER = 16  # of our values, at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ Duty = GreetSeed | LookRound | PublishAgain
 
 
 class Upkeep:
-    """Tells what is due, and when the next thing is."""
+    """Tells which duties are due, and when the next one is."""
 
     def __init__(
         self,
@@ -71,19 +72,19 @@ class Upkeep:
         self._rng = rng
         self.seeds = Seeds(own, table.config, rng)
         self.joining = False
-        """Whether a lookup of ourselves is under way because we join: refreshing waits for it."""
+        """Whether we look up our own id to join; refreshing waits for it."""
         self._to_publish: deque[Publication] = deque()
         self._publishing = 0
         self._targets: deque[bytes] = deque()
         self._refreshing = False
         self._rest_s: float | None = None
-        """No round of refreshing begins before; None until the first `poll`."""
+        """No round of refreshing begins before this time; None until the first `poll`."""
         self._expire_s = 0.0
-        """Nothing is expired before."""
+        """No record is expired before this time."""
         self._wall_less_loop_s = 0.0
 
     def poll(self, now_s: float, now_ms: int) -> list[Duty]:
-        """What to do now; tell the end of each duty by `done`."""
+        """The duties to do now; call `done` at the end of each."""
         self._wall_less_loop_s = now_ms / 1000 - now_s
         if self._rest_s is None:
             self._rest_s = now_s + REFRESH_PAUSE_S
@@ -95,7 +96,7 @@ class Upkeep:
         return duties
 
     def done(self, duty: Duty, now_s: float) -> None:
-        """A duty has been done, or was given up."""
+        """Note that a duty was done or given up."""
         if isinstance(duty, PublishAgain):
             self._publishing -= 1
         elif isinstance(duty, LookRound):
@@ -103,7 +104,7 @@ class Upkeep:
             self._rest_s = now_s + REFRESH_PAUSE_S
 
     def next_deadline_s(self) -> float | None:
-        """When to poll again, unless a duty ends before; None if nothing will be due."""
+        """When to poll again, unless a duty ends earlier; None if nothing will be due."""
         deadlines_s = (
             self.seeds.next_deadline_s(),
             self._publications.next_deadline_s(),
@@ -137,7 +138,7 @@ class Upkeep:
     def _refresh(self, now_s: float) -> list[Duty]:
         due_s = self._next_refresh_s()
         if due_s is not None and due_s <= now_s:
-            soon_s = now_s + REFRESH_PAUSE_S  # those refreshed together are stale together
+            soon_s = now_s + REFRESH_PAUSE_S  # so that buckets stay in one round
             self._targets += [*self._table.stale(soon_s, self._rng), self._own]
         if not self._targets or self._refreshing:
             return []
@@ -145,7 +146,7 @@ class Upkeep:
         return [LookRound(self._targets.popleft())]
 
     def _next_refresh_s(self) -> float | None:
-        """When the next round begins; None while one is under way, or the node joins."""
+        """When the next round of refreshing begins; None during a round or while joining."""
         stale_s = self._table.next_refresh_s()
         if stale_s is None or self._rest_s is None:
             return None

@@ -1,7 +1,8 @@
-"""Getting values: what we can answer ourselves, whom to ask else, and what to do afterwards.
+"""ValueReader: the queries of our own gets, and what to do after each.
 
-Where the table alone tells who holds a key, the get is one call to the nearest holder by
-round trip. Otherwise it is a lookup whose first requests are carried on by those we ask.
+If the routing table alone knows the holders of a key, a get is one call to the holder with
+the shortest round trip. Otherwise it is a lookup whose first requests may be carried on by
+the peers that receive them.
 
 Units:   seconds on the caller's monotonic clock; `_ms` and `wall_s` on the wall clock.
 Errors:  none.
@@ -21,7 +22,7 @@ from p2pswarm.ids import Contact, PeerId
 
 
 class ValueReader:
-    """Makes the queries of our own gets, and remembers what they did not find."""
+    """Makes the queries of our own gets, and remembers the keys that were not found."""
 
     def __init__(
         self,
@@ -40,9 +41,9 @@ class ValueReader:
         self.misses = NegativeCache(table.config.misses, table.config.negative_s)
 
     def held(self, key: bytes, now_ms: int) -> dict[bytes, Record]:
-        """The records that we hold ourselves, if we are among those who should hold the key.
+        """The records that we hold ourselves, if we are a holder of the key at present.
 
-        A copy that stays from a time when we were a holder may lack what came since.
+        A copy from a time when we were a holder may lack newer records.
         """
         if key not in self._store or not self._is_holder(key):
             return {}
@@ -58,7 +59,7 @@ class ValueReader:
     def query(
         self, key: bytes, quorum: int, listen_address: str, now_s: float, wall_s: float
     ) -> GetValue:
-        """The query of a get that is not answered by `held`."""
+        """The query of a get that `held` cannot answer."""
         config = self._config
         near = self._table.nearest(key, config.k)
         replicas = near[: config.replicas]
@@ -83,7 +84,7 @@ class ValueReader:
     def ended(
         self, key: bytes, get_value: GetValue, now_s: float
     ) -> Iterator[tuple[Contact, Record]]:
-        """Note what a get did not find; yields what holders lack, and is to be stored with them."""
+        """Note whether a get found the key; yields records to store with holders that lack them."""
         if get_value.records:
             self.misses.forget(key)
         else:

@@ -1,4 +1,4 @@
-"""Estimates of times and rates, and what went wrong first in a group of tasks.
+"""Small tools for every folder: estimates, a signal, and the cause of a task group's failure.
 
-Everybody may use it.
+Entrance: `estimates.py`, `signal.py` and `exception_group.py`.
 """

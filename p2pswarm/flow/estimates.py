@@ -1,11 +1,11 @@
-"""What the next measurement will likely be, judged from those that came.
+"""Three estimates from measurements.
 
-Three estimates for three questions: how long to wait for an answer before it is
-late (`RoundTrip`), what something takes on average of late (`Ema`), and how long
-the slow ones take (`Window`), which is when a hedged request pays.
+`RoundTrip` tells how long to wait before an answer is late. `Ema` is a recent average.
+`Window` gives quantiles of recent samples, such as the time after which a hedged request
+is worth while.
 
-Units:   seconds for round trips; `Ema` and `Window` keep the unit of what they are given.
-Errors:  ValueError when we are misused.
+Units:   seconds for round trips; `Ema` and `Window` keep the unit of their samples.
+Errors:  ValueError for impossible limits or samples.
 Source:  RFC 6298 (round trips); Kingma and Ba, "Adam" (2015), section 3 (bias correction).
 """
 
@@ -16,11 +16,11 @@ from collections import deque
 ALPHA = 1 / 8  # RFC 6298, 2.3
 BETA = 1 / 4  # RFC 6298, 2.3
 K = 4  # deviations above the mean, RFC 6298, 2.2
-BACKOFF_MAX = 64  # however often a deadline passed, it is stretched no further
+BACKOFF_MAX = 64  # a deadline that passed many times is stretched no further
 
 
 class RoundTrip:
-    """Smoothed round-trip time, its deviation, and the deadline that follows from both."""
+    """The smoothed round-trip time, its deviation, and the deadline that follows from both."""
 
     __slots__ = (
         "_deadline_max_s",
@@ -37,7 +37,7 @@ class RoundTrip:
         deadline_min_s: float = 0.05,
         deadline_max_s: float = 60.0,
     ) -> None:
-        """`initial_s`: the deadline before anything was measured."""
+        """`initial_s`: the deadline before the first measurement."""
         if not 0 < deadline_min_s <= initial_s <= deadline_max_s:
             raise ValueError(f"{initial_s} s is not in {deadline_min_s}..{deadline_max_s} s")
         self._initial_s = initial_s
@@ -49,7 +49,7 @@ class RoundTrip:
         self.rttvar_s = 0.0
 
     def sample(self, rtt_s: float) -> None:
-        """An answer came after `rtt_s`. Of a request sent twice, give none (Karn)."""
+        """Add a round trip of `rtt_s`, but none of a request that was sent twice (Karn)."""
         if not 0 <= rtt_s < math.inf:
             raise ValueError(f"a round trip of {rtt_s} s")
         self._stretch = 1
@@ -61,7 +61,7 @@ class RoundTrip:
         self.srtt_s += ALPHA * (rtt_s - self.srtt_s)
 
     def timed_out(self) -> None:
-        """The deadline passed without an answer: be twice as patient until one comes."""
+        """Double the deadline until an answer comes, because the last one did not come in time."""
         self._stretch = min(2 * self._stretch, BACKOFF_MAX)
 
     @property
@@ -74,7 +74,7 @@ class RoundTrip:
 
 
 class Ema:
-    """An exponential moving average that is right from its first sample."""
+    """An exponential moving average without bias towards zero at its start."""
 
     __slots__ = ("_sum", "_weight", "_weights")
 
@@ -87,29 +87,29 @@ class Ema:
         self._weights = 0.0
 
     def add(self, sample: float) -> None:
-        """Take one measurement in."""
+        """Add one measurement."""
         self._sum += self._weight * (sample - self._sum)
         self._weights += self._weight * (1 - self._weights)
 
     @property
     def value(self) -> float | None:
         """The average; None before the first sample."""
-        # the sum starts at zero: without the division the first samples would read low
+        # the sum starts at zero, so without the division the first averages would be too low
         return self._sum / self._weights if self._weights else None
 
 
 class Window:
-    """The last `size` samples, sorted, so that any quantile of them is exact.
+    """The last `size` samples, sorted, so that every quantile of them is exact.
 
-    Sorted insertion into at most some hundred floats costs less than the bookkeeping
-    of a streaming estimate, and forgets old samples for certain.
+    Sorted insertion into a few hundred floats costs less than a streaming estimate, and
+    old samples are certainly forgotten.
     """
 
     __slots__ = ("_newest_last", "_size", "_sorted")
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise ValueError(f"a window has room for 1 sample or more, not {size}")
+            raise ValueError(f"a window holds 1 sample or more, not {size}")
         self._size = size
         self._newest_last: deque[float] = deque()
         self._sorted: list[float] = []
@@ -118,7 +118,7 @@ class Window:
         return len(self._sorted)
 
     def add(self, sample: float) -> None:
-        """Take one measurement in; the oldest falls out of a full window."""
+        """Add one measurement; a full window drops its oldest."""
         if not math.isfinite(sample):
             raise ValueError(f"a sample of {sample}")
         if len(self._newest_last) == self._size:

@@ -1,7 +1,10 @@
-"""Why a group of tasks failed, in one exception.
+"""The one exception that explains why a group of tasks failed.
 
-A `TaskGroup` raises a group even for one failure. Its callers handle one error: a bug if there is
-one, for it must be seen, else the first of ours.
+A `TaskGroup` raises an exception group even for one failure, but its callers handle one error. A
+bug goes first, because it must be seen; otherwise the first SwarmError counts.
+
+Units:   none.
+Errors:  none.
 """
 
 from p2pswarm.errors import SwarmError
@@ -14,7 +17,7 @@ def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """All that are not groups themselves, in order."""
+    """The exceptions that are not groups themselves, in order."""
     found: list[BaseException] = []
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]

@@ -1,4 +1,4 @@
-"""A signal: it wakes everybody who waits for it at the time it is fired, and stays unset.
+"""Signal: wakes the tasks that wait for it when it is fired, and remembers nothing.
 
 Units:   none.
 Errors:  none.
@@ -8,13 +8,13 @@ import asyncio
 
 
 class Signal:
-    """Something has changed: whoever waits looks again."""
+    """Tells waiting tasks that something has changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def fire(self) -> None:
-        """Wake those who wait now; who waits later waits for the next time."""
+        """Wake the tasks that wait now; tasks that wait later wait for the next call."""
         event, self._event = self._event, asyncio.Event()
         event.set()
 

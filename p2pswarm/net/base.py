@@ -1,15 +1,14 @@
 """SEAM 1: what the transport asks of the network, real or simulated.
 
-A connection begins raw: its first bytes are read and written exactly, and awaited.
-Then it becomes one of two things. A *control pipe* carries small messages: bytes are
-pushed to its user from inside the event loop, and writes go out at once. A *bulk
-pipe* carries tensors: a machine says which buffer to fill and which to send, and the
-network drives it, with two threads on a real socket (`net/bulk_threads.py`), from the
-event loop in a simulation.
+A new connection is raw: its user awaits an exact number of bytes, or the end of a write.
+Then the connection becomes one of two things. A *control pipe* carries small messages: the
+event loop pushes bytes to the pipe's user, and writes go out at once. A *bulk pipe* carries
+tensors: a machine says which buffer to fill and which to send, and the network drives it. On
+a real socket two threads do so (`net/bulk_threads.py`), in a simulation the event loop.
 
-Units:   bytes.
-Errors:  DialFailed from `dial`; LinkLost from a raw connection that ended; everything
-         that later ends it is told to its user once, as `lost`.
+Units:   bytes; `now_s` seconds on a monotonic clock.
+Errors:  DialFailed from `dial`; Unusable from `listen`; LinkLost from a raw connection that
+         ended. Once it is a pipe, whatever ends it reaches its user once, as `lost`.
 """
 
 from collections.abc import Callable
@@ -19,34 +18,34 @@ from typing import Protocol
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Address
 
-CROWDED_BYTES = 64 * 1024  # one record: what an urgent message may wait behind in our memory
+CROWDED_BYTES = 64 * 1024  # one record: an urgent message waits behind no more than this
 
 
 class ControlPipe(Protocol):
-    """A connection that pushes: the sending side."""
+    """A control connection: the side that sends."""
 
     def send(self, data: bytes) -> None:
-        """Write now; what the kernel does not take waits in memory."""
+        """Write now; bytes that the kernel does not take wait in memory."""
         ...
 
     def close(self) -> None:
-        """Send what waits, then end. `lost` is told soon after."""
+        """Send the bytes that wait, then end; `lost` is called soon after."""
         ...
 
     def abort(self) -> None:
-        """End now. `lost` is told soon after."""
+        """End now; `lost` is called soon after."""
         ...
 
 
 class ControlMachine(Protocol):
-    """A connection that pushes: the receiving side. Called in the event loop."""
+    """A control connection: the side that receives. Its methods are called in the event loop."""
 
     def opened(self, pipe: ControlPipe) -> None:
         """The connection is up; called before anything else."""
         ...
 
     def received(self, data: bytes) -> None:
-        """Bytes came, in order, cut anywhere."""
+        """Bytes came, in order; a message may be cut anywhere."""
         ...
 
     def pause_writing(self) -> None:
@@ -63,28 +62,31 @@ class ControlMachine(Protocol):
 
 
 class BulkMachine(Protocol):
-    """The rules of one bulk pipe. One thread calls the first pair, one the second."""
+    """The rules of one bulk pipe.
+
+    One thread calls `next_in` and `filled`, another calls `next_out` and `sent`.
+    """
 
     def next_in(self) -> memoryview:
-        """Where the next bytes go: fill it whole, then call `filled`."""
+        """The memory for the next bytes: fill all of it, then call `filled`."""
         ...
 
     def filled(self) -> Callable[[], None] | None:
-        """That memory is full. Returns what to call in the event loop, if anything.
+        """The memory is full. Returns a function to call in the event loop, or None.
 
-        Raises PeerError if the peer broke the protocol: the pipe ends.
+        Raises PeerError if the peer broke the protocol; the pipe ends then.
         """
         ...
 
     def next_out(self, now_s: float) -> memoryview | None:
-        """What to send next, or None until woken; asked again right after `sent`.
+        """The bytes to send next, or None to wait for `wake`; called again right after `sent`.
 
-        It stays valid until `sent`.
+        The bytes stay valid until `sent`.
         """
         ...
 
     def sent(self) -> Callable[[], None] | None:
-        """All of it is with the kernel. Returns what to call in the event loop, if anything."""
+        """The kernel has all bytes. Returns a function to call in the event loop, or None."""
         ...
 
     def lost(self, error: SwarmError) -> None:
@@ -92,7 +94,7 @@ class BulkMachine(Protocol):
         ...
 
     def released(self) -> None:
-        """It is closed, and nothing calls this machine any more; called once, last, in the loop."""
+        """The socket is closed; called once in the event loop, as the last call of all."""
         ...
 
 
@@ -100,11 +102,11 @@ class BulkPipe(Protocol):
     """A connection driven by a BulkMachine."""
 
     def wake(self) -> None:
-        """There is something to send. Any thread may call."""
+        """Say that there is something to send. Any thread may call this."""
         ...
 
     def close(self) -> None:
-        """End it; `lost` and `released` follow. What is under way may be cut off."""
+        """End the pipe; `lost` and `released` follow. Bytes under way may be cut off."""
         ...
 
 
@@ -113,27 +115,27 @@ class Connection(Protocol):
 
     @property
     def remote(self) -> Address:
-        """The other end."""
+        """The address of the other end."""
         ...
 
     async def receive(self, n: int) -> bytes:
-        """Exactly `n` bytes; raises LinkLost if the connection ends before."""
+        """Exactly `n` bytes; raises LinkLost if the connection ends first."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of it; raises LinkLost."""
+        """Write all of `data`; raises LinkLost if the connection ends first."""
         ...
 
     async def become_control(self, user: ControlMachine) -> None:
-        """From now on push to `user`; this object is spent."""
+        """Push all further bytes to `user`; this object must not be used any more."""
         ...
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
-        """From now on drive `machine`; this object is spent."""
+        """Drive `machine` from now on; this object must not be used any more."""
         ...
 
     def close(self) -> None:
-        """End it, if it has not become something else."""
+        """End the connection, unless it has become a pipe."""
         ...
 
 
@@ -142,11 +144,11 @@ class Listener(Protocol):
 
     @property
     def address(self) -> Address:
-        """What was bound, with the real port."""
+        """The bound address, with the real port."""
         ...
 
     async def accept(self) -> Connection:
-        """The next connection; raises LinkLost once closed."""
+        """The next connection; raises LinkLost when the listener fails or is closed."""
         ...
 
     def close(self) -> None:
@@ -166,5 +168,5 @@ class Net(Protocol):
         ...
 
     def lock(self) -> AbstractContextManager[object]:
-        """A lock for state that bulk machines share: real where they run in threads."""
+        """A lock for state that bulk machines share; it locks only if they run in threads."""
         ...

@@ -1,13 +1,13 @@
 """Two threads per bulk socket: one fills the machine's memory, one sends its buffers.
 
-Tensors do not pass through the event loop: receiving, sending and AEAD all
-release the interpreter's lock, so two plain blocking threads move 2 GB/s where
-asyncio moves 1.5, and the loop stays free for small calls. The threads know no
-rule; they ask the machine where bytes go and tell it when they are there.
+Tensors do not pass through the event loop. Receiving, sending and AEAD all release the
+interpreter's lock, so two plain blocking threads move 2 GB/s where asyncio moves 1.5, and
+the loop stays free for small calls. The threads know no rules: they ask the machine where
+bytes go, and tell it when the bytes are there.
 
 Units:   bytes.
-Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the peer
-         can notice; `released` follows when both threads have left and the socket is closed.
+Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the socket is
+         shut down. `released` follows when both threads have ended and it is closed.
 Source:  bench/LOG.md, bandwidth_sweep.
 """
 
@@ -53,7 +53,7 @@ class SocketBulkPipe:
         self._wakeups.put(None)
 
     def close(self) -> None:
-        """End it; `released` follows when both threads have left."""
+        """End the pipe; `released` follows when both threads have ended."""
         self._end(LinkLost(f"{self._label}: closed"))
 
     def _start(self, body: Callable[[], None], duty: str) -> None:
@@ -102,13 +102,13 @@ class SocketBulkPipe:
             self._in_loop(event)
 
     def _end(self, error: SwarmError) -> None:
-        """The first reason counts; it makes both threads leave."""
+        """End both threads; only the first reason counts."""
         with self._guard:
             if self._ended is not None:
                 return
             self._ended = error
         self._in_loop(lambda: self._machine.lost(error))
-        with contextlib.suppress(OSError):  # the peer was quicker: both threads see that too
+        with contextlib.suppress(OSError):  # the peer has closed it: both threads see it
             self._sock.shutdown(socket.SHUT_RDWR)
         self._wakeups.put(None)
 
@@ -122,7 +122,7 @@ class SocketBulkPipe:
 
     def _release(self) -> None:
         for thread in self._threads:
-            thread.join()  # each has left its body: this takes no time
+            thread.join()  # each has left its loop: this takes no time
         self._machine.released()
 
     def _in_loop(self, call: Callable[[], None]) -> None:

@@ -11,12 +11,12 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.net.base import CROWDED_BYTES, ControlMachine
 from p2pswarm.net.os_errors import reason_of
 
-READ_BYTES = 16 * 1024  # kept: asyncio's own buffer, fresh each time, costs 20 us a read
-READ_BYTES_MAX = 64 * 1024  # one control record, for a connection that fills the first one
+READ_BYTES = 16 * 1024  # our own buffer: asyncio's, new for each read, costs 20 us
+READ_BYTES_MAX = 64 * 1024  # one control record, for a connection that has filled the small buffer
 
 
 class ControlProtocol(asyncio.BufferedProtocol):
-    """An asyncio transport seen as a ControlPipe, and the way from it to the user."""
+    """Makes a ControlPipe of an asyncio transport, and passes what it receives to the user."""
 
     def __init__(self, user: ControlMachine, label: str) -> None:
         self._user = user
@@ -25,7 +25,7 @@ class ControlProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is up: from now on this object is the pipe."""
-        connection = cast("asyncio.Transport", transport)  # uvloop's own derives from nothing
+        connection = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
         connection.set_write_buffer_limits(CROWDED_BYTES)
         self.send = connection.write
         self.close = connection.close
@@ -33,12 +33,12 @@ class ControlProtocol(asyncio.BufferedProtocol):
         self._user.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where asyncio puts the next bytes."""
+        """The memory into which asyncio reads the next bytes."""
         del sizehint
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` came; one read that fills the buffer makes it grow for good."""
+        """`nbytes` came; after one read that fills the buffer, a larger one replaces it."""
         self._user.received(bytes(self._buffer[:nbytes]))
         if nbytes == READ_BYTES == len(self._buffer):
             self._buffer = memoryview(bytearray(READ_BYTES_MAX))

@@ -1,9 +1,9 @@
-"""The event loop of a node: asyncio's own, with a poller that is eager while answers come at once.
+"""The event loop of a node: asyncio's own, which polls without sleeping while answers come fast.
 
-A processor that has gone idle takes tens of microseconds to wake, on virtual machines more than all
-the rest of a small call. So while waits keep ending soon, the poller looks again and again for a
-moment before it sleeps; as soon as it has looked in vain, it sleeps at once until waits are short
-again. A node that waits for long never looks twice.
+An idle processor takes tens of microseconds to wake. On a virtual machine that is longer than all
+the rest of a small call. So while waits are short, the selector polls for up to LOOK_S before it
+sleeps. When nothing came in that time, it sleeps at once until waits are short again. A node whose
+waits are long never polls this way.
 
 Units:   seconds.
 Errors:  none.
@@ -15,15 +15,15 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-LOOK_S = 100e-6  # twice what the other end of a small call takes, its wake-up left out
-SHORT_S = 250e-6  # a wait that ends so soon would have ended within LOOK_S, had nobody slept
-SHORT_WAITS = 3  # in a row, before it is worth looking
+LOOK_S = 100e-6  # twice the time in which a peer answers a small call, without its wake-up
+SHORT_S = 250e-6  # a sleep this short would have ended within LOOK_S without the wake-ups
+SHORT_WAITS = 3  # so many short waits in a row make polling worth while
 
 T = TypeVar("T")
 
 
 class Eagerness:
-    """Whether to look before sleeping, from how long the last waits were."""
+    """Decides from the length of the last waits whether to poll before sleeping."""
 
     def __init__(self, short_s: float = SHORT_S) -> None:
         """`short_s`: the longest wait that counts as short."""
@@ -36,23 +36,23 @@ class Eagerness:
         return self._short >= SHORT_WAITS
 
     def slept(self, wait_s: float) -> None:
-        """A wait was slept through."""
+        """The selector slept for `wait_s`."""
         self._short = self._short + 1 if wait_s <= self._short_s else 0
 
     def looked_in_vain(self) -> None:
-        """Nothing came while we looked."""
+        """Nothing came while the selector polled."""
         self._short = 0
 
 
 class EagerSelector(selectors.DefaultSelector):
-    """The system's selector, which looks before it sleeps while that pays."""
+    """The system's selector, which polls before it sleeps while that saves time."""
 
     def __init__(self, short_s: float = SHORT_S) -> None:
         super().__init__()
         self._eagerness = Eagerness(short_s)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the base class."""
+        """Wait for events as the base class does."""
         if timeout is not None and timeout <= LOOK_S:
             return super().select(timeout)
         begin_s = time.perf_counter()
@@ -68,11 +68,11 @@ class EagerSelector(selectors.DefaultSelector):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, on a loop with the eager poller."""
+    """Run `main` as `asyncio.run` does, on a loop with the eager selector."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop with the eager poller."""
+    """An event loop with the eager selector."""
     return asyncio.SelectorEventLoop(EagerSelector())

@@ -1,11 +1,11 @@
 """SEAM 1 over real TCP sockets.
 
-First bytes are read with `loop.sock_recv`, so that a socket can still leave
-asyncio for the threads of `net/bulk_threads.py`. Socket buffers are never set: that
-would end the kernel's own tuning and was slower wherever we measured.
+The first bytes are read with `loop.sock_recv`, so that the socket can still leave
+asyncio for the threads of `net/bulk_threads.py`. The sizes of socket buffers are never
+set, because that ends the kernel's own tuning and was slower wherever we measured.
 
 Units:   seconds, bytes.
-Errors:  OSError is translated here: Unusable (listen), DialFailed (dial), LinkLost.
+Errors:  an OSError becomes Unusable in `listen`, DialFailed in `dial`, LinkLost elsewhere.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from p2pswarm.net.bulk_threads import SocketBulkPipe
 from p2pswarm.net.control_protocol import ControlProtocol
 from p2pswarm.net.os_errors import GONE_IN_BACKLOG, OUT_OF_FILES, reason_of
 
-BACKLOG = 256  # the kernel's queue; the transport bounds what it takes from it
-USER_TIMEOUT_MS = 20_000  # unacknowledged data for so long: the path is gone
-NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind no more than this
-OUT_OF_FILES_PAUSE_S = 0.1  # time for others to close theirs
+BACKLOG = 256  # length of the kernel's queue; the transport limits what it accepts
+USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this long
+NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind at most this much
+OUT_OF_FILES_PAUSE_S = 0.1  # time for other connections to close
 
 IPPROTO_TCP = socket.IPPROTO_TCP
-TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # Linux names
+TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # these three exist on Linux only
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
@@ -73,7 +73,7 @@ class SocketNet:
         raise DialFailed(f"{to}: {reason_of(failure)}") from failure
 
     def lock(self) -> AbstractContextManager[object]:
-        """Bulk machines run in threads here."""
+        """A real lock, because bulk machines run in threads here."""
         return threading.Lock()
 
 
@@ -88,11 +88,11 @@ class SocketListener:
 
     @property
     def address(self) -> Address:
-        """What was bound, with the real port."""
+        """The bound address, with the real port."""
         return self._address
 
     async def accept(self) -> "SocketConnection":
-        """The next connection. Cancel this before `close`."""
+        """The next connection; raises LinkLost. Cancel this call before `close`."""
         while True:
             try:
                 sock, name = await _accept(self._sock)
@@ -121,11 +121,11 @@ class SocketConnection:
 
     @property
     def remote(self) -> Address:
-        """The other end."""
+        """The address of the other end."""
         return self._remote
 
     async def receive(self, n: int) -> bytes:
-        """Exactly `n` bytes."""
+        """Exactly `n` bytes; raises LinkLost if the connection ends first."""
         loop, sock = asyncio.get_running_loop(), self._socket()
         parts: list[bytes] = []
         while n:
@@ -140,7 +140,7 @@ class SocketConnection:
         return b"".join(parts)
 
     async def send(self, data: bytes) -> None:
-        """Write all of it."""
+        """Write all of `data`; raises LinkLost if the connection ends first."""
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket(), data)
         except OSError as error:
@@ -164,7 +164,7 @@ class SocketConnection:
         return SocketBulkPipe(sock, machine, str(self._remote))
 
     def close(self) -> None:
-        """Close the socket, if it is still ours."""
+        """Close the socket, unless a pipe has taken it over."""
         if self._sock is not None:
             self._release().close()
 
@@ -178,17 +178,17 @@ class SocketConnection:
 
 
 async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | int, ...]]:
-    """`loop.sock_accept` loses a connection if cancelled as it comes; this cannot."""
+    """Accept without losing a connection when cancelled, which `loop.sock_accept` may."""
     loop = asyncio.get_running_loop()
     while True:
         try:
             return listener.accept()
         except BlockingIOError:
             pass
-        knocked = asyncio.Event()
-        loop.add_reader(listener, knocked.set)
+        readable = asyncio.Event()
+        loop.add_reader(listener, readable.set)
         try:
-            await knocked.wait()
+            await readable.wait()
         finally:
             loop.remove_reader(listener)
 
@@ -205,7 +205,7 @@ async def _connect(family: int, name: tuple[str | int, ...]) -> SocketConnection
 
 
 async def _resolve(address: Address) -> list[Resolved]:
-    """Where a host is; a number needs no question, and no thread to ask it."""
+    """The socket addresses of a host; a numeric address needs no resolver and no thread."""
     try:
         version = ipaddress.ip_address(address.host).version
     except ValueError:
@@ -223,7 +223,7 @@ def _address(name: tuple[str | int, ...]) -> Address:
 
 
 def _set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:
-    """Best effort: the option makes things better where the kernel has and allows it."""
+    """Set an option if the kernel has and allows it; connections also work without."""
     if option is not None:
         with contextlib.suppress(OSError):
             sock.setsockopt(IPPROTO_TCP, option, value)

@@ -1,4 +1,4 @@
-"""What a run tells people: events, their history, and how they are shown.
+"""The progress of a run: events, their history, and ways to show them.
 
-Entrance: `events.py`. Roles, the demo and scripts use it.
+Entrance: `events.py`. The roles, the demo and scripts use it.
 """

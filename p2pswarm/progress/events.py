@@ -1,7 +1,7 @@
-"""What a trainer tells about its run, one JSON object a line.
+"""The events that a trainer reports about its run, one JSON object per line.
 
-Units:   `seconds` since the first step began, 0 before; losses in nats per byte.
-Errors:  ValueError for a line that is none of these.
+Units:   `seconds` since the first step began, 0 before it; losses in nats per byte.
+Errors:  ValueError for a line that is no event.
 """
 
 import dataclasses
@@ -12,22 +12,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchCounts:
-    """What became of the microbatches so far."""
+    """The numbers of microbatches so far."""
 
     asked: int
-    """Microbatches of the steps begun: each is to count once in every stage."""
+    """The microbatches of all steps that have begun; every stage is to count each once."""
     counted: int
-    """Of these, the ones whose step is committed: all stages counted them, each once."""
+    """The microbatches of committed steps; every stage has counted each once."""
     replayed: int
-    """Ways through the pipeline beyond the first."""
+    """The attempts beyond the first one of each microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLine:
-    """One server as the trainer sees it."""
+    """One server, as the trainer sees it."""
 
     peer: str
-    """The short id."""
+    """The short form of its peer id."""
     stage: int
     ready: bool
     queued: int
@@ -37,7 +37,7 @@ class PeerLine:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The run waits for servers of these stages; none: it waits no more."""
+    """The run waits for servers of these stages; if there are none, it goes on."""
 
     seconds: float
     stages: tuple[int, ...]
@@ -57,10 +57,10 @@ class Stepped:
 
     seconds: float
     step: int
-    """Steps done: 1 after the first."""
+    """The number of steps done: 1 after the first."""
     loss: float
     tokens_per_s: float
-    """Over the last steps."""
+    """The rate over the last steps."""
     learning_rate: float
     gradient_norm: float
     counts: MicrobatchCounts
@@ -77,7 +77,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Who serves."""
+    """The servers of the run."""
 
     seconds: float
     peers: tuple[PeerLine, ...]
@@ -85,7 +85,7 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something happened that a person wants to know."""
+    """A message for people."""
 
     seconds: float
     text: str
@@ -100,7 +100,7 @@ class Ended:
     reason: str
     failed: bool
     tokens_per_s: float
-    """Over the whole run."""
+    """The rate over the whole run."""
     counts: MicrobatchCounts
 
 
@@ -111,13 +111,13 @@ KINDS: dict[str, type[Event]] = {
 
 
 def to_line(event: Event) -> str:
-    """One line of JSON, without its end."""
+    """An event as one line of JSON, without the line end."""
     fields = {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
     return json.dumps(fields, separators=(",", ":"))
 
 
 def from_line(line: str) -> Event:
-    """Read what `to_line` wrote."""
+    """Read an event that `to_line` wrote; ValueError for any other line."""
     try:
         fields: Any = json.loads(line)
         kind = KINDS[fields.pop("event")]
@@ -129,4 +129,4 @@ def from_line(line: str) -> Event:
             fields["stages"] = tuple(fields["stages"])
         return kind(**fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no event of a run: {line[:80]!r}") from error
+        raise ValueError(f"not an event of a run: {line[:80]!r}") from error

@@ -1,6 +1,7 @@
-"""A run's events folded into what a page, a plot or a summary wants to show.
+"""RunHistory: the events of a run, collected for a page, a plot or a summary.
 
 Units:   seconds since the first step; nats per byte.
+Errors:  none.
 """
 
 from collections import deque
@@ -31,7 +32,7 @@ class Kill:
 
 
 class RunHistory:
-    """All that was told so far."""
+    """All events of a run so far."""
 
     def __init__(self) -> None:
         self.steps: list[Stepped] = []
@@ -44,7 +45,7 @@ class RunHistory:
         self.ended: Ended | None = None
 
     def told(self, event: Event) -> None:
-        """Take in one event."""
+        """Add one event."""
         match event:
             case Stepped():
                 self.steps.append(event)
@@ -62,31 +63,31 @@ class RunHistory:
                 self.ended = event
 
     def killed(self) -> None:
-        """A server was killed just now."""
+        """Note that a server was killed just now."""
         self.kills.append(Kill(self.seconds, self.step))
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """The number of steps done."""
         return self.steps[-1].step if self.steps else 0
 
     @property
     def seconds(self) -> float:
-        """How far the run had come when it last told of a step."""
+        """The time of the last step."""
         return self.steps[-1].seconds if self.steps else 0.0
 
     @property
     def counts(self) -> MicrobatchCounts:
-        """What became of the microbatches."""
+        """The numbers of microbatches so far."""
         if self.ended:
             return self.ended.counts
         return self.steps[-1].counts if self.steps else MicrobatchCounts(0, 0, 0)
 
     def ready(self, stage: int) -> tuple[PeerLine, ...]:
-        """The servers of a stage that may be given microbatches."""
+        """The servers of a stage that are ready for microbatches."""
         return tuple(peer for peer in self.peers if peer.stage == stage and peer.ready)
 
     @property
     def stages(self) -> tuple[int, ...]:
-        """Stages that anybody serves."""
+        """The stages that have a server, in order."""
         return tuple(sorted({peer.stage for peer in self.peers}))

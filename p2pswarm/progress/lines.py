@@ -1,21 +1,22 @@
-"""A run for a log file: one line an event, and a step's line only every few seconds.
+"""LineFormat: a run as lines for a log file, with a line for a step only every few seconds.
 
 Units:   seconds since the first step.
+Errors:  none.
 """
 
 from p2pswarm.progress.events import Ended, Event, HeldOut, Note, Peers, Started, Stepped, Waiting
 
-STEP_EVERY_S = 5.0  # a line this often tells enough of a run of minutes or days
+STEP_EVERY_S = 5.0  # one line in this time is enough for a run of minutes or days
 
 
 class LineFormat:
-    """Chooses what to print."""
+    """Chooses the events to print, and formats them."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
 
     def told(self, event: Event) -> str | None:
-        """The line for an event, or None if it is not worth one."""
+        """The line for an event, or None if it is to be left out."""
         match event:
             case Peers():
                 return None

@@ -1,6 +1,7 @@
-"""A run for a terminal: a page that is drawn again and again.
+"""The live page of a run in a terminal, drawn repeatedly.
 
 Units:   seconds since the first step; nats per byte.
+Errors:  none.
 """
 
 import math
@@ -15,12 +16,12 @@ from rich.text import Text
 from p2pswarm.progress.history import RunHistory
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-CURVE_CHARS = 60  # longer lines tell no more
+CURVE_CHARS = 60  # a longer line shows no more
 CURVE_CHARS_MIN = 8
 
 
 def page(history: RunHistory, steps: int, title: str) -> RenderableType:
-    """The whole page."""
+    """The whole page of a run of `steps` steps."""
     parts: list[RenderableType] = [_state(history)]
     if history.steps:
         parts.append(_figures(history, steps))
@@ -33,7 +34,7 @@ def page(history: RunHistory, steps: int, title: str) -> RenderableType:
 
 
 def _state(history: RunHistory) -> RenderableType:
-    """What the run is doing, where its figures do not say it."""
+    """One line that tells what the run is doing."""
     if history.ended:
         how, style = ("failed", "red") if history.ended.failed else ("done", "green")
         return Text(f"{how} after {history.ended.step} steps: {history.ended.reason}", style=style)
@@ -83,7 +84,7 @@ def _note(seconds: float, text: str) -> Text:
 
 
 class Curve:
-    """Values as a line of blocks, as wide as there is space."""
+    """Values as one line of block characters, as wide as there is space."""
 
     def __init__(self, values: list[float]) -> None:
         self._values = values
@@ -96,7 +97,7 @@ class Curve:
 
 
 def curve(values: list[float], chars: int) -> str:
-    """At most `chars` blocks, the newest value at the right; long histories are thinned out."""
+    """At most `chars` blocks with the newest value at the right; long histories are thinned."""
     finite = [value for value in values if math.isfinite(value)]
     width = min(len(finite), chars)
     if not width:

@@ -1,4 +1,4 @@
 """Seam 2: typed unary calls and streams with deadlines, over links.
 
-Entrance: `link_rpc.LinkRpc`, through the Protocols of `base.py`. Every protocol above uses it.
+Entrance: `link_rpc.LinkRpc`, used through the Protocols of `base.py` by every protocol above.
 """

@@ -1,14 +1,13 @@
-"""SEAM 2: what every protocol above asks of the network below.
+"""SEAM 2: the calls and streams that every protocol above uses.
 
-A call is one typed request and one typed reply. A stream is messages both
-ways in order, and bulk bytes that go round the messages straight into memory that the
-receiver has granted. Sockets (`rpc/link_rpc.py`) and the
-simulated world (`sim/rpc.py`) implement it alike; `tests/contract/` holds both
-to the same suite.
+A unary call is one typed request and one typed reply. A stream carries messages both
+ways in order. It also carries bulk bytes, outside of the messages, into memory that the
+receiver has granted. Real links (`rpc/link_rpc.py`) and the simulation (`sim/rpc.py`)
+implement this seam alike; `tests/contract/` runs the same tests on both.
 
 Units:   `timeout_s` seconds from now; buffers in bytes.
-Errors:  PathError, Late, Refused and PeerError as `errors.py` names them; a handler
-         that raises one of ours ends the other side's call with the same class.
+Errors:  PathError, Late, Refused and PeerError as in `errors.py`. If a handler raises a
+         SwarmError, the other side's call raises the same class.
 """
 
 from collections.abc import Callable, Coroutine
@@ -23,17 +22,17 @@ M = TypeVar("M", bound=Message)
 
 
 class Priority(IntEnum):
-    """What goes first on a link; a lower number wins."""
+    """The order of messages and transfers on a link; a lower number goes first."""
 
     CONTROL = 0
     TENSOR = 1
-    """Activations, gradients and averaging: somebody waits for them now."""
+    """Activations, gradients and averaging: a task waits for them now."""
     STATE = 2
-    """Weights for a newcomer: they fill what is left."""
+    """Weights for a newcomer: they use the bandwidth that is left."""
 
 
 class Arrival(Protocol):
-    """Bytes on their way into memory that was granted to them."""
+    """A transfer on its way into memory that was granted to it."""
 
     transfer: int
     """The number to tell the sender."""
@@ -43,7 +42,7 @@ class Arrival(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Take the memory back: late chunks are read and thrown away."""
+        """Take the memory back; chunks that come later are dropped."""
         ...
 
 
@@ -52,25 +51,25 @@ class Stream(Protocol):
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end, proven by the handshake."""
+        """The peer at the other end, proven by the handshake."""
         ...
 
     async def send(self, message: Message) -> None:
         """Send one message; waits for the stream's credit.
 
-        Raises what the stream failed with, and Refused once its server has finished well.
+        Raises the error that the stream failed with, or Refused once it has ended well.
         """
         ...
 
     async def receive(self) -> Message | None:
-        """The next message, or None when the other side has finished well.
+        """The next message, or None when the other side has ended well.
 
-        Raises what the other side ended with, or LinkLost, or Late at the deadline.
+        Raises the error that the other side ended with, or LinkLost, or Late at the deadline.
         """
         ...
 
     def expect(self, memory: memoryview) -> Arrival:
-        """Grant `memory` to one transfer from this peer, which fills it in any order."""
+        """Grant `memory` to one transfer from this peer; its bytes come in any order."""
         ...
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
@@ -82,30 +81,33 @@ class Stream(Protocol):
 
 
 UnaryHandler = Callable[[PeerId, M], Coroutine[Any, Any, Message] | Message]
-"""Handles a call: the peer that asks and its request in, the reply out.
+"""Handles a call: takes the peer that asks and its request, and returns the reply.
 
-A plain function answers at once and costs no task: right for a look into a table.
-A coroutine runs in a task of its own. It is cancelled at its caller's deadline, and
+A plain function answers at once and costs no task; it suits a look into a table. A
+coroutine runs in a task of its own, which is cancelled at the caller's deadline, and
 when the caller gives up or its link is lost.
 """
 StreamHandler = Callable[[Stream, M], Coroutine[Any, Any, None]]
-"""Handles a stream: it ends, well or with the error raised, when this returns.
+"""Handles a stream, which ends when the handler returns, or with the error that it raises.
 
-When the other side fails, gives up or is lost, what waits on the stream raises
-that; a handler that waits for something else then is cancelled, as at the deadline.
+When the other side fails, gives up or is lost, every wait on the stream raises that
+error. A handler that waits for something else is cancelled then, and at the deadline.
 """
 
 
 class Rpc(Protocol):
-    """Typed calls to peers, and the handlers of theirs."""
+    """Typed calls to peers, and the handlers of calls from peers."""
 
     @property
     def contact(self) -> Contact:
-        """Ourselves, as others should dial us."""
+        """Our own contact, as others should dial it."""
         ...
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
-        """Ask once and return the reply; dials if no link is up."""
+        """Send one request and return the reply; dials if no link is up.
+
+        Raises Late after `timeout_s`, or the error of the link or of the peer's handler.
+        """
         ...
 
     def open_stream(
@@ -113,9 +115,9 @@ class Rpc(Protocol):
     ) -> AbstractAsyncContextManager[Stream]:
         """Open a stream; leaving the block ends it, with an error if one is raised.
 
-        `timeout_s` is for the whole block: past it, whatever it waits for raises Late. After a good
-        end the handler may go on; what it still sends is thrown away. `receive` until None to
-        wait for its end.
+        `timeout_s` is for the whole block: after it, any wait inside raises Late. When the block
+        ends well, the peer's handler may go on, and what it still sends is dropped. To wait for
+        the handler's end, `receive` until None.
         """
         ...
 

@@ -1,6 +1,7 @@
 """ConcurrencyLimit: how many handlers may run at once, for each peer and in all.
 
-Errors:  Busy where there is no room for one more.
+Units:   counts of handlers.
+Errors:  Busy where one more handler would exceed a limit.
 """
 
 from dataclasses import dataclass
@@ -11,12 +12,12 @@ from p2pswarm.ids import PeerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerLimits:
-    """How much peers may ask of us at once; calls and streams are counted apart."""
+    """The most handlers that may run at once; calls and streams are counted separately."""
 
     per_peer: int = 256
-    """Handlers at work for one peer: a window of microbatches and its share of the DHT."""
+    """Handlers for one peer: enough for a window of microbatches and its DHT calls."""
     total: int = 4096
-    """The same for all peers: a task and its buffers are ~10 KiB."""
+    """Handlers for all peers: a task and its buffers take about 10 KiB."""
 
 
 class ConcurrencyLimit:
@@ -28,7 +29,7 @@ class ConcurrencyLimit:
         self.count = 0
 
     def enter(self, peer: PeerId) -> None:
-        """Count one more in; raises Busy where there is no room."""
+        """Count a handler that starts for `peer`; raises Busy if a limit is reached."""
         mine = self._running.get(peer, 0)
         if mine >= self._limits.per_peer or self.count >= self._limits.total:
             raise Busy(f"{mine} calls of yours and {self.count} in all are under way")
@@ -36,7 +37,7 @@ class ConcurrencyLimit:
         self.count += 1
 
     def leave(self, peer: PeerId) -> None:
-        """One of `peer` is done."""
+        """Count a handler of `peer` that has ended."""
         mine = self._running[peer] - 1
         self.count -= 1
         if mine:

@@ -1,13 +1,14 @@
-"""The frames of calls and streams: what the bytes of a stream mean.
+"""The frames of calls and streams: the format of the messages on a transport stream.
 
-A stream's first frame is a request: one byte that says call or stream, the
-caller's deadline, a message. Every later frame is one byte of status and a
-message; status 0 is a good one, any other ends the stream with an error that
-the other side raises as the same class. The deadline is relative, because
-clocks differ; the way there costs the caller what it costs.
+The first frame is an opening: one byte for the kind (call or stream), the caller's
+deadline, and a message. Every later frame is one byte of status and a message. Status
+0 is a good message. Any other status ends the stream with an error, which the other
+side raises as the same class. The deadline is relative, because clocks differ; the
+time on the way to the peer is not subtracted.
 
 Units:   milliseconds on the wire (u32, 0 = no deadline); seconds elsewhere.
-Errors:  BadMessage for bytes that are none of this.
+Errors:  BadMessage for bytes of another format; ValueError for a message that is too large.
+Source:  docs/wire.md, section 7.
 """
 
 import logging
@@ -41,18 +42,18 @@ from p2pswarm.wire.message import Message, Range, Size, decode, encode, message
 
 log = logging.getLogger(__name__)
 
-DETAIL_CHARS = 200  # an error is one line
+DETAIL_CHARS = 200  # of an error, so that it fits one line
 RETRY_AFTER_MAX_S = 3600.0
 DEADLINE_MAX_MS = (1 << 32) - 1  # 49 days
-FRAME_BYTES_MAX = 60 * 1024  # what the transport takes in one piece
-RESET_GIVEN_UP = 16  # the caller does not want the answer any more
+FRAME_BYTES_MAX = 60 * 1024  # the largest message of the transport
+RESET_GIVEN_UP = 16  # the caller no longer wants the answer
 RESET_LATE = 17  # the handler was stopped at the caller's deadline
 RESET_LEAVING = 18  # the handler was stopped because its process ends
 GOOD = b"\0"
 _OPENING = struct.Struct(">BI")
 
-# Numbers are for ever: a new class gets the next one. The first class that an error
-# belongs to names it on the wire, so subclasses stand before their parents.
+# The numbers never change; a new class gets the next one. The first class that matches
+# an error gives its number, so subclasses come before their parents.
 STATUS: tuple[tuple[int, type[SwarmError]], ...] = (
     (1, Busy),
     (2, NotServing),
@@ -77,13 +78,13 @@ _CLASS = dict(STATUS)
 
 
 class Kind(IntEnum):
-    """What a stream is for."""
+    """The two uses of a transport stream."""
 
     UNARY = 1
     STREAM = 2
 
 
-_KINDS = {int(kind): kind for kind in Kind}  # an enum's own look-up takes a microsecond
+_KINDS = {int(kind): kind for kind in Kind}  # the enum's own look-up takes 1 us
 
 
 @message(1)
@@ -93,7 +94,7 @@ class Failure(Message):
 
     detail: Annotated[str, Size(4 * DETAIL_CHARS)]
     retry_after_s: Annotated[float, Range(0, RETRY_AFTER_MAX_S)] = 0.0
-    """Meant with Busy alone."""
+    """Used by Busy only."""
 
 
 def status_of(error: SwarmError) -> int:
@@ -102,14 +103,14 @@ def status_of(error: SwarmError) -> int:
 
 
 def failure_of(error: SwarmError) -> Failure:
-    """What the other side is told of `error`."""
+    """The message that tells the other side of `error`."""
     wait_s = error.retry_after_s if isinstance(error, Busy) else 0.0
     sane_s = min(max(wait_s, 0.0), RETRY_AFTER_MAX_S) if math.isfinite(wait_s) else 0.0
     return Failure(str(error)[:DETAIL_CHARS], sane_s)
 
 
 def error_of(status: int, failure: Failure) -> SwarmError:
-    """The error to raise on this side; an unknown status is a plain Refused."""
+    """The error to raise on this side; an unknown status becomes Refused."""
     known = _CLASS.get(status, Refused)
     if known is Busy:
         return Busy(failure.detail, failure.retry_after_s)
@@ -125,7 +126,7 @@ def pack_opening(kind: Kind, timeout_s: float | None, body: bytes) -> bytes:
 
 
 def unpack_opening(frame: bytes) -> tuple[Kind, float | None, Message]:
-    """Kind, deadline in seconds from now or None, request."""
+    """Read a first frame: kind, deadline in seconds from now or None, and request."""
     if len(frame) < _OPENING.size:
         raise BadMessage(f"an opening of {len(frame)} bytes")
     number, timeout_ms = _OPENING.unpack_from(frame)
@@ -152,9 +153,9 @@ def is_good(frame: bytes) -> bool:
 
 
 def unpack_good(frame: bytes) -> Message:
-    """The message of a good frame."""
+    """The message of a good frame; BadMessage for any other frame."""
     if not is_good(frame):
-        raise BadMessage("an error where a message was due")
+        raise BadMessage("an error where a message was expected")
     return decode(frame[1:])
 
 
@@ -169,7 +170,7 @@ def unpack_error(frame: bytes) -> SwarmError:
 
 
 def reset_error(code: int) -> SwarmError:
-    """What a stream that the other side gave up means to a task that waits on it."""
+    """The error of a stream that the other side has reset with `code`."""
     if code < RESET_GIVEN_UP:
         return Busy("the peer has too many streams open")
     if code == RESET_LATE:
@@ -178,7 +179,7 @@ def reset_error(code: int) -> SwarmError:
 
 
 def error_for_caller(error: Exception, request: Message) -> SwarmError:
-    """What the caller hears of an error in a handler; one that is not ours is our bug."""
+    """The error to send for an error in a handler; one that is no SwarmError is our bug."""
     if isinstance(error, SwarmError):
         return error
     log.error("the handler of %s failed", type(request).__name__, exc_info=error)
@@ -186,7 +187,7 @@ def error_for_caller(error: Exception, request: Message) -> SwarmError:
 
 
 def pack_outcome(outcome: Message | SwarmError | None, request: Message) -> bytes:
-    """The last frame of a call; a reply that cannot travel is our bug."""
+    """The last frame of a call; a reply that cannot be encoded is our bug."""
     if isinstance(outcome, SwarmError):
         return pack_error(outcome)
     try:

@@ -1,10 +1,10 @@
 """HandlerPool: runs handlers in tasks that it owns, up to a limit, until their deadlines.
 
-Real and simulated calls and streams are all served here, so that admission,
-deadlines and what becomes of a handler's errors are the same everywhere.
+It serves calls and streams, real and simulated, so that limits, deadlines and the
+errors of handlers work the same everywhere.
 
 Units:   seconds.
-Errors:  Busy where too many handlers run.
+Errors:  Busy if too many handlers run.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from p2pswarm.wire.message import Message
 
 
 class HandlerOwner(Protocol):
-    """Whom a handler works for."""
+    """The call or stream that a handler serves."""
 
     task: asyncio.Task[Any] | None
-    """The handler, once it has started."""
+    """The handler's task, once it has started."""
 
     def finish(self, outcome: Message | SwarmError | None) -> None:
-        """The handler is done: with a reply, an error, or a good end without a word."""
+        """The handler has ended with a reply, with an error, or well without a reply (None)."""
         ...
 
     def give_up(self, code: int) -> None:
-        """The handler was stopped."""
+        """The handler was stopped; `code` is the reason for the peer."""
         ...
 
 
@@ -42,11 +42,11 @@ class HandlerRequest:
     request: Message
     timeout_s: float | None
     after: Callable[[], None]
-    """Called once the handler is done, however it ended."""
+    """Called when the handler has ended, in any way."""
 
 
 class HandlerPool:
-    """The handlers at work for peers."""
+    """The handlers that run for peers."""
 
     def __init__(self, config: HandlerLimits) -> None:
         self._limit = ConcurrencyLimit(config)
@@ -55,9 +55,9 @@ class HandlerPool:
     def start(
         self, server: HandlerOwner, order: HandlerRequest, work: Coroutine[Any, Any, Any]
     ) -> None:
-        """Run `work`, which is closed unrun where there is no room for it."""
+        """Run `work` in a task; raises Busy and closes `work` if a limit is reached."""
         if not isinstance(work, Coroutine):
-            raise TypeError(f"a handler gave {work!r}")
+            raise TypeError(f"a handler returned {work!r}, not a message or a coroutine")
         try:
             self._limit.enter(order.peer)
         except Busy:
@@ -83,7 +83,7 @@ class HandlerPool:
         task.add_done_callback(done)
 
     def stop(self) -> tuple[asyncio.Task[Any], ...]:
-        """Cancel every handler; wait for what is returned."""
+        """Cancel every handler; returns the tasks to wait for."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

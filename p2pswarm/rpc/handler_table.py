@@ -1,7 +1,8 @@
-"""HandlerTable: who serves which messages, and what the first frame of a stream asks for.
+"""HandlerTable: which handler serves which message, and how an opening is read.
 
-Errors:  BadMessage for an opening that breaks the rules: the link ends; NotServing for one
-         that nobody serves: its caller is told.
+Units:   seconds.
+Errors:  BadMessage for an opening that breaks the rules, which ends the link; NotServing for
+         an opening without a handler, which its caller receives.
 """
 
 from dataclasses import dataclass
@@ -17,16 +18,16 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a peer asks for when it opens a stream."""
+    """A peer's request, with which it opens a stream."""
 
     kind: Kind
     timeout_s: float | None
-    """The caller's deadline, from now; None if it has none."""
+    """Seconds from now to the caller's deadline; None if it has none."""
     request: Message
 
 
 class HandlerTable:
-    """The handlers of one node, by the type of message that they serve."""
+    """The handlers of one node, by the type of the message that they serve."""
 
     def __init__(self) -> None:
         self._unary: dict[type[Message], UnaryHandler[Any]] = {}
@@ -41,14 +42,14 @@ class HandlerTable:
         self._stream[opening] = handler
 
     def unary(self, request: Message) -> UnaryHandler[Any]:
-        """The handler of a call."""
+        """The handler of a call; raises NotServing if there is none."""
         handler = self._unary.get(type(request))
         if handler is None:
             raise NotServing(f"no calls of {type(request).__name__} here")
         return handler
 
     def stream(self, opening: Message) -> StreamHandler[Any]:
-        """The handler of a stream."""
+        """The handler of a stream; raises NotServing if there is none."""
         handler = self._stream.get(type(opening))
         if handler is None:
             raise NotServing(f"no streams of {type(opening).__name__} here")
@@ -56,7 +57,7 @@ class HandlerTable:
 
 
 def read_opening(frame: bytes, *, ended: bool) -> Opening:
-    """What a stream's first frame asks for; `ended`: it is the caller's only one."""
+    """Read a stream's first frame; `ended`: whether the caller sends no other."""
     try:
         kind, timeout_s, request = unpack_opening(frame)
     except UnknownCode as error:

@@ -1,18 +1,17 @@
-"""What came on a stream and was not read yet, in order, and then how the stream ended.
+"""Inbox: the frames of a stream that were not read yet, in order, and then its end.
 
-Errors:  `take` raises what the stream ended with.
+Units:   none.
+Errors:  `take` raises the error that the stream ended with.
 """
 
 from collections import deque
 from typing import Any
 
-from p2pswarm.errors import (
-    SwarmError,
-)
+from p2pswarm.errors import SwarmError
 
 
 class Inbox:
-    """What came on a stream and nobody has taken yet, in order; then how it ended."""
+    """The items of a stream that nobody has taken yet, in order, and how the stream ended."""
 
     __slots__ = ("_items", "error", "over")
 
@@ -22,28 +21,28 @@ class Inbox:
         self.error: SwarmError | None = None
 
     def put(self, item: object) -> None:
-        """Something came."""
+        """Add an item."""
         self._items.append(item)
 
     def finish(self, error: SwarmError | None) -> None:
-        """Nothing more will come; the first reason stands."""
+        """Note that nothing more will come; only the first call counts."""
         if not self.over:
             self.over = True
             self.error = error
 
     def clear(self) -> list[Any]:
-        """Take everything that waits: nobody will read it."""
+        """Remove and return every item, because nobody will read them."""
         items = list(self._items)
         self._items.clear()
         return items
 
     @property
     def ready(self) -> bool:
-        """Whether `take` has something to say."""
+        """Whether `take` may be called."""
         return bool(self._items) or self.over
 
     def take(self) -> Any:
-        """The oldest item, or None when all is taken and the other side has finished well."""
+        """The oldest item, or None when there is none left and the other side has ended well."""
         if self._items:
             return self._items.popleft()
         if self.error is not None:

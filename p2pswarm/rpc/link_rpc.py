@@ -1,15 +1,15 @@
 """LinkRpc: calls and streams over links to real peers, SEAM 2 of `rpc/base.py`.
 
-A stream of a link carries one call or one stream, and one listener here is told
-what happens on it: a caller that waits, a handler at work, or a stream. All of it
-happens inside the transport's callback, so that a small call costs two frames
-and one wake-up, and no queue. A plain function answers right there; a coroutine
-gets a task, owned here, that ends with its caller's deadline.
+Each stream of a link carries one call or one stream, and has one listener here: a
+caller that waits, a running handler, or a stream. The listener is called inside the
+transport's callback, so a small call costs two frames and one wake-up, and no queue.
+A plain function answers in that callback. A coroutine gets a task, which ends at its
+caller's deadline.
 
-What breaks the rules ends the link: such a peer is not what it claims to be.
+A peer that breaks the rules loses its link.
 
 Units:   seconds, bytes.
-Errors:  as `rpc/base.py`.
+Errors:  the same as in `rpc/base.py`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ M = TypeVar("M", bound=Message)
 
 
 class _PendingCall:
-    """Waits for the reply of one call."""
+    """A caller that waits for the reply of one call."""
 
     __slots__ = ("waiter",)
     once = True
@@ -65,7 +65,7 @@ class _PendingCall:
             self.waiter.set_result(unpack_good(frame))
 
     def credit(self) -> None:
-        """A request is one frame: nothing waits for credit."""
+        """Do nothing: a request is one frame, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
         if not self.waiter.done():
@@ -73,7 +73,7 @@ class _PendingCall:
 
 
 class _RunningCall:
-    """A call's handler at work."""
+    """A call whose handler runs."""
 
     __slots__ = ("_link", "_request", "_stream", "task")
     once = False
@@ -88,16 +88,16 @@ class _RunningCall:
         raise BadMessage(f"{len(frame)} bytes after a request (ended: {ended})")
 
     def credit(self) -> None:
-        """A reply is one frame: nothing waits for credit."""
+        """Do nothing: a reply is one frame, so nothing waits for credit."""
 
     def fail(self, error: SwarmError) -> None:
-        """Nobody wants the reply any more."""
+        """Cancel the handler, because nobody wants the reply any more."""
         del error
         if self.task is not None:
             self.task.cancel()
 
     def finish(self, outcome: Message | SwarmError | None) -> None:
-        """Send the reply; one that cannot travel is our bug, and the caller hears of it."""
+        """Send the reply, or the error if it cannot be encoded."""
         self._link.send(self._stream, pack_outcome(outcome, self._request), ended=True)
 
     def give_up(self, code: int) -> None:
@@ -107,8 +107,8 @@ class _RunningCall:
 class LinkRpc:
     """Calls and streams over an endpoint's links: implements `Rpc`.
 
-    Use it as a context manager: its handlers end with it. The endpoint is its
-    owner's to close, afterwards.
+    Use it as a context manager: leaving the block ends its handlers. Close the endpoint
+    afterwards.
     """
 
     def __init__(self, endpoint: Endpoint, config: HandlerLimits | None = None) -> None:
@@ -120,7 +120,7 @@ class LinkRpc:
 
     @property
     def contact(self) -> Contact:
-        """Ourselves, as others should dial us."""
+        """Our own contact, as others should dial it."""
         return self._endpoint.contact
 
     def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
@@ -132,7 +132,7 @@ class LinkRpc:
         self._handlers.serve_stream(opening, handler)
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
-        """Ask once; see `Rpc`."""
+        """Send one request and return the reply; see `Rpc`."""
         body = encode(request)
         loop = asyncio.get_running_loop()
         try:
@@ -169,7 +169,7 @@ class LinkRpc:
                 listeners.pop(stream.stream, None)
 
     async def close(self) -> None:
-        """Stop every handler; those who wait for them are told."""
+        """Stop every handler; the peers that wait for them get a reset."""
         stopped = [task for pool in self._pools.values() for task in pool.stop()]
         await asyncio.gather(*stopped, return_exceptions=True)
 
@@ -187,14 +187,14 @@ class LinkRpc:
     def _open(
         self, link: Link, frame: bytes, listener: StreamListener, *, ended: bool
     ) -> tuple[dict[int, StreamListener], int]:
-        """Open a stream on a link that is up, and have `listener` told what happens on it."""
+        """Open a stream on a link that is up, and register its listener."""
         stream = link.open(frame, ended=ended)
         listeners = self._listeners.of(link)
         listeners[stream] = listener
         return listeners, stream
 
     def _on_event(self, link: Link, event: StreamEvent) -> None:
-        """From the transport, inside its read callback."""
+        """Handle an event of the transport, inside its read callback."""
         try:
             if isinstance(event, StreamOpened):
                 self._opened(link, event)
@@ -208,7 +208,7 @@ class LinkRpc:
             link.close()
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
-        """A peer asks: answer at once, or start a handler."""
+        """Answer a peer's opening at once, or start a handler."""
         try:
             opening = read_opening(event.data, ended=event.ended)
         except NotServing as error:
@@ -219,7 +219,7 @@ class LinkRpc:
                 self._answer(link, event, opening)
             else:
                 self._serve_stream(link, event, opening)
-        except Exception as error:  # noqa: BLE001  told to the caller, and logged if ours
+        except Exception as error:  # noqa: BLE001  sent to the caller, and logged if it is our bug
             known = error_for_caller(error, opening.request)
             link.send(event.stream, pack_error(known), ended=True)
 
@@ -244,7 +244,7 @@ class LinkRpc:
         server: _RunningCall | RpcStream,
         work: Coroutine[Any, Any, Any],
     ) -> None:
-        """Have a handler run; until it is done, `server` is told what happens on the stream."""
+        """Start a handler; until it ends, `server` is the listener of the stream."""
         stream, listeners = event.stream, self._listeners.of(link)
 
         def after() -> None:
@@ -254,4 +254,4 @@ class LinkRpc:
         order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after)
         self._pools[opening.kind].start(server, order, work)
         listeners[stream] = server
-        link.consumed(stream, len(event.data))  # the pool bounds what handlers hold
+        link.consumed(stream, len(event.data))  # the pool limits what handlers hold

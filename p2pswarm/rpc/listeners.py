@@ -1,9 +1,10 @@
-"""Listeners: who is told what happens on the streams of all links.
+"""Listeners: the objects that receive the events of the streams of all links.
 
-A listener is a caller that waits, a handler at work, or a stream. It is told in the
-order of the wire, from inside the transport's callback.
+A listener is a caller that waits, a running handler, or a stream. Events reach it in the
+order of the wire, inside the transport's callback.
 
-Errors:  a listener raises BadMessage for a frame that breaks the rules: the link ends.
+Units:   none.
+Errors:  a listener raises BadMessage for a frame that breaks the rules; the link ends then.
 """
 
 from collections.abc import Hashable
@@ -17,15 +18,15 @@ L = TypeVar("L", bound=Hashable)
 
 
 class StreamListener(Protocol):
-    """Who is told what happens on a stream."""
+    """Receives the events of one stream."""
 
     @property
     def once(self) -> bool:
-        """Whether the peer's last frame is all that it waits for."""
+        """Whether nothing is expected after the peer's last frame."""
         ...
 
     def data(self, frame: bytes, *, ended: bool) -> None:
-        """A frame came; `ended`: the last one."""
+        """A frame came; `ended`: whether it is the last one."""
         ...
 
     def credit(self) -> None:
@@ -33,7 +34,7 @@ class StreamListener(Protocol):
         ...
 
     def fail(self, error: SwarmError) -> None:
-        """Nothing more will come, because of this."""
+        """Nothing more will come, because of `error`."""
         ...
 
 
@@ -44,11 +45,11 @@ class Listeners(Generic[L]):
         self._by_link: dict[L, dict[int, StreamListener]] = {}
 
     def of(self, link: L) -> dict[int, StreamListener]:
-        """Those of one link by stream: add yours, and remove it when you are done."""
+        """The listeners of one link by stream; callers add and remove their own."""
         return self._by_link.setdefault(link, {})
 
     def tell(self, link: L, event: StreamData | StreamReset | CreditGained) -> bool:
-        """Tell whoever listens; returns False if nobody does."""
+        """Pass an event to its listener; returns False if there is none."""
         listeners = self._by_link.get(link, {})
         listener = listeners.get(event.stream)
         if listener is None:  # our side has finished; the other side does not know yet
@@ -65,6 +66,6 @@ class Listeners(Generic[L]):
         return True
 
     def end(self, link: L, error: SwarmError) -> None:
-        """The link is over: every stream on it has failed."""
+        """Fail every stream of a link that is over."""
         for listener in self._by_link.pop(link, {}).values():
             listener.fail(error)

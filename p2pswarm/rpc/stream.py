@@ -1,11 +1,12 @@
-"""One side of a stream: messages by a stream, bulk bytes past it.
+"""RpcStream: one side of a stream, with messages in order and bulk bytes outside of them.
 
-Whatever waits on a stream is woken by its end: a reader, a writer, and a task that
-waits for bulk bytes that will not come any more. What carries the stream is a
-`StreamTransport`: a link, or one of the simulated world.
+The end of a stream wakes every task that waits on it: a reader, a writer, and a task
+that waits for bulk bytes. A `StreamTransport` carries the stream: a real link or a
+simulated one.
 
 Units:   seconds, bytes.
-Errors:  what the other side ended with; LinkLost; Late; Refused for a send after its good end.
+Errors:  the error that the other side ended with; LinkLost; Late; Refused for a send after
+         a good end.
 """
 
 import asyncio
@@ -29,11 +30,11 @@ from p2pswarm.wire.message import Message
 
 
 class StreamTransport(Protocol):
-    """What a stream asks of its link: `Link` of transport/link_io.py tells the contract."""
+    """The part of a link that a stream uses; `transport/link_io.py` documents it."""
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end."""
+        """The peer at the other end."""
         ...
 
     def send(self, stream: int, data: bytes, *, ended: bool) -> None:
@@ -41,7 +42,7 @@ class StreamTransport(Protocol):
         ...
 
     def writable(self, stream: int) -> bool:
-        """Whether `send` would go out now; if not, `RpcStream.credit` tells when."""
+        """Whether `send` would go out soon; if not, `RpcStream.credit` is called later."""
         ...
 
     def reset(self, stream: int, code: int) -> None:
@@ -49,7 +50,7 @@ class StreamTransport(Protocol):
         ...
 
     def consumed(self, stream: int, n: int) -> None:
-        """A frame of `n` bytes was taken."""
+        """Give back the credit of a frame of `n` bytes."""
         ...
 
     def expect(self, memory: memoryview) -> Arrival:
@@ -57,7 +58,7 @@ class StreamTransport(Protocol):
         ...
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Fill the memory that the peer has granted."""
+        """Send `data` into the memory that the peer has granted."""
         ...
 
     def close(self) -> None:
@@ -69,27 +70,27 @@ class RpcStream:
     """One side of a stream: implements `Stream` of `rpc/base.py`."""
 
     once = False
-    """As a listener: after the peer's last frame there is still something to be told."""
+    """For `Listeners`: events may still come after the peer's last frame."""
 
     def __init__(self, transport: StreamTransport, stream: int = 0) -> None:
         self.stream = stream
         self.task: asyncio.Task[Any] | None = None
-        """The handler, where we are the side that serves."""
+        """The handler's task, if we are the side that serves."""
         self._transport = transport
         self._inbox = Inbox()
         self._reader: asyncio.Future[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
         self._scopes: dict[asyncio.Timeout, None] = {}
-        """What waits on bulk bytes: interrupted when the stream fails."""
+        """The waits for bulk bytes, which end when the stream fails."""
         self._finished = False
 
     @property
     def peer(self) -> PeerId:
-        """Who is at the other end."""
+        """The peer at the other end."""
         return self._transport.peer
 
     async def send(self, message: Message) -> None:
-        """Send one message once there is room in the stream."""
+        """Send one message when the stream has credit; see `Stream`."""
         frame = pack_good(message)
         self._check_open()
         while not self._transport.writable(self.stream):
@@ -100,7 +101,7 @@ class RpcStream:
         self._transport.send(self.stream, frame, ended=False)
 
     async def receive(self) -> Message | None:
-        """The next message, or None at a good end."""
+        """The next message, or None at a good end; see `Stream`."""
         if not self._inbox.ready:
             if self._reader is not None:
                 raise RuntimeError("two tasks receive from one stream")
@@ -120,15 +121,15 @@ class RpcStream:
             raise
 
     def expect(self, memory: memoryview) -> Arrival:
-        """Grant `memory` to bulk bytes from this peer."""
+        """Grant `memory` to one transfer from this peer."""
         return _StreamArrival(self._transport.expect(memory), self)
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: Priority) -> None:
-        """Send bulk bytes past the stream."""
+        """Send bulk bytes into memory that the peer granted; see `Stream`."""
         await self.unless_failed(self._transport.send_bulk(transfer, data, priority))
 
     async def unless_failed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for `work` on bulk bytes, or raise what the stream fails with."""
+        """Wait for `work` on bulk bytes, or raise the error that the stream fails with."""
         if self._inbox.error is not None:
             work.close()
             raise self._inbox.error
@@ -145,7 +146,7 @@ class RpcStream:
             raise self._inbox.error from None
 
     def data(self, frame: bytes, *, ended: bool) -> None:
-        """From the transport: a frame came."""
+        """Take a frame from the transport."""
         if ended and frame and not is_good(frame):
             self._transport.consumed(self.stream, len(frame))
             self.fail(unpack_error(frame))
@@ -157,11 +158,11 @@ class RpcStream:
         self._wake_reader()
 
     def credit(self) -> None:
-        """From the transport: writable again."""
+        """Wake the writers: the stream is writable again."""
         self._wake_writers()
 
     def fail(self, error: SwarmError) -> None:
-        """Raise `error` in what waits on this stream; a handler that waits elsewhere ends."""
+        """Raise `error` in every wait on this stream; if there is none, cancel the handler."""
         self._inbox.finish(error)
         scopes = tuple(self._scopes)
         self._scopes.clear()
@@ -172,7 +173,7 @@ class RpcStream:
             self.task.cancel()
 
     def finish(self, outcome: Message | SwarmError | None) -> None:
-        """End our half, well or with an error; what still comes is thrown away."""
+        """End our half, well or with an error; what still comes is dropped."""
         self._finished = True
         for frame in self._inbox.clear():
             self._transport.consumed(self.stream, len(frame))
@@ -205,7 +206,7 @@ class RpcStream:
 
 
 class _StreamArrival:
-    """An arrival that fails with its stream: implements `Arrival`."""
+    """An arrival that fails when its stream fails: implements `Arrival`."""
 
     def __init__(self, inner: Arrival, stream: RpcStream) -> None:
         self.transfer = inner.transfer
@@ -221,7 +222,7 @@ class _StreamArrival:
 
 @asynccontextmanager
 async def within(timeout_s: float | None, what: str) -> AsyncIterator[None]:
-    """Raise Late if the block is not done in time."""
+    """Raise Late if the block does not end within `timeout_s`; `what` names it."""
     try:
         async with asyncio.timeout(timeout_s) as scope:
             yield
@@ -233,7 +234,7 @@ async def within(timeout_s: float | None, what: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def held(stream: RpcStream) -> AsyncIterator[RpcStream]:
-    """A stream that we opened ends with the block, as the block does."""
+    """End a stream that we opened together with the block: well, or with its error."""
     try:
         yield stream
     except SwarmError as error:

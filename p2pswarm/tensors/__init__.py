@@ -1,4 +1,4 @@
-"""Tensors on the wire: announced, granted or refused, sent in chunks, encoded by codecs.
+"""Tensors between peers: announced, granted or refused, encoded by codecs, sent in chunks.
 
 Entrance: `transfer.TensorTransfer`. Servers, trainers and averaging use it.
 """

@@ -1,12 +1,14 @@
-"""How many bytes peers may make us set aside for tensors on their way in.
+"""Budget: how much memory peers may make us allocate for tensors that they send.
 
-A tensor is charged when it is announced, before memory is touched, until the receiver
-is done with the transfer. What the stages keep afterwards has limits of its own.
+A tensor is charged when it is announced, before memory is allocated, until the transfer
+is over. Memory that the stages keep afterwards has limits of its own.
+
+The default for a peer is 256 MiB, twice the 125 MB that are on the way at 10 Gbit/s and
+100 ms. The default for the process is enough for four such peers.
 
 Units:   bytes.
-Errors:  TooLarge if it can never fit, Busy if it fits once others are done.
-Source:  10 Gbit/s times 100 ms are 125 MB on the way: 256 MiB a peer are twice that, and a process
-         has room for four such peers.
+Errors:  TooLarge if a tensor can never fit, Busy if it fits when others are done; ValueError
+         for our own misuse.
 """
 
 from p2pswarm.errors import Busy, TooLarge
@@ -18,7 +20,7 @@ RETRY_AFTER_S = 0.05  # the time that 64 MiB take at 10 Gbit/s
 
 
 class Budget:
-    """Bytes promised to peers: no peer may hold all of it unless it is set so."""
+    """The bytes that are promised to peers, limited for each peer and in all."""
 
     def __init__(self, peer_bytes: int = PEER_BYTES, process_bytes: int = PROCESS_BYTES) -> None:
         if not 0 < peer_bytes <= process_bytes:
@@ -29,11 +31,14 @@ class Budget:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that are promised at present, to all peers together."""
+        """The bytes that are promised now, to all peers together."""
         return sum(self._held.values())
 
     def reserve(self, peer: PeerId, size_bytes: int) -> None:
-        """Promise memory to `peer`; every success is to be paired with one `release`."""
+        """Promise memory to `peer`; call `release` once for every success.
+
+        Raises TooLarge or Busy if the promise is impossible.
+        """
         if size_bytes < 0:
             raise ValueError(f"cannot reserve {size_bytes} bytes")
         if size_bytes > self._peer_bytes:

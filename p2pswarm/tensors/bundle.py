@@ -1,8 +1,9 @@
-"""What a bundle of tensors looks like, before any byte of it moves.
+"""BundleSpec: the tensors of a bundle, known before any byte of it is sent.
 
 Both ends of an edge know the keys, their order, dtypes and shapes from the model and the manifest.
-So an announcement holds no keys, and one that differs is refused before memory is touched.
+So an announcement has no keys, and a different one is refused before memory is allocated.
 
+Units:   bytes.
 Errors:  BadMessage for a peer's announcement; Unusable for a model that asks for too much.
 """
 
@@ -13,8 +14,8 @@ from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.tensors.meta import RANK_MAX, TENSOR_BYTES_MAX, TensorLayout, TensorMeta
 
 BUNDLE_KEYS_MAX = 16  # an activation, a residual, positions, statistics of a router, and as many
-KEY_CHARS_MAX = 64  # a key stands in settings and in one line of a terminal
-BUNDLE_BYTES_MAX = TENSOR_BYTES_MAX  # no more than one tensor may have
+KEY_CHARS_MAX = 64  # settings have keys, and one line of a terminal shows them
+BUNDLE_BYTES_MAX = TENSOR_BYTES_MAX  # the same as for one tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,12 @@ class BundleKey:
     name: str
     layout: TensorLayout
     differentiable: bool
-    """A gradient of it goes back."""
+    """Whether a gradient of it goes back."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleSpec:
-    """The tensors that cross between two stages, in their order; none before the first stage."""
+    """The tensors that one stage sends to the next, in order; none before the first stage."""
 
     keys: tuple[BundleKey, ...] = ()
 
@@ -58,11 +59,11 @@ class BundleSpec:
         return sum(key.layout.raw_bytes for key in self.keys)
 
     def gradient(self) -> "BundleSpec":
-        """What comes back for it: the gradients of the differentiable tensors."""
+        """The bundle that goes back: the gradients of the differentiable tensors."""
         return BundleSpec(tuple(key for key in self.keys if key.differentiable))
 
     def check(self, metas: Sequence[TensorMeta]) -> None:
-        """Raise BadMessage unless `metas` announce this bundle; the codecs are the sender's."""
+        """Raise BadMessage unless `metas` announce this bundle; the sender chooses the codecs."""
         if len(metas) != len(self.keys):
             raise BadMessage(f"{len(metas)} tensors announced where {len(self.keys)} are due")
         for key, meta in zip(self.keys, metas, strict=True):

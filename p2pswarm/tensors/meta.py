@@ -1,11 +1,11 @@
-"""What is said of a tensor before its bytes move, and the checks that come before any allocation.
+"""The announcement of a tensor, and the checks that come before any allocation.
 
-The announcement alone fixes how much memory the receiver needs, so a peer that
-lies about a tensor is found out, or refused, before a byte is set aside for it.
+The announcement alone determines how much memory the receiver needs. So a peer that
+announces something impossible is refused before memory is allocated for it.
 
 Units:   bytes; a value is one element of the tensor.
 Shapes:  rank 0..8, any dimension may be 0.
-Errors:  BadMessage for what no honest peer announces, TooLarge past `TENSOR_BYTES_MAX`.
+Errors:  BadMessage for an impossible announcement, TooLarge above `TENSOR_BYTES_MAX`.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from typing import Annotated
 from p2pswarm.errors import BadMessage, TooLarge
 from p2pswarm.wire.message import Message, Size, message
 
-RANK_MAX = 8  # attention needs 4; twice that for other models
-TENSOR_BYTES_MAX = 1 << 40  # a product of dimensions below it fits every integer on the way
-INLINE_BYTES_MAX = 16 * 1024  # a quarter of a mux frame: such a tensor rides in the message itself
+RANK_MAX = 8  # attention needs 4; other models may need more
+TENSOR_BYTES_MAX = 1 << 40  # below it no product of dimensions overflows an integer
+INLINE_BYTES_MAX = 16 * 1024  # a quarter of a frame: so small a tensor is sent in the message
 TENSORS_MAX = 256  # in one announcement; a block has about 16 parameters
 
 
 class Dtype(IntEnum):
-    """The kinds of value that cross the wire, little-endian each; the codes never change."""
+    """The types of values on the wire, all little-endian; the codes never change."""
 
     FLOAT32 = 1
     FLOAT64 = 2
@@ -54,32 +54,32 @@ class TensorMeta(Message):
     """A `Dtype`."""
     shape: Annotated[tuple[int, ...], Size(RANK_MAX)]
     codec: int
-    """The code of a codec of the registry."""
+    """The code of a codec in the registry."""
     encoded_bytes: int
-    """What the codec made of it: the bytes that move."""
+    """The size of what the codec made of it, and what is sent."""
     inline: Annotated[bytes, Size(INLINE_BYTES_MAX)] = b""
-    """All of the encoded bytes, or none: then they come as a transfer of their own."""
+    """All of the encoded bytes, or none if they come as a transfer."""
 
 
 @message(41)
 @dataclass(frozen=True, slots=True)
 class Grant(Message):
-    """Memory is set aside: where to send each of the announced tensors, in their order."""
+    """The answer to an announcement: the transfers for its tensors, whose memory is there."""
 
     transfers: Annotated[tuple[int, ...], Size(TENSORS_MAX)]
-    """The number of the transfer; 0 for a tensor whose bytes came inline."""
+    """The transfer of each tensor in order; 0 for a tensor whose bytes came inline."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """A shape and dtype that were found possible."""
+    """A shape and dtype that were checked."""
 
     dtype: Dtype
     shape: tuple[int, ...]
 
     @property
     def values(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -89,7 +89,7 @@ class TensorLayout:
 
 
 def layout(meta: TensorMeta) -> TensorLayout:
-    """What `meta` announces, checked, before any memory is touched."""
+    """The layout that `meta` announces, checked; raises BadMessage or TooLarge."""
     try:
         dtype = Dtype(meta.dtype)
     except ValueError as error:
@@ -101,7 +101,7 @@ def layout(meta: TensorMeta) -> TensorLayout:
     if meta.inline and len(meta.inline) != meta.encoded_bytes:
         raise BadMessage(f"{len(meta.inline)} inline bytes of {meta.encoded_bytes}")
     spanned = prod(max(size, 1) for size in meta.shape) * VALUE_BYTES[dtype]
-    if spanned > TENSOR_BYTES_MAX:  # zeros aside, for strides grow with the other dimensions
+    if spanned > TENSOR_BYTES_MAX:  # 0 counts as 1: strides grow with the other dimensions
         raise TooLarge(f"a tensor of shape {meta.shape} is over {TENSOR_BYTES_MAX} bytes")
     return TensorLayout(dtype, meta.shape)
 

@@ -1,6 +1,7 @@
-"""Memory for announced tensors: paid for, set aside and named in a grant, all or nothing.
+"""Reservation: the memory for all tensors of an announcement, or for none.
 
-Errors:  Busy or TooLarge when there is no memory; BadMessage for what no honest peer sends.
+Units:   bytes.
+Errors:  Busy or TooLarge if there is no memory; BadMessage for an impossible announcement.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import EncodedTensor, admit, decoder, named
 from p2pswarm.tensors.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 
-THREAD_BYTES = 256 * 1024  # the hop to a thread takes 0.1 ms; int8 makes so much of it meanwhile
+THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,11 @@ class Reservation:
 
     @property
     def grant(self) -> Grant:
-        """What to answer the announcement with."""
+        """The answer to the announcement."""
         return Grant(tuple(t.arrival.transfer if t.arrival else 0 for t in self.tensors))
 
     def open(self, memory: Memory, expect: Callable[[memoryview], Arrival]) -> None:
-        """Pay for all of the tensors, then set memory aside for each, or for none."""
+        """Charge the budget for all tensors, then allocate memory for each, or for none."""
         need_bytes = sum(admit(meta).memory_bytes for meta in self._metas)
         self._budget.reserve(self._peer, need_bytes)
         self._held_bytes = need_bytes
@@ -61,7 +62,7 @@ class Reservation:
             raise
 
     def close(self) -> None:
-        """Give all memory back; late bytes are thrown away."""
+        """Give all memory back; bytes that come later are dropped."""
         for tensor in self.tensors:
             if tensor.arrival is not None:
                 tensor.arrival.cancel()
@@ -71,15 +72,17 @@ class Reservation:
 
 
 def granted(grant: Grant, encoded: Sequence[EncodedTensor]) -> list[tuple[int, memoryview]]:
-    """What to send to which transfer; BadMessage for a grant that does not fit what was said."""
+    """Pairs of a transfer and its bytes; BadMessage for a grant that does not fit."""
     if [t != 0 for t in grant.transfers] != [travels_alone(each.meta) for each in encoded]:
-        raise BadMessage(f"a grant {grant.transfers} that does not fit the {len(encoded)} sent")
+        raise BadMessage(
+            f"a grant {grant.transfers} that does not fit the {len(encoded)} announced"
+        )
     pairs = zip(grant.transfers, encoded, strict=True)
     return [(transfer, each.data) for transfer, each in pairs if transfer]
 
 
 def worth_a_thread(tensors: Iterable[tuple[str, int]]) -> bool:
-    """Whether to encode on a thread, by each tensor's codec and bytes."""
+    """Whether to encode in a thread; `tensors`: the codec and the bytes of each."""
     return sum(size for codec, size in tensors if named(codec).heavy) > THREAD_BYTES
 
 

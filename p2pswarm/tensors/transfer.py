@@ -1,8 +1,8 @@
-"""Tensors between peers: announced, granted or refused, sent, and received into place.
+"""TensorTransfer: sends tensors, and receives them into memory that was granted.
 
-The receiver sets memory aside before it grants, so a tensor never waits in a
-buffer that nobody counted. The bytes go round the messages, in any order, over
-any connection. Codecs that compute do so on a thread; the loop only waits.
+The receiver allocates memory before it sends the grant, so every buffer is counted.
+The bytes are sent outside of the messages, in any order, over any bulk connection.
+Codecs that compute run in a thread, and the event loop only waits.
 
     sender                                     receiver
     encoded = await tensors.pack(xs, "bf16")
@@ -10,8 +10,9 @@ any connection. Codecs that compute do so on a thread; the loop only waits.
                                          <---      send coming.grant
     await tensors.send(stream, ...)    ===>      xs = await coming.tensors()
 
-Errors:  Busy or TooLarge when the receiver has no memory; BadMessage for what no honest
-         peer sends; LinkLost if the link ends on the way.
+Units:   bytes.
+Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impossible
+         announcement or grant; LinkLost if the link ends before the last byte.
 """
 
 import asyncio
@@ -34,15 +35,15 @@ from p2pswarm.tensors.reservation import Reservation, granted, worth_a_thread
 
 
 class IncomingTensors:
-    """Tensors whose memory was granted. Leaving the block cancels what has not come."""
+    """Tensors whose memory was granted. Leaving the block takes the memory back."""
 
     def __init__(self, reservation: Reservation) -> None:
         self._reservation = reservation
         self.grant = reservation.grant
-        """What to answer the announcement with."""
+        """The answer to the announcement."""
 
     async def tensors(self) -> list[Tensor]:
-        """Wait for every byte, and decode all tensors, in their order; call it once."""
+        """Wait for every byte and decode all tensors, in their order; call this once."""
         for reserved in self._reservation.tensors:
             if reserved.arrival is not None:
                 await reserved.arrival.wait()
@@ -73,13 +74,13 @@ class TensorTransfer:
         self._memory = Memory(device)
 
     async def pack(self, tensors: Sequence[Tensor], codec_name: str) -> list[EncodedTensor]:
-        """Encode for one announcement, on a thread if it is work; see `encode_all`."""
+        """Encode tensors for one announcement, in a thread if worth while; see `encode_all`."""
         if worth_a_thread((codec_name, tensor.nbytes) for tensor in tensors):
             return await asyncio.to_thread(encode_all, tensors, codec_name, self._memory)
         return encode_all(tensors, codec_name, self._memory)
 
     async def pack_bundle(self, bundle: Sequence[TensorToEncode]) -> list[EncodedTensor]:
-        """Encode what crosses an edge together; see `encode_bundle`."""
+        """Encode a bundle, in a thread if worth while; see `encode_bundle`."""
         if worth_a_thread((each.codec_name, each.tensor.nbytes) for each in bundle):
             return await asyncio.to_thread(encode_bundle, bundle, self._memory)
         return encode_bundle(bundle, self._memory)
@@ -92,7 +93,7 @@ class TensorTransfer:
             await stream.send_bulk(transfer, data, priority)
 
     def accept(self, stream: Stream, metas: Sequence[TensorMeta]) -> IncomingTensors:
-        """Set memory aside for what `metas` announce, all or nothing; use it in an `async with`."""
+        """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`."""
         reservation = Reservation(stream.peer, metas, self._budget)
         reservation.open(self._memory, stream.expect)
         return IncomingTensors(reservation)

@@ -1,4 +1,4 @@
-"""Links: encrypted, multiplexed, one to each peer.
+"""Links: encrypted and multiplexed connections, one in use for each peer.
 
 Entrance: `endpoint.Endpoint`. `rpc/` uses it, through the events of `events.py`.
 """

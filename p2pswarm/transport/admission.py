@@ -1,7 +1,7 @@
-"""Who may be at the other end, where it is, and what a failed dial is called.
+"""The checks after a handshake, and the error that a failed dial raises.
 
 Units:   seconds.
-Errors:  DialFailed where the peer may be well; BadHandshake where it is not the one we want.
+Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
 """
 
 from p2pswarm.crypto.handshake import Handshake
@@ -11,17 +11,18 @@ from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.session import Introduction, Session, read_introduction
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  bound to, and no place to dial
-NOWHERE = "127.0.0.1"  # until a peer has told us from where we are seen
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  to bind, not to dial
+NOWHERE = "127.0.0.1"  # until a peer has told us which host it sees us at
 
 
 def meet(
     handshake: Handshake, us: PeerId, remote: Address, dialled: Address | None
 ) -> tuple[Session, Introduction]:
-    """What a finished handshake makes known; `dialled`: where we dialled, None if we were.
+    """The session that a finished handshake makes, and the peer's introduction.
 
-    Raises DialFailed or BadHandshake if the other end has our own identity, and
-    BadHandshake if its introduction cannot be read.
+    `dialled` is the address that we dialled, None if the peer dialled us. Raises DialFailed
+    or BadHandshake if the other end has our own identity, and BadHandshake if its
+    introduction cannot be read.
     """
     if handshake.peer == us:
         if dialled is not None:
@@ -41,13 +42,13 @@ def meet(
 
 
 def check_room(links: int, config: TransportConfig) -> None:
-    """Raise DialFailed if one link more would be too many."""
+    """Raise DialFailed if there are already as many links as are allowed."""
     if links >= config.links_max:
         raise DialFailed(f"{config.links_max} links are up already")
 
 
 def check_join(asked: BulkJoin, session: Session | None) -> Session:
-    """The session of the link that a bulk connection joins; raises BadHandshake if there is none.
+    """The session of the link that a bulk connection joins; BadHandshake if there is none.
 
     Only the side that dialled a link joins bulk connections to it.
     """
@@ -59,7 +60,7 @@ def check_join(asked: BulkJoin, session: Session | None) -> Session:
 def dial_error(
     error: SwarmError | TimeoutError, at: Address, config: TransportConfig, *, connected: bool
 ) -> SwarmError:
-    """What the caller is told of a dial that failed; `connected`: in the handshake already."""
+    """The error of a dial that failed; `connected`: whether it failed after TCP connected."""
     match error:
         case BadHandshake():
             return BadHandshake(f"{at}: {error}")
@@ -74,7 +75,7 @@ def dial_error(
 
 
 def join_error(error: SwarmError | TimeoutError, peer: PeerId, number: int) -> LinkLost:
-    """What ends a link whose bulk connection could not be made."""
+    """The error that ends a link when its bulk connection could not be made."""
     why = f": {error}" if isinstance(error, SwarmError) else " stalled"
     return LinkLost(f"link to {peer.short}: bulk connection {number}{why}")
 
@@ -82,10 +83,10 @@ def join_error(error: SwarmError | TimeoutError, peer: PeerId, number: int) -> L
 def own_contact(
     us: PeerId, announced: Address | None, listening: Address | None, observed_host: str
 ) -> Contact:
-    """Ourselves, as others should dial us.
+    """Our own contact, as others should dial it.
 
-    `announced`: what the user says; `listening`: what is bound, if anything; `observed_host`:
-    from where a peer sees us, or empty.
+    `announced`: the address in the user's settings; `listening`: the bound address, if any;
+    `observed_host`: the host at which a peer sees us, or empty.
     """
     if announced is not None:
         return Contact(us, announced)

@@ -1,4 +1,4 @@
-"""The transport's settings and limits, each with its reason.
+"""The settings and limits of the transport, each with its reason.
 
 Units:   seconds (`_s`), bytes (`_bytes`).
 """
@@ -12,36 +12,36 @@ NETWORK_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
-    """How links are made and kept."""
+    """Settings of the links of one endpoint."""
 
     network_id: bytes = b"p2pswarm-public1"
-    """16 bytes: peers of another network are turned away in the hello."""
+    """16 bytes: a peer of another network is refused after its hello."""
     bulk_connections: int = 1
-    """TCP connections for tensors, for a link that we dial to a peer nearby."""
+    """TCP connections for tensors, on a link that we dial to a peer nearby."""
     bulk_connections_far: int = 2
-    """The least for a peer that is far: two take a loss better, more only queue (bench/LOG.md)."""
+    """At least so many for a far peer: two suffer less from a loss, more gain nothing."""
     far_s: float = 0.01
-    """Round trip from which a peer is far: not in the same town."""
+    """A peer is far if its round trip is at least this long: it is not in the same town."""
     bulk_connections_max: int = 16
-    """How many a peer may join to one link: each costs two threads."""
+    """The most bulk connections on one link: each costs two threads."""
     chunk_bytes: int = 1024 * 1024
-    """Payload of one bulk record at most; slow links get smaller ones. See bench/LOG.md."""
+    """The largest payload of a bulk record; slow links use smaller ones (bench/LOG.md)."""
     handshake_s: float = 5.0
-    """From the first byte to a proven identity; a peer that stalls longer is dropped."""
+    """The longest time from the first byte to a proven identity."""
     dial_s: float = 5.0
-    """For TCP to connect."""
+    """The longest time for TCP to connect."""
     idle_ping_s: float = 5.0
-    """A ping goes out this often; it measures the round trip too."""
+    """The time between two pings; they also measure the round trip."""
     dead_after_s: float = 15.0
-    """Silence after which the link is given up: two lost pings and one to spare."""
+    """A link that is silent this long ends: two pings may be lost, with one to spare."""
     pending_max: int = 64
-    """Connections in handshake at once: bounds what strangers cost us."""
+    """The most connections in handshake: this limits what unproven peers cost us."""
     pending_per_host_max: int = 16
-    """The same from one address."""
+    """The most connections in handshake from one host."""
     links_max: int = 1024
-    """Links at once: bounds what proven strangers cost us."""
+    """The most links: this limits what proven peers cost us."""
     suite: Suite = Suite.AES_GCM
-    """The cipher of links that we dial; ChaCha20 where the processor has no AES."""
+    """The cipher of links that we dial; ChaCha20 suits a processor without AES."""
 
     def __post_init__(self) -> None:
         if len(self.network_id) != NETWORK_ID_BYTES:

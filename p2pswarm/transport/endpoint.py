@@ -1,12 +1,13 @@
-"""Endpoint: our end of every link: dials, accepts, and keeps one link a peer in use.
+"""Endpoint: dials and accepts links, and keeps one link to each peer in use.
 
 The first bytes of a connection tell whether it opens a link or joins bulk to one.
-A stranger that stalls, speaks garbage or belongs elsewhere costs one of a bounded number
-of handshakes and one line in the log. What is decided about it stands in `raw_handshake`,
+A peer that stalls, sends garbage or belongs to another network costs one of a limited
+number of handshakes and one line in the log. The decisions are in `raw_handshake`,
 `admission`, `handshake_limiter` and `link_table`.
 
 Units:   bytes, seconds.
-Errors:  DialFailed, BadHandshake from `link`, one line each; Unusable from `listen`.
+Errors:  DialFailed, BadHandshake and LinkLost from `link`, one line each; Unusable from
+         `listen`.
 Source:  docs/wire.md.
 """
 
@@ -51,12 +52,12 @@ _log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """Our end of every link. Use it as a context manager, or `close` it."""
+    """This node's end of every link. Use it as a context manager, or `close` it."""
 
     on_event: Callable[[Link, StreamEvent], None]
-    """Told everything that happens on links, from inside the event loop."""
+    """Called in the event loop with everything that happens on links."""
     announced: Address | None
-    """Where others dial us, if that is not to be told from where we listen."""
+    """The address that others dial, if it differs from the one that we listen on."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Endpoint:
         config: TransportConfig,
         entropy: Callable[[int], bytes],
     ) -> None:
-        """`entropy`: gives as many random bytes as asked, `os.urandom` or a simulation's."""
+        """`entropy`: returns that many random bytes, as `os.urandom` does."""
         self._net = net
         self._config = config
         self._entropy = entropy
@@ -88,24 +89,27 @@ class Endpoint:
 
     @property
     def peer_id(self) -> PeerId:
-        """Who we are."""
+        """Our own peer id."""
         return self._static.peer_id
 
     @property
     def contact(self) -> Contact:
-        """Ourselves, as others should dial us."""
+        """Our own contact, as others should dial it."""
         listening = self._listeners[0].address if self._listeners else None
         return own_contact(self.peer_id, self.announced, listening, self._observed_host)
 
     async def listen(self, at: Address) -> Address:
-        """Accept links at `at`; port 0 picks one. Returns the address bound."""
+        """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
         listener = await self._net.listen(at)
         self._listeners.append(listener)
         self._spawn(self._accept(listener))
         return listener.address
 
     async def link(self, to: Contact) -> Link:
-        """The link to a peer: one that is up, or a new one; raises DialFailed, BadHandshake."""
+        """The link to a peer: one that is up, or a new one.
+
+        Raises DialFailed, BadHandshake, or LinkLost if this endpoint is closed.
+        """
         found = self._table.find(to)
         if found is not None:
             return found
@@ -124,7 +128,7 @@ class Endpoint:
         return self._table.all()
 
     async def close(self) -> None:
-        """End every link and leave nothing running."""
+        """End every link and every task of ours."""
         self._closing = True
         while self._tasks:
             task = next(iter(self._tasks))
@@ -150,10 +154,10 @@ class Endpoint:
     ) -> None:
         await self.close()
 
-    # what links ask of us
+    # called by links
 
     def on_link(self, link: Link, event: EndpointEvent) -> None:
-        """The link can be used, or wants bulk connections."""
+        """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
             for number in range(event.connections):
                 self._spawn(self._join(link, number))
@@ -161,7 +165,7 @@ class Endpoint:
             self._came_up(link)
 
     def _came_up(self, link: Link) -> None:
-        """A link can be used: the dials that wait for its peer get it."""
+        """Put a new link into the table, and give it to the dials that wait for its peer."""
         session = link.session
         self._open_links[link] = None
         self._sessions[join.session_of(session.exporter)] = link
@@ -172,7 +176,7 @@ class Endpoint:
         )
         for other in verdict.dead:
             other.fail(LinkLost(f"link to {link.peer.short}: its process was started again"))
-        for other in verdict.drain:  # it may end well before the better one: then we dial again
+        for other in verdict.drain:  # should the better one end first, we dial again
             self._table.remove(other.peer, other)
             other.leave()
         best = self._table.best(link.peer) or link
@@ -181,12 +185,12 @@ class Endpoint:
                 dialling.set_result(best)
 
     def ended(self, link: Link) -> None:
-        """Use the link no more."""
+        """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
         self._sessions.pop(join.session_of(link.session.exporter), None)
 
     def released(self, link: Link) -> None:
-        """Its last socket is closed."""
+        """Note that the last socket of a link is closed."""
         del self._open_links[link]
         self._quiet.set()
 
@@ -212,7 +216,7 @@ class Endpoint:
 
     def _end_dial(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
         del self._dials[to]
-        dialling.cancel()  # does nothing, unless we are being closed
+        dialling.cancel()  # this has an effect only while the endpoint closes
 
     async def _shake_hands(self, stream: Connection, to: Contact) -> Link:
         handshake = Handshake(
@@ -223,7 +227,7 @@ class Endpoint:
             self._introduction(stream.remote),
             expect=to.peer,
         )
-        await _converse(stream, DialledHandshake(handshake, self._hello.network))
+        await _exchange_messages(stream, DialledHandshake(handshake, self._hello.network))
         return await self._make_link(stream, handshake, to.address)
 
     async def _make_link(
@@ -241,7 +245,7 @@ class Endpoint:
         return encode(Introduction(self._incarnation, port, remote.host))
 
     async def _join(self, link: Link, number: int) -> None:
-        """Dial one bulk connection."""
+        """Dial one bulk connection and join it to the link."""
         exporter = link.session.exporter
         asked = join.BulkJoin.make(exporter, number, self._entropy(join.NONCE_BYTES))
         try:
@@ -278,7 +282,7 @@ class Endpoint:
                     self._entropy(KEY_BYTES),
                     self._introduction(stream.remote),
                 )
-                await _converse(stream, accepted)
+                await _exchange_messages(stream, accepted)
                 if accepted.refusal is not None:
                     raise accepted.refusal
                 if accepted.join is not None:
@@ -286,11 +290,11 @@ class Endpoint:
                 else:
                     await self._make_link(stream, accepted.handshake, None)
         except TimeoutError:
-            _log.info("%s turned away: it stalled in the handshake", stream.remote)
+            _log.info("%s refused: it stalled in the handshake", stream.remote)
         except PathError:
-            _log.debug("%s left in the handshake", stream.remote)
+            _log.debug("%s hung up in the handshake", stream.remote)
         except SwarmError as error:
-            _log.info("%s turned away: %s", stream.remote, error)
+            _log.info("%s refused: %s", stream.remote, error)
 
     def _end_greeting(self, stream: Connection, ticket: int) -> None:
         stream.close()
@@ -304,7 +308,9 @@ class Endpoint:
         nonce = self._entropy(join.NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
         if not link.claim_number(asked.number):
-            raise BadHandshake(f"bulk connection {asked.number} has joined before, or is too many")
+            raise BadHandshake(
+                f"bulk connection {asked.number} has joined before, or exceeds the limit"
+            )
         await stream.send(answer)
         key_in, key_out = asked.keys(exporter, nonce)
         link.add_bulk(stream, BulkKeys(key_out, key_in, link.session.keys.suite))
@@ -312,7 +318,7 @@ class Endpoint:
     def _spawn(
         self, work: Coroutine[None, None, None], end: Callable[[], None] | None = None
     ) -> asyncio.Task[None]:
-        """A task that `close` ends; `end` is called then too, even if it never began."""
+        """Start a task that `close` ends. `end` is called when it is over, even if it never ran."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -321,8 +327,10 @@ class Endpoint:
         return task
 
 
-async def _converse(stream: Connection, side: DialledHandshake | AcceptedHandshake) -> None:
-    """Pump bytes both ways until all has been said."""
+async def _exchange_messages(
+    stream: Connection, side: DialledHandshake | AcceptedHandshake
+) -> None:
+    """Send and receive until the handshake needs no more bytes."""
     while True:
         if ready := side.data_to_send():
             await stream.send(ready)
@@ -332,4 +340,4 @@ async def _converse(stream: Connection, side: DialledHandshake | AcceptedHandsha
 
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
-    """Before rpc is there, events go nowhere."""
+    """Drop an event: until rpc sets `on_event`, nobody wants it."""

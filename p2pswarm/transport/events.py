@@ -1,8 +1,8 @@
-"""What happens on a link, as values: the transport gives them, rpc acts on them.
+"""The events of a link, as values: the transport makes them, and rpc acts on them.
 
-A stream is messages both ways inside a link: both sides send DATA until each has
-ended its half, or either resets it. Events come in the order of the wire, from
-inside the event loop's read callback, so a handler of one must be quick.
+A stream carries messages both ways inside a link. Each side sends DATA until it ends
+its half, or one side resets the stream. Events come in the order of the wire, from
+inside the event loop's read callback, so their handlers must be quick.
 
 Units:   bytes.
 """
@@ -19,16 +19,16 @@ class StreamOpened:
     """The peer opened a stream."""
 
     stream: int
-    """What we call it: its number on the wire, or larger if that may have been used before."""
+    """Its handle: the number on the wire, or a larger one if that was used before."""
     data: bytes
     """The first message."""
     ended: bool
-    """The peer sends no more; we may still answer."""
+    """Whether the peer sends no more; we may still answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamData:
-    """The peer sent one message: what one `send` took, whole."""
+    """The peer sent one message: all that one call of its `send` took."""
 
     stream: int
     data: bytes
@@ -37,7 +37,7 @@ class StreamData:
 
 @dataclass(frozen=True, slots=True)
 class StreamReset:
-    """The peer gave the stream up: nothing more comes, nothing more may be sent."""
+    """The peer gave the stream up: nothing more comes, and nothing more may be sent."""
 
     stream: int
     code: int
@@ -45,7 +45,7 @@ class StreamReset:
 
 @dataclass(frozen=True, slots=True)
 class CreditGained:
-    """A stream that was not writable is again."""
+    """A stream that was not writable is writable again."""
 
     stream: int
 
@@ -59,19 +59,19 @@ class LinkEnded:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """The link can be used. The endpoint keeps this and the next to itself."""
+    """The link can be used. Only the endpoint sees this event and `BulkWanted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkWanted:
-    """Bulk connections are to be dialled and joined to the link."""
+    """The endpoint is to dial bulk connections and join them to the link."""
 
     connections: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ponged:
-    """Our ping came back. The link keeps this and the next two to itself."""
+    """Our ping came back. Only the link sees this event and the next two."""
 
     payload: bytes
     """The 8 bytes of the ping."""

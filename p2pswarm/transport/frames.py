@@ -1,13 +1,13 @@
-"""Frames: what the records of a control connection hold, one after another.
+"""Frames: the contents of a control connection's records, one after another.
 
     frame = kind u8 | flags u8 | priority u8 | 0 u8 | stream u32 | length u32 | payload
 
-Big-endian. Stream 0 is the link itself. A frame never spans records, and a
-message never spans frames: what one side sends at once arrives at once.
+Numbers are big-endian. Stream 0 is the link itself. A frame never spans records, and a
+message never spans frames: what one side sends in one call arrives in one event.
 
 Units:   bytes.
-Errors:  BadFrame for bytes that are not whole, known frames.
-Source:  docs/wire.md; yamux has the same 12 bytes and no session credit.
+Errors:  BadFrame for bytes that are not complete, known frames.
+Source:  docs/wire.md; yamux, which also has 12 bytes but no session credit.
 """
 
 import struct
@@ -28,8 +28,8 @@ PRIORITIES = 8  # 0 goes first; rpc/base.py names three
 
 HEADER = struct.Struct(">BBBxII")
 HEADER_BYTES = HEADER.size
-MESSAGE_BYTES_MAX = 60 * 1024  # with its header well inside a record
-RECORD_BYTES_MAX = 64 * 1024  # plaintext of a control record: bounds what an urgent frame waits for
+MESSAGE_BYTES_MAX = 60 * 1024  # fits into a record with its header
+RECORD_BYTES_MAX = 64 * 1024  # plaintext of a control record: an urgent frame waits for at most one
 PING_BYTES = 8
 NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes) and RESET (code)
 
@@ -47,7 +47,7 @@ _OF_STREAMS = (OPEN, DATA, RESET)  # never on stream 0
 _OF_LINK = (PING, PONG, GOAWAY, ASK_BULK)  # always on stream 0
 
 Frame = tuple[int, int, int, int, bytes]
-"""Kind, flags, priority, stream, payload: a plain tuple, made once per small call."""
+"""(kind, flags, priority, stream, payload); a tuple, because it is fast to make."""
 
 
 def encode(
@@ -58,7 +58,7 @@ def encode(
 
 
 def decode(record: bytes) -> list[Frame]:
-    """The frames of one record's plaintext; raises BadFrame unless all is well with each."""
+    """The frames of one record's plaintext; raises BadFrame if any of them is invalid."""
     frames: list[Frame] = []
     start, end = 0, len(record)
     while start < end:
@@ -68,7 +68,7 @@ def decode(record: bytes) -> list[Frame]:
         kind, flags, priority, stream, length = HEADER.unpack_from(record, start)
         start = body + length
         if start > end:
-            raise BadFrame(f"a frame of {length} bytes leaves its record")
+            raise BadFrame(f"a frame of {length} bytes is longer than its record")
         _check(kind, flags, priority, stream, length)
         frames.append((kind, flags, priority, stream, record[body:start]))
     return frames

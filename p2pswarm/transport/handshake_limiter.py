@@ -1,20 +1,20 @@
-"""HandshakeLimiter: bounds what strangers cost us before they prove who they are.
+"""HandshakeLimiter: limits what peers cost us before they prove who they are.
 
-A new connection that finds every place taken displaces the one that has been in its
-handshake for longest. An honest handshake takes a round trip or two, and a stalled one
-is soon the oldest, so a crowd of stalled ones keeps nobody out.
+If a new connection would exceed the limit, it displaces the oldest handshake. An
+honest handshake takes one or two round trips, and a stalled one soon is the oldest.
+So many stalled handshakes cannot keep an honest peer out.
 
 Units:   counts.
-Errors:  none that a stranger can cause.
+Errors:  none.
 """
 
 import ipaddress
 
-IPV6_PREFIX_BITS = 64  # what one subscriber is given: its hosts count as one
+IPV6_PREFIX_BITS = 64  # one subscriber gets a whole /64: its hosts count as one
 
 
 class HandshakeLimiter:
-    """Tickets of connections in handshake, oldest first."""
+    """The connections in handshake, oldest first; each has a number, its ticket."""
 
     def __init__(self, most: int, most_per_host: int) -> None:
         self._most = most
@@ -23,7 +23,7 @@ class HandshakeLimiter:
         self._next = 0
 
     def enter(self, host: str) -> tuple[int, int | None]:
-        """A ticket for a new connection, and that of the one displaced by it, if any."""
+        """The ticket of a new connection, and the ticket of the one that it displaces, if any."""
         group = _group(host)
         same = [ticket for ticket, other in self._hosts.items() if other == group]
         displaced = None
@@ -39,12 +39,12 @@ class HandshakeLimiter:
         return ticket, displaced
 
     def leave(self, ticket: int) -> None:
-        """The handshake is over, well or not."""
+        """Forget a handshake that has succeeded or failed."""
         self._hosts.pop(ticket, None)
 
 
 def _group(host: str) -> str:
-    """Hosts that count as one: an IPv4 address, or an IPv6 network of one subscriber."""
+    """The group in which a host is counted: its IPv4 address, or its IPv6 /64 network."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:  # a simulated host has a name

@@ -1,15 +1,14 @@
 """LinkMachine: the rules of one link to a proven peer, from its first ping to its last byte.
 
-Bytes of the control connection go in by `receive`, are opened as records, and go
-through the mux; what happened comes out of `events`, and sealed records for the wire
-out of `data_to_send`. Messages are sent by the verbs of `mux`: nothing here decides
-about them.
+`receive` takes bytes of the control connection, opens the records and passes their
+frames to the mux. `events` returns what happened, and `data_to_send` returns sealed
+records for the wire. The caller sends messages with the methods of `mux`.
 
-A link says so when it ends, once, with LinkEnded as its last event. In CLOSING
-the records that are left still go out; in ENDED nothing does.
+LinkEnded is the last event of a link and comes once. In the state CLOSING the records
+that are left still go out; in ENDED nothing does.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
-Errors:  a peer's bytes end the link and raise nothing; LinkLost from `open` after the end.
+Errors:  a peer's wrong bytes end the link and raise nothing; LinkLost from `check_up`.
 Source:  docs/wire.md; RFC 6298 for the round trip.
 """
 
@@ -37,29 +36,29 @@ from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.session import Session
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
-LAST_WORDS_S = 1.0  # a channel's threads may see the end before the loop has read all before it
-CLOSE_S = 1.0  # for the last bytes to leave when we close a link
+LAST_WORDS_S = 1.0  # a bulk thread may see the end before the loop has read the last records
+CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
 CIPHERTEXT_MAX = RECORD_BYTES_MAX + TAG_BYTES
 LABEL = b"ctrl"  # each direction has a key of its own
-GATHERED_MAX = 8  # messages woken by one read that leave together: one waits for seven others
+GATHERED_MAX = 8  # so many answers to one read are sent together
 _PING = struct.Struct(">d")
 
 
 class LinkState(Enum):
-    """How far a link is on its way to its end."""
+    """The states of a link, in the order in which it ends."""
 
     UP = auto()
     """Both sides open streams."""
     LEAVING = auto()
-    """We open no more streams, and have said so."""
+    """We open no more streams, and have told the peer."""
     LEFT = auto()
     """The peer opens no more streams."""
     DRAINING = auto()
-    """Neither opens streams: the link closes when those that are open have finished."""
+    """Neither side opens streams: the link closes when the open ones have finished."""
     CLOSING = auto()
-    """It is over, and the last records are on their way."""
+    """The link is over, and the last records are on their way."""
     ENDED = auto()
-    """It is over, and its sockets are to be closed now."""
+    """The link is over, and its sockets are to be closed now."""
 
 
 WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAINING}
@@ -68,7 +67,7 @@ WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.D
 
 @dataclass(frozen=True, slots=True)
 class LinkStats:
-    """What one link has carried: records of the control connection, payload in bulk."""
+    """What one link has carried: bytes of control records and of bulk payload."""
 
     control_sent_bytes: int
     control_received_bytes: int
@@ -78,7 +77,7 @@ class LinkStats:
 
 
 class LinkMachine:
-    """One side of a link. Its deadline moves only where a method says so."""
+    """One side of a link. The deadline changes only in methods whose docstring says so."""
 
     __slots__ = (
         "_abort_at_s",
@@ -107,11 +106,11 @@ class LinkMachine:
     )
 
     def __init__(self, session: Session, config: TransportConfig, now_s: float) -> None:
-        """`session`: the finished handshake. `start` it once its control connection is up."""
+        """`session`: the finished handshake. Call `start` when the control connection is up."""
         self._session = session
         self._config = config
         self.mux = Mux(dialled=session.dialled)
-        """The verbs of streams; `data_to_send` after each."""
+        """The streams; call `data_to_send` after each method of it."""
         keys = session.keys
         self._records = FrameBuffer(
             PREFIX_BYTES, CIPHERTEXT_MAX, TAG_BYTES, flag_bits=1, error=BadRecord
@@ -123,7 +122,7 @@ class LinkMachine:
         """What ended the link; None while it can be used."""
         self.sent_bytes = self.received_bytes = 0
         self.news: list[EndpointEvent] = []
-        """What `link_events` will give: look at it, and take it there."""
+        """The events that `link_events` will return; only read it here."""
         self._ended: list[StreamEvent] = []
         self._heard = True
         self._silent_s = 0.0
@@ -131,7 +130,7 @@ class LinkMachine:
         self._bulk_wanted = False
         self._bulk_numbers: set[int] = set()
         self.gathering = 0
-        """Not 0 while answers are gathered: then ask `holds_back` before `data_to_send`."""
+        """Not 0 while answers are gathered: then call `holds_back` before `data_to_send`."""
         self._mute = False
         self._ping_at_s: float | None = None
         self._bulk_by_s: float | None = None
@@ -139,13 +138,13 @@ class LinkMachine:
         self._abort_at_s: float | None = None
 
     def start(self, now_s: float) -> None:
-        """Begin, with LinkUp and a ping; moves the deadline."""
+        """Start with LinkUp and a ping; sets the deadline."""
         self.news.append(LinkUp())
         self._ping(now_s)
 
     @property
     def rtt_s(self) -> float:
-        """The smoothed round trip of pings; 0 until the first is back."""
+        """The smoothed round trip of pings; 0 before the first has come back."""
         return self._round_trip.srtt_s or 0.0
 
     # streams
@@ -156,7 +155,7 @@ class LinkMachine:
             raise LinkLost(f"{self._name} has ended: {self.error}")
 
     def receive(self, data: bytes, now_s: float) -> None:
-        """Take bytes of the control connection, cut anywhere; may move the deadline."""
+        """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
         self._heard = True
@@ -171,7 +170,7 @@ class LinkMachine:
             self.fail(error)
 
     def events(self) -> list[StreamEvent]:
-        """What happened on streams since the last call; LinkEnded is the last of all."""
+        """The events of streams since the last call; LinkEnded is the last of all."""
         events = self.mux.events()
         if self.error is None:
             return events
@@ -179,12 +178,12 @@ class LinkMachine:
         return ended
 
     def link_events(self) -> list[EndpointEvent]:
-        """What the endpoint is to do, since the last call."""
+        """The events for the endpoint since the last call."""
         news, self.news = self.news, []
         return news
 
     def data_to_send(self, now_s: float) -> bytes:
-        """The next record for the wire, or nothing; call until it is nothing."""
+        """The next record for the wire, or empty bytes; call until it is empty."""
         if self._mute or not (plaintext := self.mux.data_to_send()):
             return b""
         record = self._sealer.seal(plaintext, now_s)
@@ -192,7 +191,7 @@ class LinkMachine:
         return record
 
     def pause_writing(self) -> None:
-        """The kernel takes no more: what is queued stays here, in order of priority."""
+        """The kernel takes no more: messages stay queued here, in order of priority."""
         self._mute = True
 
     def resume_writing(self) -> None:
@@ -202,9 +201,10 @@ class LinkMachine:
     # answers that leave together
 
     def gather(self) -> bool:
-        """Note that one read gave several events; whether to call `gathered` once all has run.
+        """Note that one read gave several events.
 
-        Whoever was woken by them answers one after the other: the answers leave in one write.
+        The tasks that they wake answer one after the other, and the answers leave in one
+        write. Returns whether to call `gathered` when these tasks have run.
         """
         if self.gathering or self.error is not None:
             return False
@@ -212,21 +212,22 @@ class LinkMachine:
         return True
 
     def gathered(self) -> None:
-        """Whoever was woken has answered: call `data_to_send`."""
+        """Note that the woken tasks have answered: call `data_to_send`."""
         self.gathering = 0
 
     def holds_back(self) -> bool:
-        """While answers are gathered: whether the one just queued should wait for the others."""
+        """Whether the answer that was just queued should wait for the others."""
         self.gathering += 1
         return self.gathering % GATHERED_MAX != 0
 
     # bulk
 
     def want_bulk(self, now_s: float) -> bool:
-        """A tensor is to cross: have bulk connections made, by us if we dialled the link.
+        """Ask for bulk connections, because a tensor is to be sent or received.
 
-        Returns whether this moved the deadline or made an event: it does the first time.
-        A peer that joins none in time loses the link.
+        The side that dialled the link makes them; if the peer does not do so in time, the
+        link ends. Returns whether this changed the deadline or made an event, which only the
+        first call does.
         """
         if self._bulk_wanted or self.error is not None:
             return False
@@ -243,7 +244,7 @@ class LinkMachine:
         return True
 
     def claim_number(self, number: int) -> bool:
-        """Whether a bulk connection of this number may join: each may once."""
+        """Whether a bulk connection of this number may join; each number may join once."""
         numbers = self._bulk_numbers
         if number in numbers or len(numbers) >= self._config.bulk_connections_max:
             return False
@@ -251,14 +252,15 @@ class LinkMachine:
         return True
 
     def bulk_joined(self) -> None:
-        """A bulk connection has joined; may move the deadline."""
+        """Note that a bulk connection has joined; may change the deadline."""
         self._bulk_wanted = True
         self._bulk_by_s = None
 
     def bulk_lost(self, error: SwarmError, now_s: float) -> None:
-        """A bulk connection ended, and the link ends with it; may move the deadline.
+        """End the link, because a bulk connection ended; may change the deadline.
 
-        Unless the peer broke the protocol, its last words may still be on the wire.
+        Unless the peer broke the protocol, the link ends LAST_WORDS_S later, because the
+        peer's last records may still be on the wire.
         """
         if isinstance(error, PeerError):
             self.fail(error)
@@ -278,7 +280,7 @@ class LinkMachine:
         )
 
     def on_deadline(self, now_s: float) -> None:
-        """Do what is due: ping, or end the link; moves the deadline."""
+        """Do what is due: ping, or end the link; changes the deadline."""
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
                 self._abort_at_s = None
@@ -302,15 +304,15 @@ class LinkMachine:
     # the end
 
     def leave(self) -> None:
-        """Open no more streams here; the link closes when those of both sides are finished."""
+        """Open no more streams; the link closes when the streams of both sides have finished."""
         if self.state in WHEN_WE_LEAVE:
             self.state = WHEN_WE_LEAVE[self.state]
             self.mux.go_away()
 
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
-        """Close a link that drains and has nothing left to do; returns whether it did.
+        """Close a draining link that has nothing left to do; returns whether it closed.
 
-        `bulk_busy`: whether tensors are on their way. Moves the deadline if it closes.
+        `bulk_busy`: whether tensors are on their way. Changes the deadline if the link closes.
         """
         if self.state is not LinkState.DRAINING or self.mux.live or bulk_busy:
             return False
@@ -318,16 +320,16 @@ class LinkMachine:
         return True
 
     def close(self, now_s: float) -> None:
-        """End the link; what is queued goes out first. Moves the deadline."""
+        """End the link after sending what is queued; changes the deadline."""
         self._close(LinkLost(f"{self._name}: closed by us"), now_s)
 
     def fail(self, error: SwarmError) -> None:
-        """End the link for this reason, at once; moves the deadline."""
+        """End the link at once for this reason; changes the deadline."""
         if self.error is None:
             self._end(error, LinkState.ENDED)
 
     def lost(self, error: SwarmError) -> None:
-        """The control connection is gone; moves the deadline."""
+        """End the link, because the control connection is gone; changes the deadline."""
         self.fail(error)
         self.state = LinkState.ENDED
         self._abort_at_s = None
@@ -359,7 +361,9 @@ class LinkMachine:
         match event:
             case Ponged(payload):
                 sample_s = now_s - _PING.unpack(payload)[0]
-                if 0.0 <= sample_s <= self._config.dead_after_s:  # else it answers no ping of ours
+                if (
+                    0.0 <= sample_s <= self._config.dead_after_s
+                ):  # else it is no answer to a ping of ours
                     self._round_trip.sample(sample_s)
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)

@@ -1,13 +1,13 @@
-"""Link: what the transport's users hold of a link, and the pump of its machine.
+"""Link: the transport's interface to one link, and the pump of its machine.
 
-`link.LinkMachine` decides; here are the pipe of the control connection, the timer,
-and the bulk channels. Bytes come in by `received`, and the owner is told every
-event in the same call of the event loop; what is sent in answer meanwhile leaves
-in one write when all are told. Bulk channels run by themselves and report only
-whole transfers.
+`link.LinkMachine` decides. This file has the pipe of the control connection, the timer
+and the bulk channels. `received` takes bytes and reports every event to the owner in
+the same call of the event loop. Answers that the owner sends meanwhile leave in one
+write after the last event. Bulk channels run by themselves and report only complete
+transfers.
 
 Units:   bytes, seconds.
-Errors:  LinkLost for whoever waits when the link ends; what ended it comes as LinkEnded.
+Errors:  LinkLost for every task that waits when the link ends; LinkEnded has the reason.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ _log = logging.getLogger(__name__)
 
 
 class LinkOwner(Protocol):
-    """Whom a link tells what happens: the endpoint."""
+    """The owner of links, which learns what happens on them: the endpoint."""
 
     on_event: Callable[["Link", StreamEvent], None]
-    """Told what happens on streams, and the end; from inside the event loop."""
+    """Called in the event loop with what happens on streams, and with the end of the link."""
 
     def on_link(self, link: "Link", event: EndpointEvent) -> None:
         """The link can be used, or wants bulk connections."""
         ...
 
     def ended(self, link: "Link") -> None:
-        """Use the link no more; `on_event` is told next."""
+        """Stop using the link; `on_event` is called next."""
         ...
 
     def released(self, link: "Link") -> None:
@@ -60,7 +60,7 @@ class Link:
         new_lock: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self.session = session
-        """How the link came to be."""
+        """The result of the handshake."""
         self._loop = asyncio.get_running_loop()
         self._machine = LinkMachine(session, config, self._loop.time())
         self._mux = self._machine.mux
@@ -80,12 +80,12 @@ class Link:
 
     @property
     def remote(self) -> Address:
-        """Where the control connection's other end is."""
+        """The address of the other end of the control connection."""
         return self.session.remote
 
     @property
     def contact(self) -> Contact:
-        """The peer and where to dial it, as far as it told."""
+        """The peer and where to dial it, as far as the peer has told us."""
         return self.session.contact
 
     @property
@@ -115,14 +115,14 @@ class Link:
     def send(self, stream: int, data: bytes, *, ended: bool) -> None:
         """Send one message (<= 60 KiB); it is queued if credit is short.
 
-        A stream that is gone (reset, or the link ended) swallows it: its event came or comes.
-        Raises ValueError on a stream whose queue is full: ask `writable` first.
+        The message is dropped if the stream was reset or the link has ended; an event tells
+        so. Raises ValueError on a stream whose queue is full: call `writable` first.
         """
         self._mux.send(stream, data, ended=ended)
         self._flush()
 
     def writable(self, stream: int) -> bool:
-        """Whether a message would go out soon; if not, CreditGained(stream) tells when."""
+        """Whether a message would go out soon; if not, CreditGained(stream) comes later."""
         return self._mux.writable(stream)
 
     def reset(self, stream: int, code: int) -> None:
@@ -131,9 +131,9 @@ class Link:
         self._flush()
 
     def consumed(self, stream: int, n: int) -> None:
-        """One message of `n` bytes was taken: the sender gets its credit back.
+        """Note that our user has taken a message of `n` bytes: the sender gets its credit back.
 
-        Call it once for each StreamOpened and StreamData; finished streams need not.
+        Call it once for each StreamOpened and StreamData, unless the stream has finished.
         """
         self._mux.consumed(stream, n)
         self._flush()
@@ -157,11 +157,11 @@ class Link:
         await self._channels.send(transfer, data, priority)
 
     def claim_number(self, number: int) -> bool:
-        """Whether a bulk connection of this number may join: each may once."""
+        """Whether a bulk connection of this number may join; each number may join once."""
         return self._machine.claim_number(number)
 
     def add_bulk(self, stream: Connection, keys: BulkKeys) -> None:
-        """A bulk connection has joined."""
+        """Add a bulk connection that has joined."""
         if self._machine.error is not None:
             stream.close()
             return
@@ -173,7 +173,7 @@ class Link:
     # the end
 
     def leave(self) -> None:
-        """Open no more streams; close when those of both sides are finished."""
+        """Open no more streams; the link closes when the streams of both sides have finished."""
         self._machine.leave()
         self._flush()
 
@@ -187,7 +187,7 @@ class Link:
         self._machine.fail(error)
         self._deliver()
 
-    # what the control connection tells us
+    # called by the control connection
 
     def opened(self, pipe: ControlPipe) -> None:
         """The control connection is up."""
@@ -199,7 +199,7 @@ class Link:
         self._flush()
 
     def received(self, data: bytes) -> None:
-        """Bytes came: tell every event, then send what came of it."""
+        """Bytes came: report every event, then send the answers."""
         machine = self._machine
         now_s = self._loop.time()
         self._receiving = True
@@ -209,7 +209,7 @@ class Link:
         finally:
             self._receiving = False
         if told > 1 and machine.gather():
-            # Whoever was woken by these runs before this: their answers leave together.
+            # The tasks that were woken run before this callback: their answers leave together.
             self._loop.call_soon(self._end_gathering)
         else:
             self._flush()
@@ -233,7 +233,7 @@ class Link:
     # the pump
 
     def _flush(self) -> None:
-        """Send what is ready; not while events are told, nor while answers are gathered."""
+        """Send what is ready, unless events are being reported or answers gathered."""
         machine = self._machine
         if (
             self._receiving
@@ -245,7 +245,7 @@ class Link:
         now_s = self._loop.time()
         while record := machine.data_to_send(now_s):
             self._pipe.send(record)
-        if self._mux.happened:  # not from inside the call that sent: its caller is not ready
+        if self._mux.happened:  # later, because the caller of `send` is not ready for events
             self._loop.call_soon(self._deliver)
         if machine.state is DRAINING and machine.close_if_quiet(
             now_s, bulk_busy=self._channels.busy
@@ -253,7 +253,7 @@ class Link:
             self._deliver()
 
     def _deliver(self) -> int:
-        """Tell the owner what happened; returns how many events the streams had."""
+        """Report to the owner what happened; returns the number of stream events."""
         machine = self._machine
         if machine.news:
             for news in machine.link_events():
@@ -262,7 +262,7 @@ class Link:
         for event in events:
             if isinstance(event, LinkEnded):
                 self._end(event)
-            elif machine.error is None:  # else whoever was told before has ended the link
+            elif machine.error is None:  # else an earlier event made the owner end the link
                 self._owner.on_event(self, event)
         return len(events)
 

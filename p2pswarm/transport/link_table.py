@@ -1,9 +1,9 @@
-"""LinkTable: which of the links to a peer is the one to use; both sides agree without asking.
+"""LinkTable: chooses the link to use for each peer, so that both sides agree without asking.
 
-When two peers dial each other at once, two links come up. Both sides keep the one
-that the peer with the smaller id dialled, use it for all that is new, and let the
-other one drain. Of two links dialled by the same side the newer counts: nobody
-dials a peer it has a link to, so the older must be dead at that end.
+When two peers dial each other at once, two links come up. Both sides prefer the one
+that the peer with the smaller id dialled. They use it for new streams and let the
+other one drain. Of two links that the same side dialled, the newer one is preferred:
+no peer dials while it has a link, so the older link must be dead at that end.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none that a peer can cause.
@@ -15,20 +15,20 @@ from typing import Generic, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
 
-SAME_TIME_S = 10.0  # two handshakes: links further apart were not dialled at once
+SAME_TIME_S = 10.0  # the time of two handshakes: links further apart were not dialled at once
 
 L = TypeVar("L")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEntry(Generic[L]):
-    """A link, and what decides about it."""
+    """A link, and what decides whether it is preferred."""
 
     link: L
     contact: Contact
-    """Whose it is, and where that peer is dialled."""
+    """The peer, and where to dial it."""
     dialler: PeerId
-    """Who dialled it: the peer or we."""
+    """The id of the side that dialled: the peer's or our own."""
     incarnation: bytes
     """Random bytes of the peer's process."""
     since_s: float
@@ -42,12 +42,12 @@ class LinkEntry(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class Superseded(Generic[L]):
-    """What a new link means for the others to its peer, and they for it."""
+    """The links that a new link to the same peer replaces; it may be among `drain` itself."""
 
     drain: tuple[L, ...]
-    """Use them no more, close them once they are quiet."""
+    """Links to use no more, and to close when nothing is under way on them."""
     dead: tuple[L, ...]
-    """The peer's process at the other end is gone."""
+    """Links to a process of the peer that has ended."""
 
 
 class LinkTable(Generic[L]):
@@ -57,12 +57,12 @@ class LinkTable(Generic[L]):
         self._entries: dict[PeerId, list[LinkEntry[L]]] = {}
 
     def best(self, peer: PeerId) -> L | None:
-        """The link to use."""
+        """The preferred link to a peer, if any."""
         entries = self._entries.get(peer)
         return entries[0].link if entries else None
 
     def find(self, to: Contact) -> L | None:
-        """The link to use for a contact; one without a peer id is known by its address."""
+        """The preferred link to a contact, found by its address if it has no peer id."""
         if to.peer is not None:
             return self.best(to.peer)
         for peer, entries in self._entries.items():
@@ -71,11 +71,11 @@ class LinkTable(Generic[L]):
         return None
 
     def all(self) -> tuple[L, ...]:
-        """Every link, those that drain too."""
+        """Every link, also those that drain."""
         return tuple(entry.link for entries in self._entries.values() for entry in entries)
 
     def add(self, new: LinkEntry[L]) -> Superseded[L]:
-        """Note a link that came up."""
+        """Add a link that came up; returns the links that it replaces."""
         entries = self._entries.setdefault(new.peer, [])
         dead = tuple(e.link for e in entries if e.incarnation != new.incarnation)
         if not entries or dead or _prefers(new, entries[0]):
@@ -85,7 +85,7 @@ class LinkTable(Generic[L]):
         return Superseded(tuple(e.link for e in entries[1:] if e.link not in dead), dead)
 
     def remove(self, peer: PeerId, link: L) -> None:
-        """The link is over."""
+        """Remove a link that is over."""
         kept = [entry for entry in self._entries.get(peer, ()) if entry.link is not link]
         if kept:
             self._entries[peer] = kept

@@ -1,13 +1,13 @@
-"""Many streams on one connection: a machine of credit and priority.
+"""Mux: many streams on one connection, ordered by credit and priority.
 
 Each side sends only what the other has given credit for, per stream and for the
-session, so a peer can fill no more of our memory than the windows say, however
-many streams it opens. What has credit waits in the order of priority, round and
-round among equals, and leaves record by record: nothing urgent waits behind more
-than one record of what is not.
+session. So a peer can fill no more of our memory than the windows allow, however
+many streams it opens. Streams that have credit send in the order of priority, and
+streams of one priority take turns. Each record is made when the last has left, so an
+urgent message waits for at most one record of less urgent ones.
 
-A message costs its length and `MESSAGE_COST_BYTES`, for a crowd of tiny
-messages takes memory too; it travels whole, so credit for the whole of it must be there.
+A message costs its length and `MESSAGE_COST_BYTES`, because many tiny messages take
+memory too. A message is never split, so it waits for credit for all of its bytes.
 
 Units:   bytes.
 Errors:  BadFrame if the peer breaks the rules; Busy if we would open too many streams.
@@ -32,13 +32,13 @@ from p2pswarm.transport.events import (
 )
 from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
 
-SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors go round the streams
+SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
 STREAMS_MAX = 1024  # opened by one side and not yet ended
 QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
-QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # a sender that does not ask `writable` is stopped here
-CONTROL_BYTES_MAX = 1024 * 1024  # answers that a peer provokes and does not read
-CREDIT_MAX = 1 << 30  # far above any window: a sum beyond it is an attack or an error
+QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # a caller that ignores `writable` gets an error here
+CONTROL_BYTES_MAX = 1024 * 1024  # answers that a peer causes and does not read
+CREDIT_MAX = 1 << 30  # far above any window: more is an attack or a mistake
 
 
 class Mux:
@@ -47,8 +47,8 @@ class Mux:
     def __init__(self, *, dialled: bool) -> None:
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
-        self._streams: dict[int, StreamState] = {}  # by handle: the number, nearly always
-        self._handles: dict[int, int] = {}  # of live streams whose numbers were used before
+        self._streams: dict[int, StreamState] = {}  # by handle, nearly always the number
+        self._handles: dict[int, int] = {}  # by number, if it was used before
         self._newest = 0  # the largest number that the peer has opened
         self._reopened = 0
         self._count = [0, 0]  # live streams: the peer's, ours
@@ -62,26 +62,29 @@ class Mux:
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
         self.happened: list[StreamEvent] = []
-        """What `events` will give: look at it, and take it there."""
+        """The events that `events` will return; only read it here."""
         self.link_happened: list[LinkEvent] = []
-        """What `link_events` will give."""
+        """The events that `link_events` will return."""
 
-    # what our user does
+    # called by our user
 
     @property
     def live(self) -> int:
-        """How many streams are not finished."""
+        """The number of streams that have not finished."""
         return len(self._streams)
 
     def open(self, data: bytes, *, ended: bool, priority: int) -> int:
-        """A new stream and its first message; returns its number."""
+        """Open a stream with its first message; returns its handle.
+
+        Raises Busy if STREAMS_MAX of ours are open.
+        """
         if self._count[1] >= STREAMS_MAX:
             raise Busy(f"{STREAMS_MAX} streams are open on this link")
         if not 0 <= priority < frames.PRIORITIES:
             raise ValueError(f"a priority is 0..{frames.PRIORITIES - 1}, not {priority}")
         _check_length(data)
         number = self._next
-        while number in self._streams:  # after 2^31 streams, an old one may still be up
+        while number in self._streams:  # after 2^31 streams, an old one may still be open
             number = (number + 2) % STREAM_NUMBERS or 2
         self._next = (number + 2) % STREAM_NUMBERS or 2
         stream = StreamState(number, priority, announced=False)
@@ -91,7 +94,7 @@ class Mux:
         return number
 
     def send(self, number: int, data: bytes, *, ended: bool) -> None:
-        """Queue one more message; a stream that is gone swallows it."""
+        """Queue one more message; it is dropped if the stream is gone."""
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -100,7 +103,7 @@ class Mux:
             raise ValueError(f"stream {number} has been ended by us")
         if stream.queued_bytes >= QUEUE_BYTES_MAX:
             raise ValueError(
-                f"stream {number} has {stream.queued_bytes} bytes queued: ask writable"
+                f"stream {number} has {stream.queued_bytes} bytes queued: call writable first"
             )
         if not data and not ended:
             return
@@ -124,13 +127,13 @@ class Mux:
         self._forget(stream)
 
     def consumed(self, number: int, n: int) -> None:
-        """One message of `n` bytes was taken; a stream that is gone has settled already."""
+        """Note that our user has taken a message of `n` bytes; a stream that is gone is ignored."""
         stream = self._streams.get(number)
         if stream is None:
             return
         cost = n + MESSAGE_COST_BYTES
         if cost > stream.unconsumed:
-            raise ValueError(f"stream {number}: {n} bytes consumed that had not come")
+            raise ValueError(f"stream {number}: {n} bytes consumed that were not received")
         stream.unconsumed -= cost
         self._repay(cost)
         stream.owed += cost
@@ -148,10 +151,10 @@ class Mux:
         self._say(frames.encode(frames.GOAWAY, 0))
 
     def ask_for_bulk(self) -> None:
-        """Ask the peer, who dialled, to join bulk connections to this link."""
+        """Ask the peer that dialled this link to join bulk connections to it."""
         self._say(frames.encode(frames.ASK_BULK, 0))
 
-    # what the wire does
+    # called for the wire
 
     def receive(self, record: bytes) -> None:
         """Take the plaintext of one record."""
@@ -166,17 +169,17 @@ class Mux:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
 
     def events(self) -> list[StreamEvent]:
-        """What happened on streams since the last call."""
+        """The events of streams since the last call."""
         events, self.happened = self.happened, []
         return events
 
     def link_events(self) -> list[LinkEvent]:
-        """What concerns the link as a whole, since the last call."""
+        """The events of the whole link since the last call."""
         events, self.link_happened = self.link_happened, []
         return events
 
     def data_to_send(self) -> bytes:
-        """The plaintext of the next record, or nothing."""
+        """The plaintext of the next record, or empty bytes."""
         if not (self._in_line or self._control):
             return b""
         parts, self._control = self._control, []
@@ -197,7 +200,7 @@ class Mux:
     # inside
 
     def _put_back(self, parts: list[bytes]) -> int:
-        """Leave in `parts`, too much for a record, what fits one. Returns its size."""
+        """Keep in `parts` what fits one record, and queue the rest again. Returns the size kept."""
         size = count = 0
         while size + len(parts[count]) <= frames.RECORD_BYTES_MAX:
             size += len(parts[count])
@@ -217,7 +220,7 @@ class Mux:
         self._line_up(stream)
 
     def _line_up(self, stream: StreamState) -> None:
-        """Put the stream in line if it has something to send and credit for it."""
+        """Queue the stream for sending if it has a message and credit for it."""
         if (
             not stream.ready
             and stream.queue
@@ -228,7 +231,7 @@ class Mux:
             self._lines[stream.priority].append(stream)
 
     def _take(self, stream: StreamState, line: deque[StreamState], cost: int) -> bytes:
-        """The frame of the first message of the first stream in `line`, who goes to its end."""
+        """Take a message of the first stream in `line`, and move that stream to the end."""
         line.popleft()
         self._in_line -= 1
         stream.ready = False
@@ -269,9 +272,9 @@ class Mux:
         self.happened.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
-        """What our user shall call a stream that the peer opens: a name never given before.
+        """A handle that was never used before, for a stream that the peer opens.
 
-        Our user may still hold what is left of a stream that had the same number.
+        Our user may still hold the handle of an older stream with the same number.
         """
         if number > self._newest:
             self._newest = number
@@ -281,7 +284,7 @@ class Mux:
         return handle
 
     def _live(self, number: int) -> StreamState | None:
-        """The stream that the peer means by this number, if it can know of one."""
+        """The stream that the peer means by this number, if the peer can know it."""
         if self._handles:
             number = self._handles.get(number, number)
         stream = self._streams.get(number)
@@ -290,7 +293,7 @@ class Mux:
     def _on_data(self, number: int, flags: int, data: bytes) -> None:
         cost = self._spend(data)
         stream = self._live(number)
-        if stream is None:  # we reset it, and the peer did not know yet
+        if stream is None:  # we have reset it, and the peer did not know yet
             self._repay(cost)
             return
         if stream.remote_ended:
@@ -299,7 +302,7 @@ class Mux:
             raise BadFrame(f"an empty message on stream {number}")
         stream.allowance -= cost
         if stream.allowance < 0:
-            raise BadFrame(f"stream {number} is over its credit")
+            raise BadFrame(f"stream {number} exceeds its credit")
         stream.unconsumed += cost
         self.happened.append(StreamData(stream.handle, data, bool(flags)))
         if flags:
@@ -339,15 +342,15 @@ class Mux:
             raise BadFrame(f"credit of {credit} bytes on stream {number}")
 
     def _spend(self, data: bytes) -> int:
-        """Charge a message to the session; returns its cost."""
+        """Charge a received message to the session; returns its cost."""
         cost = len(data) + MESSAGE_COST_BYTES
         self._allowance -= cost
         if self._allowance < 0:
-            raise BadFrame("the session is over its credit")
+            raise BadFrame("the session exceeds its credit")
         return cost
 
     def _repay(self, cost: int) -> None:
-        """Give session credit back, in halves of the window."""
+        """Give session credit back, half a window at a time."""
         self._owed += cost
         if self._owed >= SESSION_WINDOW_BYTES // 2:
             self._say(frames.encode(frames.CREDIT, 0, frames.NUMBER.pack(self._owed)))
@@ -355,7 +358,7 @@ class Mux:
             self._owed = 0
 
     def _forget(self, stream: StreamState) -> None:
-        """The stream is finished, or given up: settle its account."""
+        """Remove a stream that has finished or was reset, and give its session credit back."""
         del self._streams[stream.handle]
         if stream.handle != stream.number:
             del self._handles[stream.number]

@@ -1,9 +1,9 @@
-"""What is said on a connection before it is a link: the dialler's side and the acceptor's.
+"""The bytes on a connection before it is a link: the dialler's side and the acceptor's.
 
-Each side says how many bytes it waits for, because the bytes after the last message
-belong to whatever the connection becomes. The first four bytes tell an acceptor
-whether the connection opens a link or joins bulk to one; a dialler that is turned
-away learns why from the acceptor's own hello.
+Each side tells how many bytes it needs next, because the bytes after the last message
+belong to the link or to the bulk connection. The first four bytes tell an acceptor
+whether the connection opens a link or joins bulk to one. An acceptor that refuses a
+dialler sends its own hello, from which the dialler learns the reason.
 
 Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends.
@@ -26,9 +26,9 @@ class MessageExchange:
 
     def __init__(self, handshake: Handshake) -> None:
         self.handshake = handshake
-        """It is done when nothing is wanted any more."""
+        """Finished when `wanted_bytes` is 0."""
         self.wanted_bytes = LENGTH_BYTES
-        """How many bytes `receive` takes next; 0 when all has been said."""
+        """How many bytes `receive` takes next; 0 at the end."""
         self._at_length = True
 
     def receive(self, data: bytes) -> None:
@@ -49,7 +49,7 @@ class DialledHandshake:
     """The side that dialled."""
 
     def __init__(self, handshake: Handshake, network: bytes) -> None:
-        """`handshake`: an initiator's, fresh. `network`: ours, 16 bytes."""
+        """`handshake`: a new one of an initiator. `network`: our own, 16 bytes."""
         self.handshake = handshake
         self._network = network
         self._messages = MessageExchange(handshake)
@@ -57,15 +57,15 @@ class DialledHandshake:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes `receive` takes next; 0 when all has been said."""
+        """How many bytes `receive` takes next; 0 at the end."""
         return HELLO_BYTES - LENGTH_BYTES if self._refusal else self._messages.wanted_bytes
 
     def receive(self, data: bytes) -> None:
         """Take `wanted_bytes` of the connection."""
         if self._refusal:
             Hello.parse(self._refusal + data, self._network)
-            raise BadHandshake("the peer turned us away without a reason")
-        if data == LINK_MAGIC[:LENGTH_BYTES]:  # no message is so long: it is a hello
+            raise BadHandshake("the peer refused us without a reason")
+        if data == LINK_MAGIC[:LENGTH_BYTES]:  # no message is that long: these bytes begin a hello
             self._refusal = data
         else:
             self._messages.receive(data)
@@ -76,16 +76,16 @@ class DialledHandshake:
 
 
 class AcceptedHandshake:
-    """The side that accepted: it does not know yet what the connection is for."""
+    """The side that accepted: it learns first what the connection is for."""
 
     def __init__(self, us: Hello, static: StaticKey, ephemeral: bytes, payload: bytes) -> None:
-        """`us`: what we speak. The rest is for the handshake, see `Handshake`."""
+        """`us`: our own hello. `Handshake` describes the other arguments."""
         self.wanted_bytes = MAGIC_BYTES
-        """How many bytes `receive` takes next; 0 when all has been said."""
+        """How many bytes `receive` takes next; 0 at the end."""
         self.refusal: BadHandshake | None = None
-        """Why the peer is turned away, once `data_to_send` has told it."""
+        """The reason to refuse the peer, after `data_to_send` was sent."""
         self.join: BulkJoin | None = None
-        """What the peer wants to join, if it is no new link."""
+        """The request to join a link, if the connection opens none."""
         self._us = us
         self._static = static
         self._ephemeral = ephemeral
@@ -122,7 +122,7 @@ class AcceptedHandshake:
     def _begin(self, magic: bytes) -> None:
         if magic == join.MAGIC:
             self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
-        elif magic[:-1] == LINK_MAGIC[:-1]:  # of any version: it is told which we speak
+        elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:
             raise BadHandshake("its first bytes are not those of a peer")
@@ -131,7 +131,7 @@ class AcceptedHandshake:
     def _greet(self, raw: bytes) -> None:
         try:
             hello = Hello.parse(raw, self._us.network)
-        except BadHandshake as error:  # tell why, in as many bytes as it sent
+        except BadHandshake as error:  # our hello tells why; it is as long as the peer's
             self.refusal = error
             self._to_send = self._us.raw
             self.wanted_bytes = 0

@@ -1,6 +1,6 @@
-"""What two peers tell each other in the handshake, and what they know after it.
+"""The introduction that peers send in the handshake, and the session that follows from it.
 
-Units:   none.
+Units:   bytes.
 Errors:  BadHandshake for an introduction that cannot be read.
 Source:  docs/wire.md.
 """
@@ -20,18 +20,18 @@ PORT_MAX = 65535
 @message(10)
 @dataclass(frozen=True, slots=True)
 class Introduction(Message):
-    """Travels inside the handshake, encrypted and signed for."""
+    """A peer's payload in the handshake, encrypted and authenticated."""
 
     incarnation: Annotated[bytes, Size(INCARNATION_BYTES, INCARNATION_BYTES)]
-    """Random bytes of the sender's process: a peer that came back is told by it."""
+    """Random bytes of the sender's process; they differ when the peer was started again."""
     listen_port: Annotated[int, Range(0, PORT_MAX)]
-    """Where the sender can be dialled; 0: nowhere."""
+    """The port at which the sender can be dialled; 0 if it cannot."""
     observed_host: str
     """The receiver's address as the sender sees it."""
 
 
 def read_introduction(payload: bytes) -> Introduction:
-    """The peer's introduction."""
+    """Decode the peer's introduction; BadHandshake if it is none."""
     try:
         introduction = decode(payload)
     except BadMessage as error:
@@ -43,18 +43,19 @@ def read_introduction(payload: bytes) -> Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A finished handshake."""
+    """The result of a finished handshake."""
 
     contact: Contact
-    """The peer, proven, and where to dial it as far as it told."""
+    """The proven peer, and where to dial it as far as the peer has told us."""
     remote: Address
-    """The other end of the control connection."""
+    """The address of the other end of the control connection."""
     dialled: bool
-    """By us."""
+    """Whether we dialled."""
     incarnation: bytes
-    """The peer's."""
+    """The random bytes of the peer's process."""
     keys: Keys
     exporter: bytes
+    """A secret of 32 bytes, from which the keys of bulk connections are derived."""
 
     @property
     def peer(self) -> PeerId:

@@ -1,16 +1,16 @@
-"""StreamState: what one side of a link keeps of a stream.
+"""StreamState: what one side of a link knows about a stream.
 
 Units:   bytes.
 """
 
 from collections import deque
 
-STREAM_WINDOW_BYTES = 256 * 1024  # four messages under way: 20 Mbit/s at 100 ms for one stream
-STREAM_NUMBERS = 1 << 32  # of 32 bits on the wire
+STREAM_WINDOW_BYTES = 256 * 1024  # four messages under way, or 20 Mbit/s at 100 ms
+STREAM_NUMBERS = 1 << 32  # numbers have 32 bits on the wire
 
 
 class StreamState:
-    """One side's account of a stream."""
+    """The queue, the credit and the state of one stream."""
 
     __slots__ = (
         "allowance",
@@ -30,17 +30,17 @@ class StreamState:
     )
 
     def __init__(self, handle: int, priority: int, *, announced: bool) -> None:
-        self.handle = handle  # what our user calls the stream
-        self.number = handle % STREAM_NUMBERS  # what it is called on the wire
+        self.handle = handle  # the name that our user knows
+        self.number = handle % STREAM_NUMBERS  # the name on the wire
         self.priority = priority
         self.announced = announced  # its OPEN has been sent or received
         self.queue: deque[tuple[bytes, int]] = deque()  # message, flags
         self.queued_bytes = 0
-        self.credit = STREAM_WINDOW_BYTES  # what we may send
-        self.allowance = STREAM_WINDOW_BYTES  # what the peer may send
-        self.unconsumed = 0  # received and not yet taken by our user
-        self.owed = 0  # taken, and not yet told the peer
-        self.ready = False  # stands in line to send
+        self.credit = STREAM_WINDOW_BYTES  # bytes that we may still send
+        self.allowance = STREAM_WINDOW_BYTES  # bytes that the peer may still send
+        self.unconsumed = 0  # bytes received that our user has not taken yet
+        self.owed = 0  # bytes taken for which the peer has no credit yet
+        self.ready = False  # queued for sending
         self.wanted = False  # our user waits for CreditGained
         self.local_ended = False  # our END is sent
         self.remote_ended = False

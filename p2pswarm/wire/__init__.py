@@ -1,4 +1,4 @@
-"""Bytes: frames cut from a stream, and typed messages with hard limits.
+"""The bytes of messages: frames cut from a byte stream, and typed messages with hard limits.
 
-Entrance: `message.py`. Whoever defines messages uses it.
+Entrance: `message.py`. Every module that defines messages uses it.
 """

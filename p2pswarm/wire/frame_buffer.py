@@ -1,24 +1,24 @@
 """FrameBuffer: cuts a stream of bytes into length-prefixed frames.
 
-A stream may cut a frame anywhere. The announced length is judged as soon as the
-prefix is there, before a byte of the body is waited for, so a peer can make us
-hold one frame of the allowed size and no more. A frame that arrives whole is not
-copied; one that drips in is copied once, when its last byte is there.
+A stream may cut a frame anywhere. The announced length is checked as soon as the
+prefix is there, so a peer can make us hold one frame of the allowed size and no
+more. A frame that arrives whole is not copied. A frame that arrives in pieces is
+copied once, when its last byte is there.
 
 Units:   bytes.
-Errors:  the PeerError that the owner chose, for a length outside the limits; ValueError
-         when we are misused.
+Errors:  the PeerError that the caller chose, for a length outside the limits; ValueError
+         for limits that the prefix cannot hold.
 """
 
 from p2pswarm.errors import BadFrame, PeerError
 
-SMALL_BYTES = 4096  # to copy so little takes less time than to make a view of it
+SMALL_BYTES = 4096  # copying less than this is faster than making a view
 Frame = tuple[bytes, bytes | memoryview]
-"""Prefix and body. The body stays valid: nothing is written to its memory any more."""
+"""Prefix and body. The body stays valid: its memory is never written again."""
 
 
 class FrameBuffer:
-    """The bytes of one stream: a big-endian length of `prefix_bytes`, a body, and so on."""
+    """Cuts a stream in which each frame is a big-endian length of `prefix_bytes` and a body."""
 
     __slots__ = (
         "_body_bytes_max",
@@ -40,7 +40,7 @@ class FrameBuffer:
     ) -> None:
         """`flag_bits`: how many top bits of the prefix are flags and not length.
 
-        `error`: what a length outside the limits is.
+        `error`: the class to raise for a length outside the limits.
         """
         length_bits = 8 * prefix_bytes - flag_bits
         if not 1 <= body_bytes_min <= body_bytes_max < 2**length_bits:
@@ -56,9 +56,9 @@ class FrameBuffer:
         self._needed = prefix_bytes
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Take what the stream gave; returns the frames that are whole now, in order."""
+        """Take bytes of the stream; returns the frames that are complete now, in order."""
         held, prefix_bytes = self._held, self._prefix_bytes
-        if not held and len(data) <= SMALL_BYTES:  # nearly always it is one frame, and whole
+        if not held and len(data) <= SMALL_BYTES:  # nearly always it is one complete frame
             prefix = data[:prefix_bytes]
             length = int.from_bytes(prefix) & self._length_mask
             if (
@@ -68,14 +68,14 @@ class FrameBuffer:
                 return [(prefix, data[prefix_bytes:])]
         if held:
             held += data
-            if len(held) < self._needed:  # a frame that drips in is not copied at every drop
+            if len(held) < self._needed:  # copy once, not for every piece
                 return []
             data = bytes(held)
             held.clear()
         return self._cut(data)
 
     def _cut(self, data: bytes) -> list[Frame]:
-        """The whole frames of `data`, which is all that is there; the rest is held."""
+        """The complete frames of `data`; what is left of it is held for the next call."""
         prefix_bytes = self._prefix_bytes
         frames: list[Frame] = []
         view, at, end = memoryview(data), 0, len(data)

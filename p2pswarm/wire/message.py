@@ -1,10 +1,10 @@
-"""Messages: frozen dataclasses that travel as msgpack arrays and are checked on arrival.
+"""Messages: frozen dataclasses that are sent as msgpack arrays and checked on arrival.
 
-A message is `[code, field, field, ...]`: no names, no maps, no extension types, so
-that there is one way to write it. Each class is read once, when it is registered,
-and becomes a row of checks; bytes from a peer then meet nothing that was not
-foreseen. The same checks run when we send, so that our own mistake is a ValueError
-here and not a link closed by the other side.
+A message is `[code, field, field, ...]`. It has no names, no maps and no extension
+types, so there is only one way to write it. Each class is compiled into a list of
+checks once, when it is registered, and every field of a peer's message passes these
+checks. The same checks run when we send, so that our own mistake is a ValueError here
+and not a link that the other side closes.
 
     @message(17)
     @dataclass(frozen=True, slots=True)
@@ -15,9 +15,9 @@ here and not a link closed by the other side.
 Fields are int, float, bool, str, bytes, tuple[X, ...], another Message or X | None.
 A `__post_init__` may refuse a combination of fields by raising ValueError.
 
-Units:   sizes in bytes, characters of a str, items of a tuple.
+Units:   a size counts bytes, characters of a str, or items of a tuple.
 Errors:  `decode` raises BadMessage and nothing else; `encode` and `message` raise
-         ValueError or TypeError at a caller who defines or fills a message wrongly.
+         ValueError or TypeError if the caller defines or fills a message wrongly.
 Source:  https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
@@ -33,32 +33,32 @@ import msgpack  # type: ignore[import-untyped]
 from p2pswarm.errors import BadMessage
 
 MESSAGE_BYTES_MAX = 64 * 1024  # one control record; a mux frame of 60 KiB fits with its header
-STR_CHARS_MAX = 256  # names, addresses, one line of reason
+STR_CHARS_MAX = 256  # enough for a name, an address, or a reason of one line
 BYTES_MAX = 60 * 1024  # one mux frame
-ITEMS_MAX = 4096  # of a tuple, here and in msgpack's own reader
-DEPTH_MAX = 16  # of messages and tuples in each other; nobody needs more than 4
+ITEMS_MAX = 4096  # items of a tuple, here and in msgpack's own reader
+DEPTH_MAX = 16  # how deep messages and tuples nest; no message needs more than 4
 CODE_MAX = 65535
 INT_MAX = 2**63 - 1
-SHOWN_CHARS_MAX = 40  # of a wrong value in an error text: the peer chose it
+SHOWN_CHARS_MAX = 40  # at most so much of a wrong value in an error text: the peer chose it
 
 
 class Message:
-    """What every message derives from."""
+    """The base class of every message."""
 
     __slots__ = ()
 
 
 class UnknownCode(BadMessage):
-    """A whole message of a type that is not registered here: a newer peer's, or another role's."""
+    """A message whose code is not registered here: a newer peer or another role may know it."""
 
 
 M = TypeVar("M", bound=Message)
 Check = Callable[[Any], Any]
-"""Takes a field's value, returns what stands for it on the other side, or raises ValueError."""
+"""Takes a field's value; returns its form on the other side, or raises ValueError."""
 
 
 class Size:
-    """How long a str, bytes or tuple may be: `Size(most)` or `Size(least, most)`."""
+    """The allowed length of a str, bytes or tuple: `Size(most)` or `Size(least, most)`."""
 
     __slots__ = ("least", "most")
 
@@ -82,12 +82,12 @@ class Range:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnyFloat:
-    """Lets a float be infinite or not a number."""
+    """Allows a float to be infinite or NaN."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _FieldType:
-    """How one type is read from the wire, written to it, and how deep it nests."""
+    """How a type is read from the wire and written to it, and how deep it nests."""
 
     read: Check
     write: Check
@@ -96,7 +96,7 @@ class _FieldType:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _MessageLayout:
-    """One message class, compiled."""
+    """A compiled message class."""
 
     read: Callable[[Sequence[Any]], Any]
     """The fields' values, in order -> the message."""
@@ -130,7 +130,7 @@ def message(code: int) -> Callable[[type[M]], type[M]]:
 
 
 def encode(m: Message) -> bytes:
-    """The bytes of a registered message; ValueError if a field breaks its own limits."""
+    """The bytes of a registered message; ValueError if a field breaks its limits."""
     writer = _writers.get(type(m))
     if writer is None:
         raise TypeError(f"{type(m).__name__} is not a registered message")
@@ -141,10 +141,10 @@ def encode(m: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """The message in `data`, a contiguous buffer of bytes, every field checked."""
+    """The message in `data`, a contiguous buffer, with every field checked; or BadMessage."""
     try:
         return _decode(data)
-    except ValueError as error:  # ours, msgpack's and UnicodeDecodeError alike
+    except ValueError as error:  # our own, msgpack's, and UnicodeDecodeError
         detail = str(error) or "nested too deep"  # msgpack's StackError comes without a text
         raise BadMessage(f"malformed message: {detail}") from error
 
@@ -156,7 +156,7 @@ def _decode(data: bytes | memoryview) -> Message:
         data,
         use_list=False,
         strict_map_key=True,
-        max_array_len=min(ITEMS_MAX, len(data)),  # room is made before the items are read
+        max_array_len=min(ITEMS_MAX, len(data)),  # msgpack allocates before it reads the items
         max_map_len=0,
         max_ext_len=0,
     )
@@ -211,7 +211,7 @@ def _row_writer(names: list[str], checks: list[Check]) -> Callable[[Any], list[A
 
 
 def _field_type(hint: Any, where: str) -> _FieldType:
-    """Compile one type; limits stand in Annotated, also round a union."""
+    """Compile the type of one field; its limits are in Annotated, also around a union."""
     notes: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
@@ -229,7 +229,7 @@ def _field_type(hint: Any, where: str) -> _FieldType:
 
 
 def _plain_check(hint: Any, notes: tuple[Any, ...], where: str) -> Check:
-    """The check of a type that looks alike on the wire and in Python."""
+    """The check of a type that is the same on the wire and in Python."""
     if hint is bool:
         return _bool_check(where)
     if hint is int:
@@ -269,7 +269,7 @@ def _int_check(limits: tuple[int, int], where: str) -> Check:
     least, most = limits
 
     def check(value: Any) -> Any:
-        # an IntEnum is welcome when we write; a bool is an int to isinstance only
+        # we may write an IntEnum; isinstance takes a bool for an int, and we do not
         is_int = type(value) is int or (isinstance(value, int) and type(value) is not bool)
         if is_int and least <= value <= most:
             return value
@@ -289,7 +289,7 @@ def _float(notes: tuple[Any, ...], where: str) -> _FieldType:
         raise ValueError(f"{where}: expected a float in {least}..{most}, not {_shown(value)}")
 
     def write(value: Any) -> Any:
-        # Python lets an int stand for a float; the wire does not
+        # Python accepts an int as a float; the wire does not
         return read(float(value) if type(value) is int else value)
 
     return _FieldType(read, write)

@@ -209,7 +209,7 @@ def test_key_signed_by_another_identity_is_refused():
     static = StaticKey(MALLORY, b"3" * 32)
     static.proof = BOB.public_key + static.proof[32:]
 
-    with pytest.raises(BadHandshake, match="speak for"):
+    with pytest.raises(BadHandshake, match="does not belong"):
         meet(static=static)
 
 
@@ -218,7 +218,7 @@ def test_proof_of_another_static_key_is_refused():
     static = StaticKey(BOB, b"3" * 32)
     static.private = b"9" * 32
 
-    with pytest.raises(BadHandshake, match="speak for"):
+    with pytest.raises(BadHandshake, match="does not belong"):
         meet(static=static)
 
 
@@ -226,7 +226,7 @@ def test_payload_too_short_for_a_proof_is_refused():
     static = StaticKey(BOB, b"3" * 32)
     static.proof = b""
 
-    with pytest.raises(BadHandshake, match="speak for"):
+    with pytest.raises(BadHandshake, match="does not belong"):
         meet(static=static)
 
 

@@ -41,7 +41,7 @@ def test_an_answer_to_another_question_is_a_breach():
     search = FindNode(a_lookup(10), HOME)
     search.poll(0.0)
 
-    with pytest.raises(BadMessage, match="Pong is no answer to Find"):
+    with pytest.raises(BadMessage, match="Pong does not answer Find"):
         search.on_response(contact(10), Pong(), 0.1)
 
 

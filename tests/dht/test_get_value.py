@@ -117,7 +117,7 @@ def test_a_wrong_signature_is_as_good_as_no_record():
 
 
 def test_an_answer_to_another_question_is_a_breach():
-    with pytest.raises(BadMessage, match="Pong is no answer to Get"):
+    with pytest.raises(BadMessage, match="Pong does not answer Get"):
         gathering(10).on_response(contact(10), Pong(), 0.1)
 
 

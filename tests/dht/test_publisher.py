@@ -127,16 +127,16 @@ def test_one_holder_is_success():
 
 @pytest.mark.parametrize("verdict", [Verdict.EXPIRED, Verdict.FUTURE])
 def test_a_wrong_clock_is_named(verdict):
-    with pytest.raises(Unusable, match="set this machine's right"):
+    with pytest.raises(Unusable, match="set this machine's clock"):
         holders_of(placed(Verdict.QUOTA, verdict))
 
 
 def test_refusals_are_named_once_each():
-    with pytest.raises(Refused, match=r"nobody would keep the value: FULL, QUOTA$"):
+    with pytest.raises(Refused, match=r"no peer kept the value: FULL, QUOTA$"):
         holders_of(placed(Verdict.QUOTA, Verdict.FULL, Verdict.QUOTA, 255))
 
 
 @pytest.mark.parametrize("verdicts", [(), (255,)], ids=["nobody", "an unknown verdict"])
 def test_without_any_known_verdict_nobody_could_be_reached(verdicts):
-    with pytest.raises(NoRoute, match="nobody could be reached"):
+    with pytest.raises(NoRoute, match="no peer could be reached"):
         holders_of(placed(*verdicts))

@@ -155,5 +155,5 @@ def test_an_answer_to_another_question_is_a_breach(reply):
     put_value = placing(6)
     asked(put_value)
 
-    with pytest.raises(BadMessage, match="no answer to Store"):
+    with pytest.raises(BadMessage, match="does not answer Store"):
         put_value.on_response(contact(1), reply, 0.1)

@@ -86,7 +86,7 @@ def test_without_a_reply_each_record_is_without_one():
 
 @pytest.mark.parametrize("reply", [Pong(), Stored(b"\0"), Stored(b"\0\0\0")])
 def test_an_answer_to_another_question_is_a_breach(reply):
-    with pytest.raises(BadMessage, match="no answer to a Store of 2 records"):
+    with pytest.raises(BadMessage, match="does not answer a Store of 2 records"):
         stored_in(reply, 2)
 
 

@@ -150,5 +150,5 @@ def answered_with(ttl_s: float) -> GetValue:
 def test_expired_is_what_our_wall_clock_says():
     assert list(answered_with(ttl_s=0.2).records) == [b"a"]
     assert answered_with(ttl_s=0.05).records == {}
-    with pytest.raises(BadMessage, match="last too long"):
+    with pytest.raises(BadMessage, match="expires too late"):
         answered_with(ttl_s=CONFIG.ttl_most_s + CONFIG.skew_s + 1.0)

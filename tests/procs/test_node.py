@@ -156,7 +156,7 @@ def test_weights_that_could_not_be_written_are_refused_before_anything_is_joined
 
     node = start("train", "run.toml", "--bootstrap", "127.0.0.1:1", module="p2pswarm")
 
-    assert_one_line(node, "out cannot be written: it is a folder; name another place")
+    assert_one_line(node, "out cannot be written: it is a folder; name another file")
 
 
 def test_an_identity_file_keeps_the_peer_id(start, tmp_path):

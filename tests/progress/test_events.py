@@ -40,5 +40,5 @@ def test_an_event_survives_its_line(event):
     "line", ["", "[]", "{}", '{"event":"party"}', '{"event":"note"}', '{"event":"note","x":1}', "x"]
 )
 def test_another_line_is_no_event(line):
-    with pytest.raises(ValueError, match="no event of a run"):
+    with pytest.raises(ValueError, match="not an event of a run"):
         from_line(line)

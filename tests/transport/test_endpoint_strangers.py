@@ -42,7 +42,7 @@ async def test_a_peer_of_another_network_is_turned_away_and_told_why(caplog):
         with pytest.raises(BadHandshake, match="another network"):
             await dialler.link(acceptor.contact)
 
-    assert [record.message for record in caplog.records if "turned away" in record.message]
+    assert [record.message for record in caplog.records if "refused" in record.message]
 
 
 async def test_dialling_ourselves_is_refused():

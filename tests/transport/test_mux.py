@@ -252,11 +252,11 @@ OPENED = frames.encode(frames.OPEN, 1, b"x")
         (OPENED + frames.encode(frames.DATA, 1), "empty message"),
         (
             OPENED + frames.encode(frames.DATA, 1, LARGE) * (PER_WINDOW + 1),
-            "stream 1 is over its credit",
+            "stream 1 exceeds its credit",
         ),
         (
             b"".join(frames.encode(frames.OPEN, 2 * i + 1, LARGE) for i in range(PER_SESSION + 1)),
-            "session is over its credit",
+            "session exceeds its credit",
         ),
         (OPENED + frames.encode(frames.CREDIT, 1, b"\xff" * 4), "credit of"),
         (frames.encode(frames.CREDIT, 0, b"\xff" * 4), "credit of"),
@@ -280,13 +280,13 @@ def test_misuse_is_our_callers_error():
     dialler.data_to_send()
     with pytest.raises(ValueError, match="ended by us"):
         dialler.send(stream, b"x", ended=False)
-    with pytest.raises(ValueError, match="had not come"):
+    with pytest.raises(ValueError, match="were not received"):
         dialler.consumed(stream, 1)
 
     other = dialler.open(LARGE, ended=False, priority=0)
     for _ in range(3):
         dialler.send(other, LARGE, ended=False)
-    with pytest.raises(ValueError, match="ask writable"):
+    with pytest.raises(ValueError, match="call writable"):
         dialler.send(other, LARGE, ended=False)
 
 

@@ -1,4 +1,4 @@
-"""How a tensor becomes bytes and a tensor again.
+"""Codecs: ways to encode a tensor as bytes and to decode it.
 
 Entrance: `registry.py`; a new codec is added there.
 """

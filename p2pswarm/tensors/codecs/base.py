@@ -1,10 +1,10 @@
-"""What every codec needs: uses, dtypes, and torch memory seen as bytes.
+"""What every codec needs: uses, dtypes, and a tensor's memory as bytes.
 
-Bytes and tensors share memory wherever they can: a contiguous CPU tensor is sent
-from where it lies, and a received one is filled where it will stay.
+Bytes and tensors share memory if they can: a contiguous CPU tensor is sent from its
+own memory, and a received one is written to its final memory.
 
-Units:   bytes; little-endian on the wire, as every machine torch runs on.
-Errors:  ValueError when we are asked for what cannot be encoded; BadMessage for a peer's bytes.
+Units:   bytes; values are little-endian on the wire, as on every machine that torch supports.
+Errors:  ValueError for a tensor that cannot be encoded; BadMessage for a peer's wrong bytes.
 """
 
 from collections.abc import Callable
@@ -35,20 +35,20 @@ EVERY = frozenset(Dtype)
 
 
 class Unencodable(ValueError):
-    """The tensor holds values that the codec has no bytes for: NaN in int8, 1e6 in fp16."""
+    """The tensor has values that the codec cannot encode, as NaN in int8 or 1e6 in fp16."""
 
 
 class Use(Flag):
-    """What a tensor is for; a codec that is fine for one may ruin another."""
+    """What a tensor is for; a codec that suits one use may ruin another."""
 
     ACTIVATION = auto()
-    """Forward, from stage to stage."""
+    """Sent forward from stage to stage."""
     GRADIENT = auto()
-    """Backward, from stage to stage."""
+    """Sent backward from stage to stage."""
     AVERAGING = auto()
-    """Gradient sums among the members of a stage."""
+    """Gradient sums between the members of a stage."""
     STATE = auto()
-    """Weights and optimizer state, which replicas hold bit for bit."""
+    """Weights and optimizer state, which must be bit for bit the same on all replicas."""
 
 
 LOSSLESS = Use.ACTIVATION | Use.GRADIENT | Use.AVERAGING | Use.STATE
@@ -57,16 +57,16 @@ LOSSY = Use.ACTIVATION | Use.GRADIENT | Use.AVERAGING
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """Memory for the encoded bytes of one tensor that is on its way in."""
+    """The memory for the encoded bytes of one tensor that is to come."""
 
     buffer: memoryview
-    """To be filled, in any order."""
+    """The memory to fill, in any order."""
     finish: Callable[[], Tensor]
-    """Makes the tensor once the buffer is full; BadMessage if the bytes are not of the codec."""
+    """Decodes the tensor once the buffer is full; raises BadMessage for wrong bytes."""
 
 
 def expect_bytes(codec: str, told: int, right: int) -> None:
-    """Hold a peer to a codec whose output size follows from the tensor's."""
+    """Raise BadMessage unless the announced size is the one that the codec makes."""
     if told != right:
         raise BadMessage(f"{told} bytes announced, {codec} makes {right} of it")
 

@@ -1,15 +1,18 @@
-"""Exact and smaller: bytes regrouped by their place in the value, then zstd.
+"""PlanesZstd, an exact codec: bytes grouped by their place in the value, then zstd.
 
-The exponents of neighbouring values are alike and their mantissas are not. Side
-by side they hide each other from zstd; apart, the plane of exponents shrinks and
-the planes of mantissas pass unharmed: 1.50 instead of 1.29 for Gaussian bfloat16.
+The exponents of neighbouring values are alike, and their mantissas are not. In planes
+of their own the exponents compress well, which zstd cannot do while the two alternate:
+the ratio for Gaussian bfloat16 is 1.50 instead of 1.29.
 
 Wire: one zstd frame that declares its size; plane 0 (the lowest byte of each
 value), then plane 1, and so on. Our encoder begins a zstd block with each plane,
 so that each has an entropy table of its own.
 
-What a peer sends is unpacked into memory that the announcement paid for, never
-into memory that the frame asks for.
+A peer's frame is unpacked into memory that was charged for its announcement, never
+into memory of a size that the frame names.
+
+Units:   bytes.
+Errors:  BadMessage for a peer's wrong bytes.
 """
 
 from collections.abc import Iterator
@@ -25,8 +28,8 @@ from p2pswarm.tensors.codecs.codec import Codec
 from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.meta import VALUE_BYTES, TensorLayout
 
-# Level 1 with nearly no search: in planes of floats a match is an accident that costs more than
-# it saves. Gaussian bfloat16: ratio 1.50 at 1.2 GB/s, level 1 as it comes 1.46 at 0.4 GB/s.
+# Level 1 with nearly no search, because a match in planes of floats costs more than it saves.
+# Gaussian bfloat16: ratio 1.50 at 1.2 GB/s; the plain level 1 has 1.46 at 0.4 GB/s.
 HOW = zstandard.ZstdCompressionParameters.from_level(
     1, strategy=zstandard.STRATEGY_FAST, window_log=17, hash_log=6, min_match=7, target_length=0
 )
@@ -40,7 +43,7 @@ Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 class PlanesZstd(Codec):
-    """Every dtype, exact."""
+    """The codec planes-zstd: every dtype, exact."""
 
     name = "planes-zstd"
     code = 5
@@ -49,16 +52,16 @@ class PlanesZstd(Codec):
     heavy = True
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """At most zstd's own bound, `ZSTD_compressBound`."""
+        """Raise BadMessage for more bytes than zstd's own bound, `ZSTD_compressBound`."""
         if not 0 < encoded_bytes <= _most_bytes(layout.raw_bytes):
             raise BadMessage(f"{encoded_bytes} bytes of zstd for {layout.raw_bytes} of tensor")
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """What arrives, what it becomes, and what zstd works in."""
+        """The encoded bytes, the tensor, and zstd's scratch memory."""
         return encoded_bytes + layout.raw_bytes + min(layout.raw_bytes, SCRATCH_BYTES)
 
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
-        """Split on the CPU, whatever the device: zstd runs there anyway."""
+        """Encode on the CPU, where zstd runs."""
         values = _values(memory.on_host(tensor), tensor.element_size())
         packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=values.size)
         scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
@@ -75,7 +78,7 @@ class PlanesZstd(Codec):
         return frame[: end + len(packed)]
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """The frame; `finish` unpacks it."""
+        """Memory for the frame, which `finish` unpacks."""
         buffer = bytes_of(memory.host((encoded_bytes,), torch.uint8))
 
         def finish() -> Tensor:
@@ -88,24 +91,24 @@ class PlanesZstd(Codec):
 
 
 def _most_bytes(raw_bytes: int) -> int:
-    """What zstd makes of the incompressible, at most."""
+    """The most bytes that zstd makes of a tensor."""
     return raw_bytes + raw_bytes // 256 + FRAME_BYTES
 
 
 def _values(tensor: Tensor, value_bytes: int) -> Bytes:
-    """A CPU tensor's memory, a row a value and a column a byte."""
+    """A CPU tensor's memory, shape (values, bytes of a value)."""
     return np.frombuffer(bytes_of(tensor), np.uint8).reshape(-1, value_bytes)
 
 
 def _columns(values: Bytes) -> Iterator[Bytes]:
-    """The planes one after the other, in pieces that fit the scratch."""
+    """The planes one after the other, in pieces of at most SCRATCH_BYTES."""
     for place in range(values.shape[1]):
         for begin in range(0, len(values), SCRATCH_BYTES):
             yield values[begin : begin + SCRATCH_BYTES, place]
 
 
 def _refuse_bomb(frame: memoryview, raw_bytes: int) -> None:
-    """Read the frame's header: what it says must be what was paid for."""
+    """Raise BadMessage if the frame's header names another size than the announcement."""
     try:
         head = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:

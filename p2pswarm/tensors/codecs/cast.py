@@ -1,8 +1,10 @@
-"""Half the bytes or less: values rounded to a 16-bit float, and widened again on arrival.
+"""Cast, a codec that rounds values to a 16-bit float and widens them on arrival.
 
-fp16 keeps 11 bits of a value up to 65504; bf16 keeps 8 bits of any float32.
-NaN and infinities pass as they are. A finite value that the narrow type cannot
-hold is refused, for it would arrive as an infinity that nobody computed.
+fp16 keeps 11 bits of a value up to 65504; bf16 keeps 8 bits of any float32. NaN and
+infinities stay as they are. A finite value that the narrow type cannot hold is refused,
+because it would arrive as an infinity.
+
+Errors:  Unencodable for such a value; BadMessage for a peer's wrong size.
 """
 
 import torch
@@ -23,7 +25,7 @@ from p2pswarm.tensors.meta import VALUE_BYTES, Dtype, TensorLayout
 
 
 class Cast(Codec):
-    """float32 or float64, sent as `carried` and received as it was."""
+    """float32 or float64, sent as the dtype `carried` and widened again."""
 
     uses = LOSSY
     dtypes = WIDE
@@ -37,11 +39,11 @@ class Cast(Codec):
         self._max = torch.finfo(self._carried).max
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """One carried value a value."""
+        """Raise BadMessage unless there is one 16-bit value for each value."""
         expect_bytes(self.name, encoded_bytes, layout.values * self._value_bytes)
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """What arrives and what it becomes."""
+        """The encoded bytes and the tensor."""
         return encoded_bytes + layout.raw_bytes
 
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
@@ -52,7 +54,7 @@ class Cast(Codec):
         return bytes_of(memory.on_host(carried.copy_(tensor.detach())))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """The narrow values; `finish` widens them on the device."""
+        """Memory for the narrow values, which `finish` widens on the device."""
         assert encoded_bytes == layout.values * self._value_bytes
         carried = memory.host(layout.shape, self._carried)
         values = memory.home(layout.shape, TORCH[layout.dtype])
@@ -62,7 +64,7 @@ class Cast(Codec):
         lowest, highest = torch.aminmax(tensor.detach())
         if lowest >= -self._max and highest <= self._max:
             return
-        # Past here are NaN, infinities and overflow: look which, with slower means.
+        # There are NaN, infinities or an overflow: find out which, in a slower way.
         finite = tensor.detach()[tensor.isfinite()]
         if finite.numel() and finite.abs().amax() > self._max:
             raise Unencodable(

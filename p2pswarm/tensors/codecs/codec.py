@@ -1,7 +1,8 @@
-"""What a codec is: one way to write a tensor as bytes, and to say for what it is fit.
+"""Codec: the interface of one way to encode a tensor as bytes, and the uses that it suits.
 
 Units:   bytes.
-Errors:  Unencodable, a ValueError, for values that do not fit; BadMessage for a peer's bytes.
+Errors:  Unencodable, a ValueError, for values that do not fit; BadMessage for a peer's wrong
+         bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +30,7 @@ class Codec(ABC):
 
     @abstractmethod
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """The most that a receiver holds for it at once."""
+        """The most memory that a receiver needs at once."""
 
     @abstractmethod
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
@@ -37,21 +38,21 @@ class Codec(ABC):
 
     @abstractmethod
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """Set memory aside to receive into; the tensor will be on the memory's device."""
+        """Allocate memory to receive into; the tensor will be on the memory's device."""
 
 
 class StatefulCodec(Codec):
-    """A codec that keeps something of a tensor for the next one on the same edge.
+    """A codec that carries something from one tensor to the next on the same edge.
 
-    Encoding is a function: it is given what was kept and returns what is to be kept. `edge.py`
-    keeps it, and decides which of it counts.
+    Encoding is a pure function: it takes what is carried and returns what to carry next.
+    `edge.py` stores it and decides what counts.
     """
 
     @abstractmethod
     def encode_after(
         self, tensor: Tensor, carried: Sequence[Tensor], memory: Memory
     ) -> tuple[memoryview, Tensor]:
-        """The bytes of a tensor, and what to carry to the next; `carried` is what others left."""
+        """The bytes of a tensor and what to carry to the next; `carried` is from tensors before."""
 
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
         """The bytes of the first tensor on an edge."""

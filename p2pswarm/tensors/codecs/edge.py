@@ -1,10 +1,11 @@
-"""What codecs remember of an edge: one peer's incarnation, one direction, a value for each key.
+"""EdgeState: what codecs carry on one edge, that is to one incarnation of a peer in one direction.
 
-Pushes to one peer overlap, and each may be taken, refused or lost. So whoever encodes takes out
-what the edge holds, and a push that overlaps finds nothing: nothing is sent twice. When the push
-was taken, what encoding left comes in; when it was refused, what was taken out comes back. When
-nobody knows, neither does: what was owed is forgotten rather than doubled.
+Pushes to one peer overlap, and each may be computed, refused or lost. So a push takes out what
+the edge carries, and an overlapping push finds nothing: nothing is sent twice. If the push was
+computed, the edge carries what encoding left. If it was refused, the edge carries again what was
+taken out. If the outcome is unknown, both are forgotten, because nothing may be counted twice.
 
+Units:   none.
 Errors:  none.
 """
 
@@ -21,7 +22,7 @@ class EdgeState:
     """What codecs carry from one bundle to the next on one edge."""
 
     def __init__(self, tensors: int) -> None:
-        """`tensors`: how many a bundle has."""
+        """`tensors`: the number of tensors of a bundle."""
         self._carried: list[tuple[Tensor, ...]] = [()] * tensors
 
     @property
@@ -40,19 +41,19 @@ class EdgeState:
 
 
 class EdgeTransfer:
-    """One bundle on its way over an edge. Tell it once how that ended, if anybody knows."""
+    """One bundle on its way over an edge. Call `taken` or `refused` if the outcome is known."""
 
     def __init__(self, edge: EdgeState, carried: Sequence[tuple[Tensor, ...]]) -> None:
         self._edge: EdgeState | None = edge
         self.carried = tuple(carried)
-        """What the bundle is encoded with."""
+        """What was carried for the bundle, tensor by tensor."""
 
     def taken(self, encoded: Sequence[EncodedTensor]) -> None:
-        """The peer has computed it: the edge goes on from what encoding left."""
+        """The peer has computed the bundle: carry what encoding left."""
         self._end([() if each.left is None else (each.left,) for each in encoded])
 
     def refused(self) -> None:
-        """The peer has not taken it: the edge is as it was."""
+        """The peer has refused the bundle: carry again what was taken out."""
         self._end(self.carried)
 
     def _end(self, values: Sequence[tuple[Tensor, ...]]) -> None:
@@ -62,7 +63,7 @@ class EdgeTransfer:
 
 
 class EdgeStates:
-    """The edges of one direction that this incarnation of ours uses."""
+    """The states of all edges of one direction."""
 
     def __init__(self, tensors: int) -> None:
         self._tensors = tensors
@@ -72,7 +73,7 @@ class EdgeStates:
         return len(self._edges)
 
     def edge(self, key: EdgeKey, alive: Iterable[EdgeKey]) -> EdgeState:
-        """The state of an edge, made at its first use; those to others than `alive` are dropped."""
+        """The state of an edge, made at its first use; edges that are not `alive` are dropped."""
         if key not in self._edges:
             known = set(alive)
             self._edges = {each: edge for each, edge in self._edges.items() if each in known}

@@ -1,14 +1,19 @@
-"""Eight bits a value: blocks of 256 share a float32 scale, their largest magnitude over 127.
+"""Int8, a codec with 8 bits per value and a scale per 256 values.
+
+The scale of a block of 256 values is a float32, the block's largest magnitude over 127.
 
 Wire: a float32 scale per block, then an int8 per value; value = scale * int8. The
-last block may be shorter. A value is wrong by at most half a step, its block's
-absmax / 254. NaN and infinities are refused: one would take its whole block with it.
+last block may be shorter. The error of a value is at most half a step, its block's
+largest magnitude over 254. NaN and infinities are refused, because one of them would
+spoil its whole block.
 
-The work goes chunk by chunk so that a chunk's intermediate results stay in the
-processor's cache; on a GPU it is one chunk.
+A tensor is encoded in chunks, so that intermediate results stay in the processor's
+cache; on a GPU it is one chunk.
+
+Errors:  Unencodable for NaN and infinities; BadMessage for a peer's wrong bytes.
 
 Source:  Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2022), with a
-         uniform code: 1.4 % of it is scales, and no code book travels.
+         uniform code: 1.5 % of the bytes are scales, and no code book is sent.
 """
 
 from collections.abc import Iterator
@@ -39,7 +44,7 @@ CHUNK_VALUES = 1 << 18  # 1 MiB of float32: 7 GB/s, against 2 at 2**14 and memor
 
 
 class Int8(Codec):
-    """Floats of any width."""
+    """The codec int8: floats of any width."""
 
     name = "int8"
     code = 4
@@ -48,19 +53,19 @@ class Int8(Codec):
     heavy = True
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """A scale per block begun, and a byte a value."""
+        """Raise BadMessage unless there is a scale per block and a byte per value."""
         expect_bytes(self.name, encoded_bytes, _encoded_bytes(layout.values))
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """What arrives and what it becomes."""
+        """The encoded bytes and the tensor."""
         return encoded_bytes + layout.raw_bytes
 
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
-        """Quantise on the tensor's device, then move the quarter that is left."""
+        """Quantise on the tensor's device, then copy the smaller result to the CPU."""
         return bytes_of(memory.on_host(quantised(tensor, memory)))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """Scales and codes; `finish` multiplies them on the device."""
+        """Memory for scales and codes, which `finish` multiplies on the device."""
         encoded = memory.host((encoded_bytes,), torch.uint8)
         values = memory.home((layout.values,), TORCH[layout.dtype])
 
@@ -85,7 +90,7 @@ def quantised(tensor: Tensor, memory: Memory) -> Tensor:
 
 
 def restored(encoded: Tensor, values: Tensor) -> Tensor:
-    """Overwrite `values` with what a receiver makes of our own encoded bytes."""
+    """Overwrite `values` with what a receiver decodes from `encoded`."""
     flat = values.view(-1)
     _restore_all(*_parts(encoded, len(flat)), flat)
     return values

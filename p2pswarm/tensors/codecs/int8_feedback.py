@@ -1,9 +1,11 @@
-"""Eight bits a value with error feedback: what rounding took from a gradient goes with the next.
+"""Int8ErrorFeedback, a codec like int8 that adds a gradient's rounding error to the next one.
 
-The bytes are those of int8, so the receiver needs no state. The sender adds to each gradient what
-it still owes its receiver, and keeps what the new rounding takes off. Over many microbatches the
-receiver's sum is off by no more than what is owed at the end, which does not grow with their
-number; the sum of plain int8 drifts.
+The bytes are those of int8, so the receiver needs no state. The sender adds the rounding errors
+that it carries to each gradient, and carries the error of the new rounding. So the receiver's sum
+over many microbatches differs from the exact sum only by the last error, which does not grow with
+their number. The error of a sum with plain int8 grows.
+
+Errors:  as int8.
 
 Source:  Seide et al., "1-bit stochastic gradient descent" (2014), for error feedback; between
          pipeline stages from microbatch to microbatch: Optimus-CC, arXiv 2301.09830.
@@ -22,7 +24,7 @@ from p2pswarm.tensors.meta import TensorLayout
 
 
 class Int8ErrorFeedback(StatefulCodec):
-    """Floats of any width, as gradients between stages."""
+    """The codec int8-ef: gradients between stages, of floats of any width."""
 
     name = "int8-ef"
     code = 6
@@ -38,19 +40,19 @@ class Int8ErrorFeedback(StatefulCodec):
         self._int8.check(layout, encoded_bytes)
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
-        """The same as of int8."""
+        """The same as for int8."""
         return self._int8.memory_bytes(layout, encoded_bytes)
 
     def encode_after(
         self, tensor: Tensor, carried: Sequence[Tensor], memory: Memory
     ) -> tuple[memoryview, Tensor]:
-        """The bytes of the tensor and all that is carried; the error of rounding is left."""
+        """The bytes of the tensor plus all that is carried, and the error of rounding."""
         owed = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
         for each in carried:
             owed.add_(each)
         encoded = quantised(owed, memory)
-        told = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        return bytes_of(memory.on_host(encoded)), owed.sub_(restored(encoded, told))
+        received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        return bytes_of(memory.on_host(encoded)), owed.sub_(restored(encoded, received))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
         """Decode as int8 does."""

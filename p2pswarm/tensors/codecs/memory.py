@@ -1,14 +1,14 @@
-"""Memory for tensors that come and go: used again, because new pages are expensive.
+"""Memory: uninitialised tensors whose memory is used again, because new pages are expensive.
 
-The kernel clears each page at its first touch: 27 ms for 64 MiB, as long as their
+The kernel clears each page at its first use: 27 ms for 64 MiB, as long as their
 decryption takes. So memory that no tensor refers to any more is kept for the next
-tensor of about its size. Nobody gives memory back by hand: a slab is free when
-the last tensor, view or memoryview on it is gone.
+tensor of about the same size. No call gives memory back: a slab is free when the last
+tensor, view or memoryview of it is gone.
 
-Tensors on a GPU pass through pinned host memory, once each way. torch keeps its own
-store of that.
+Tensors on a GPU pass through pinned host memory, once each way. torch caches that
+memory itself.
 
-Units:   bytes; slabs are powers of two, of which only what is used is ever touched.
+Units:   bytes; the sizes of slabs are powers of two, and unused pages are never touched.
 Errors:  none.
 """
 
@@ -19,16 +19,16 @@ import torch
 
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
 
-SLAB_BYTES_MIN = 1 << 18  # malloc serves less from pages it has
-SLAB_BYTES_MAX = 1 << 28  # a peer's whole budget
-KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB, one coming and one in use
+SLAB_BYTES_MIN = 1 << 18  # malloc serves smaller sizes from pages that it has
+SLAB_BYTES_MAX = 1 << 28  # the default budget of a peer
+KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB
 
 
 class Memory:
-    """A maker of uninitialised tensors; threads may share it."""
+    """Makes uninitialised tensors; several threads may use it at once."""
 
     def __init__(self, device: Device = CPU, keep_bytes: int = KEEP_BYTES) -> None:
-        """`device`: where received tensors are wanted; `keep_bytes`: idle, of each size."""
+        """`device`: for received tensors; `keep_bytes`: the most idle bytes of each slab size."""
         self.device = device
         self._idle: dict[int, deque[Tensor]] = {}
         size_bytes = SLAB_BYTES_MIN
@@ -44,7 +44,7 @@ class Memory:
         return _pinned(shape, dtype, self.device)
 
     def home(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor where received ones are wanted."""
+        """A tensor on the device for received tensors."""
         return self.on(self.device, shape, dtype)
 
     def on(self, device: Device, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -54,7 +54,7 @@ class Memory:
         return torch.empty(shape, dtype=dtype, device=device)
 
     def on_host(self, tensor: Tensor) -> Tensor:
-        """The tensor, contiguous, on the CPU: itself if it is so already."""
+        """The tensor, contiguous and on the CPU; no copy is made if it is so already."""
         tensor = tensor.detach().contiguous()
         if tensor.device.type == "cpu":
             return tensor
@@ -71,13 +71,13 @@ class Memory:
             slab = idle.pop()
         except IndexError:
             slab = torch.empty(slab_bytes, dtype=torch.uint8)
-        lease = slab.numpy()  # dies with the last tensor that is made of it
+        lease = slab.numpy()  # freed with the last tensor that is made of it
         weakref.finalize(lease, idle.append, slab).atexit = False
         return torch.from_numpy(lease)[:need_bytes].view(dtype).reshape(shape)
 
 
 def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: Device) -> Tensor:
-    """CPU memory that a GPU copies from and to at full speed."""
+    """A CPU tensor that a GPU copies from and to at full speed."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 

@@ -1,7 +1,9 @@
-"""The tensor's own bytes: the sender sends from the tensor, the receiver receives into one.
+"""Raw, the codec that sends a tensor's own bytes and receives them into a tensor.
 
-Nothing is copied on either side, so the sender must not write to the tensor
-until the transfer is over.
+Neither side copies a contiguous CPU tensor, so the sender must not write to it until
+the transfer is over.
+
+Errors:  BadMessage for a peer's wrong size.
 """
 
 from torch import Tensor
@@ -13,7 +15,7 @@ from p2pswarm.tensors.meta import TensorLayout
 
 
 class Raw(Codec):
-    """Every dtype, exact."""
+    """The codec raw: every dtype, exact."""
 
     name = "raw"
     code = 1
@@ -22,7 +24,7 @@ class Raw(Codec):
     heavy = False
 
     def check(self, layout: TensorLayout, encoded_bytes: int) -> None:
-        """The size in memory, no other."""
+        """Raise BadMessage unless `encoded_bytes` is the tensor's size in memory."""
         expect_bytes(self.name, encoded_bytes, layout.raw_bytes)
 
     def memory_bytes(self, layout: TensorLayout, encoded_bytes: int) -> int:
@@ -31,11 +33,11 @@ class Raw(Codec):
         return layout.raw_bytes
 
     def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
-        """The tensor's own memory if it is contiguous and on the CPU."""
+        """The tensor's own memory if it is contiguous and on the CPU, else a copy."""
         return bytes_of(memory.on_host(tensor))
 
     def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """The tensor itself, or its copy in pinned memory."""
+        """The memory of the tensor itself, or pinned memory for a GPU."""
         assert encoded_bytes == layout.raw_bytes
         tensor = memory.host(layout.shape, TORCH[layout.dtype])
         return Decoder(bytes_of(tensor), lambda: tensor.to(memory.device))

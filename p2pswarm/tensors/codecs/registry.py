@@ -1,8 +1,9 @@
-"""All codecs, by name for people and by code for the wire; tensors in, encoded out, and back.
+"""The registry of codecs, by name and by code; encodes and decodes tensors with them.
 
-Errors:  Unusable for a name or a use that the user got wrong; ValueError for a tensor
-         that the codec does not take, Unencodable for its values; BadMessage or TooLarge
-         for what a peer announces.
+Units:   bytes.
+Errors:  Unusable for a wrong name or use in the user's settings; ValueError for a tensor that
+         the codec does not take, Unencodable for its values; BadMessage or TooLarge for a
+         peer's announcement.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,18 +45,18 @@ MESSAGE_INLINE_BYTES = 2 * INLINE_BYTES_MAX  # of one announcement: half a mux f
 
 @dataclass(frozen=True, slots=True)
 class EncodedTensor:
-    """A tensor ready to go."""
+    """An encoded tensor and its announcement."""
 
     meta: TensorMeta
     data: memoryview
-    """The encoded bytes; of a raw CPU tensor its own memory, so leave it alone until it is sent."""
+    """The encoded bytes; a raw CPU tensor's own memory, not to be changed until it is sent."""
     left: Tensor | None = None
-    """What a codec with state keeps for the edge's next tensor."""
+    """What a codec with state carries to the edge's next tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorToEncode:
-    """A tensor, how it is to travel, and what its edge carries for it."""
+    """A tensor, its codec, and what its edge carries for it."""
 
     tensor: Tensor
     codec_name: str
@@ -64,16 +65,16 @@ class TensorToEncode:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedTensor:
-    """An announcement that was found possible."""
+    """An announcement that was checked."""
 
     layout: TensorLayout
     codec: Codec
     memory_bytes: int
-    """What receiving it takes."""
+    """The memory that receiving it takes."""
 
 
 def named(name: str, use: Use | None = None) -> Codec:
-    """The codec that the user named, if it is fit for `use`."""
+    """The codec of that name; raises Unusable if there is none or it does not suit `use`."""
     codec = BY_NAME.get(name)
     if codec is None:
         raise Unusable(f"no codec {name!r}: choose one of {', '.join(BY_NAME)}")
@@ -94,7 +95,7 @@ def encode(
     inline_bytes: int = INLINE_BYTES_MAX,
     memory: Memory = FRESH,
 ) -> EncodedTensor:
-    """Write a tensor as bytes; up to `inline_bytes` of them ride in the announcement."""
+    """Encode a tensor; it is sent in the announcement if it has at most `inline_bytes`."""
     codec = _fit(tensor, codec_name)
     data = codec.encode(tensor, memory)
     return EncodedTensor(_meta(tensor, codec, data, inline_bytes), data)
@@ -103,7 +104,7 @@ def encode(
 def encode_all(
     tensors: Sequence[Tensor], codec_name: str, memory: Memory = FRESH
 ) -> list[EncodedTensor]:
-    """Tensors for one announcement: inline what fits into a message together, in order."""
+    """Encode tensors for one announcement, inline in order as long as they fit a message."""
     encoded: list[EncodedTensor] = []
     left = MESSAGE_INLINE_BYTES
     for tensor in tensors:
@@ -113,9 +114,9 @@ def encode_all(
 
 
 def encode_bundle(bundle: Sequence[TensorToEncode], memory: Memory = FRESH) -> list[EncodedTensor]:
-    """Tensors that cross an edge together: all inline, or none.
+    """Encode a bundle, with all tensors inline or none.
 
-    Then the announcement of a large bundle does not depend on its values, and can be made ahead.
+    So the announcement of a large bundle does not depend on its values, and can be made early.
     """
     made = [(each.tensor, *_encoded_after(each, memory)) for each in bundle]
     size_bytes = sum(len(data) for _, _, data, _ in made)
@@ -129,9 +130,9 @@ def encode_bundle(bundle: Sequence[TensorToEncode], memory: Memory = FRESH) -> l
 def bundle_codecs(
     bundle: BundleSpec, default: str, set_for: Callable[[str], str | None], use: Use
 ) -> tuple[str, ...]:
-    """The codec of each tensor of a bundle: as set for its key, else the default.
+    """The codec of each tensor of a bundle: the one that is set for its key, else the default.
 
-    What a default codec does not take, such as whole numbers, travels raw.
+    A tensor that the default codec does not take, as one of whole numbers, is sent raw.
     """
     chosen = []
     for key in bundle.keys:
@@ -147,7 +148,7 @@ def bundle_codecs(
 
 
 def admit(meta: TensorMeta) -> AdmittedTensor:
-    """Check an announcement; no memory is touched before it passed."""
+    """Check an announcement before memory is allocated; raises BadMessage or TooLarge."""
     plan = layout(meta)
     codec = BY_CODE.get(meta.codec)
     if codec is None:
@@ -159,7 +160,7 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
 
 
 def decoder(meta: TensorMeta, memory: Memory = FRESH) -> Decoder:
-    """Memory for the tensor that `meta` announces, filled already if its bytes are inline."""
+    """The memory for the tensor that `meta` announces, filled if its bytes are inline."""
     admission = admit(meta)
     place = admission.codec.decoder(admission.layout, meta.encoded_bytes, memory)
     if meta.inline:
@@ -168,7 +169,7 @@ def decoder(meta: TensorMeta, memory: Memory = FRESH) -> Decoder:
 
 
 def _fit(tensor: Tensor, codec_name: str) -> Codec:
-    """The codec, if it takes the tensor."""
+    """The codec, or ValueError if it does not take the tensor."""
     codec = named(codec_name)
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None or dtype not in codec.dtypes:

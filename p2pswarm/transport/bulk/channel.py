@@ -2,13 +2,13 @@
 
     chunk = record(transfer u64 | start u64 | length u32) | record(payload)
 
-The payload is decrypted from a scratch buffer straight into the memory that was
-granted, and encrypted from the tensor straight into another: no byte is copied
-but by the cipher and the kernel. Both scratch buffers stay in the processor's
-cache, which is why a chunk is no larger than it is.
+A payload is encrypted from the tensor into a scratch buffer. The receiver decrypts
+it from a scratch buffer into the memory that it granted. So only the cipher and the
+kernel copy bytes. Chunks are small enough that both scratch buffers stay in the
+processor's cache.
 
 Units:   bytes, `now_s` seconds.
-Errors:  BadRecord, BadChunk for the peer's bytes: the connection is over then.
+Errors:  BadRecord or BadChunk for the peer's wrong bytes; the connection ends then.
 Source:  docs/wire.md; bench/LOG.md for the chunk's size.
 """
 
@@ -25,7 +25,7 @@ from p2pswarm.transport.bulk.send_queue import Chunk, SendQueue
 
 _HEADER = struct.Struct(">QQI")
 HEADER_BYTES = _HEADER.size + OVERHEAD_BYTES
-HEAD_BYTES = HEADER_BYTES + PREFIX_BYTES  # the payload's prefix comes along with the header
+HEAD_BYTES = HEADER_BYTES + PREFIX_BYTES  # the payload's prefix is read with the header
 SCRATCH_BYTES_MAX = HEADER_BYTES + CHUNK_BYTES_MAX + OVERHEAD_BYTES
 _NOTHING = memoryview(b"")
 LABEL = b"bulk"  # each direction of each connection has a key of its own
@@ -33,7 +33,7 @@ LABEL = b"bulk"  # each direction of each connection has a key of its own
 
 @dataclass(frozen=True, slots=True)
 class BulkKeys:
-    """What the record layer of one bulk connection needs."""
+    """The keys of one bulk connection, 32 bytes each, and the cipher."""
 
     send_key: bytes
     receive_key: bytes
@@ -42,12 +42,12 @@ class BulkKeys:
 
 @dataclass(frozen=True, slots=True)
 class ChannelCallbacks:
-    """Whom a channel tells of its end, in the event loop."""
+    """The functions that a channel calls at its end, in the event loop."""
 
     lost: Callable[[SwarmError], None]
-    """It cannot be used any more."""
+    """Called when the channel cannot be used any more."""
     released: Callable[[], None]
-    """Its socket is closed."""
+    """Called when its socket is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,15 @@ class _IncomingChunk:
     transfer: int
     length: int
     target: memoryview | None
-    """None: its memory was taken back."""
+    """Where the payload goes; None if its memory was taken back."""
     prefix: bytes
 
 
 class BulkChannel:
-    """The rules of one bulk pipe, as net/base.py's BulkMachine.
+    """The rules of one bulk pipe: implements `BulkMachine` of `net/base.py`.
 
-    Receiving and sending share nothing but the receive buffers and the send queue of the
-    link, which lock themselves: each may run in a thread of its own.
+    Receiving and sending may run in two threads. They share only the receive buffers and the
+    send queue of the link, which have locks of their own.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class BulkChannel:
         self.sent_bytes = 0
 
     def next_in(self) -> memoryview:
-        """Where the next bytes go."""
+        """The memory for the next bytes."""
         incoming = self._incoming
         return self._head if incoming is None else self._scratch_in[: incoming.length + TAG_BYTES]
 
     def filled(self) -> Callable[[], None] | None:
-        """That memory is full: open what is in it."""
+        """Open the header or the payload that has come."""
         incoming = self._incoming
         if incoming is None:
             self._open_head()
@@ -105,7 +105,9 @@ class BulkChannel:
         self._incoming = None
         ciphertext = self._scratch_in[: incoming.length + TAG_BYTES]
         if incoming.target is None:
-            self._opener.open(ciphertext, incoming.prefix)  # counted, and thrown away
+            self._opener.open(
+                ciphertext, incoming.prefix
+            )  # keeps the nonce counter right; the bytes are dropped
             return None
         self._opener.open_into(ciphertext, incoming.prefix, incoming.target)
         self.received_bytes += incoming.length
@@ -113,7 +115,7 @@ class BulkChannel:
 
     def next_out(self, now_s: float) -> memoryview | None:
         """The next chunk, sealed."""
-        if self._unpaced_bytes:  # this call follows `sent` at once: no idle time is counted
+        if self._unpaced_bytes:  # this call follows `sent` at once, so no idle time is counted
             self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
         chunk = self._send_queue.take(self._sizer.chunk_bytes)
@@ -128,7 +130,7 @@ class BulkChannel:
         return out[: HEADER_BYTES + length + OVERHEAD_BYTES]
 
     def sent(self) -> Callable[[], None] | None:
-        """The chunk is with the kernel."""
+        """The kernel has the chunk."""
         chunk, self._outgoing = self._outgoing, None
         assert chunk is not None
         self._unpaced_bytes = len(chunk.data)
@@ -136,7 +138,7 @@ class BulkChannel:
         return self._send_queue.sent(chunk)
 
     def released(self) -> None:
-        """Nobody uses the buffers any more: do not wait for the garbage collector."""
+        """Free the buffers now, without waiting for the garbage collector."""
         self._scratch_in = self._scratch_out = _NOTHING
         self._released()
 
@@ -155,7 +157,7 @@ class BulkChannel:
 
 
 def _grown(scratch: memoryview, need: int) -> memoryview:
-    """A buffer of at least `need` bytes: this one, or a new one that will do for longer."""
+    """A buffer of at least `need` bytes: this one, or a new and larger one."""
     if len(scratch) >= need:
         return scratch
     return memoryview(bytearray(min(2 * need, SCRATCH_BYTES_MAX)))

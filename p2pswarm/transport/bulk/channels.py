@@ -1,11 +1,11 @@
-"""BulkChannels: the bulk connections of one link, and the tasks that wait for what they carry.
+"""BulkChannels: the bulk connections of one link, and the tasks that wait for transfers.
 
-Transfers share all channels: each takes its next chunk from the one send queue and fills
-the one set of receive buffers. Channels run by themselves, in threads where they are
-sockets, and report only whole transfers.
+Transfers share all channels of a link: each channel takes its next chunk from one send
+queue and fills one set of receive buffers. Channels run by themselves, on sockets in
+threads, and report only complete transfers.
 
 Units:   bytes.
-Errors:  LinkLost for whoever waits when the link ends.
+Errors:  LinkLost for every task that waits when the link ends.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from p2pswarm.transport.config import TransportConfig
 
 
 class BulkArrival:
-    """Bytes on their way into memory that was granted to them: rpc/base.py's Arrival."""
+    """A transfer on its way into granted memory: implements `Arrival` of `rpc/base.py`."""
 
     def __init__(
         self, buffers: ReceiveBuffers, waiting: dict[int, "BulkArrival"], memory: memoryview
@@ -44,16 +44,16 @@ class BulkArrival:
             raise LinkLost(self._failure)
 
     def cancel(self) -> None:
-        """Take the memory back: late chunks are thrown away.
+        """Take the memory back; chunks that come later are dropped.
 
-        Let go of the memory rather than use it again: a chunk that is being decrypted
-        at this very moment still lands there.
+        Do not use the memory again: a chunk that is just being decrypted may still be
+        written there.
         """
         self._buffers.cancel(self.transfer)
         self._waiting.pop(self.transfer, None)
 
     def fail(self, reason: str) -> None:
-        """The link ended before all was here."""
+        """Fail the transfer, because the link ended before every byte was here."""
         self.cancel()
         self._failure = reason
         self._settled.set()
@@ -64,7 +64,7 @@ class BulkArrival:
 
 
 class BulkChannels:
-    """All bulk of one link."""
+    """The bulk connections of one link."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class BulkChannels:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any transfer is under way."""
         return bool(self._arrivals or self._sends)
 
     @property
@@ -107,7 +107,7 @@ class BulkChannels:
         return BulkArrival(self._buffers, self._arrivals, memory.cast("B"))
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data`, over channels that are there or come; returns once it is sent."""
+        """Send all of `data`, over channels that are there or join later; returns when sent."""
         flat = data.cast("B")
         if not flat:
             return
@@ -124,7 +124,7 @@ class BulkChannels:
             self._send_queue.cancel(transfer_out)
 
     def add(self, stream: Connection, keys: BulkKeys) -> None:
-        """A channel has joined."""
+        """Add a channel that has joined."""
         machine = BulkChannel(keys, self._buffers, self._send_queue, self._ends)
         pipe = stream.become_bulk(machine)
         self._channels.append((machine, pipe))
@@ -132,7 +132,7 @@ class BulkChannels:
             pipe.wake()
 
     def fail(self, reason: str) -> None:
-        """The link is over: close every channel, tell everybody who waits."""
+        """Close every channel and fail every transfer, because the link is over."""
         for _, pipe in self._channels:
             pipe.close()
         for arrival in list(self._arrivals.values()):

@@ -1,19 +1,20 @@
-"""How large a chunk of a channel may be, from how fast the channel drains.
+"""ChunkSizer: how large the next chunk of a channel should be, by the channel's speed.
 
-On a fast path large chunks cost less; on a slow one an urgent tensor would wait
-for a large chunk of what is not urgent. So a chunk is what leaves in `CHUNK_S`.
+On a fast path large chunks cost less. On a slow path an urgent tensor would wait long
+for a large chunk of another. So a chunk has as many bytes as leave in `CHUNK_S`.
 
 Units:   bytes, seconds spent sending.
+Errors:  none.
 Source:  bench/LOG.md, bandwidth_sweep.
 """
 
 CHUNK_S = 0.02  # a fifth of a round trip across an ocean
-CHUNK_BYTES_LEAST = 64 * 1024  # below it records get dear: 2.3 GB/s of AEAD in 16 KiB pieces
-MEMORY_S = 1.0  # of sending; the kernel's buffer swallows the first megabytes at once
+CHUNK_BYTES_LEAST = 64 * 1024  # smaller records cost too much: AEAD does 2.3 GB/s in 16 KiB pieces
+MEMORY_S = 1.0  # of sending; the kernel's buffer takes the first megabytes at once
 
 
 class ChunkSizer:
-    """The rate of one channel; `note` each chunk after it is sent."""
+    """Measures the rate of one channel; call `note` after each chunk."""
 
     __slots__ = ("_bytes", "_most", "_s")
 
@@ -33,7 +34,7 @@ class ChunkSizer:
     @property
     def chunk_bytes(self) -> int:
         """The largest chunk that should be sent now."""
-        if self._bytes * CHUNK_S >= self._s * self._most:  # nothing known is as good as fast
+        if self._bytes * CHUNK_S >= self._s * self._most:  # also true before the first chunk
             return self._most
         whole = int(self._bytes / self._s * CHUNK_S)
         return max(whole - whole % CHUNK_BYTES_LEAST, CHUNK_BYTES_LEAST)

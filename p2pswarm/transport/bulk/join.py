@@ -1,11 +1,11 @@
-"""How a bulk connection joins a link: one round trip, no asymmetric crypto.
+"""BulkJoin: a bulk connection joins a link in one round trip, without asymmetric crypto.
 
     join   = "PSB1" | session 16 | number u32 | nonce 16 | mac 16     dialler
     answer = nonce 16 | mac 16                                        acceptor
 
-Both macs are keyed from the exporter of the link's handshake, so only its two
-ends can make them; the keys of the connection come from the exporter and both
-nonces. A number is used once in a link, which makes a replayed join worthless.
+The keys of both macs come from the exporter of the link's handshake, so only the
+link's two ends can make them. The keys of the connection come from the exporter and
+both nonces. A number joins a link only once, so a replayed join is refused.
 
 Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends.
@@ -33,13 +33,13 @@ REFUSED = "the peer's join is not authentic"
 
 
 def session_of(exporter: bytes) -> bytes:
-    """The link's public name, the same on both sides."""
+    """The link's public name of 16 bytes, the same on both sides."""
     return derive(exporter, b"session", _NO_NONCE, _NO_NONCE, 0)[0][:SESSION_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class BulkJoin:
-    """What the dialler of a bulk connection says first."""
+    """The first message on a bulk connection, from the dialler."""
 
     session: bytes
     number: int
@@ -48,14 +48,14 @@ class BulkJoin:
 
     @classmethod
     def make(cls, exporter: bytes, number: int, nonce: bytes) -> Self:
-        """`nonce`: 16 fresh random bytes."""
+        """A join with its mac; `nonce`: 16 new random bytes."""
         session = session_of(exporter)
         unsigned = cls(session, number, nonce, b"")
         return cls(session, number, nonce, unsigned._mac(exporter))
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:
-        """Read JOIN_BYTES; its mac is checked by `answer`, once the session is found."""
+        """Read JOIN_BYTES; `answer` checks the mac later, with the session's exporter."""
         if len(raw) != JOIN_BYTES or not raw.startswith(MAGIC):
             raise BadHandshake(REFUSED)
         _, session, number, nonce = _JOIN.unpack_from(raw)
@@ -63,24 +63,27 @@ class BulkJoin:
 
     @property
     def raw(self) -> bytes:
-        """JOIN_BYTES for the wire."""
+        """The JOIN_BYTES bytes for the wire."""
         return self._unsigned + self.mac
 
     def answer(self, exporter: bytes, nonce: bytes) -> bytes:
-        """The acceptor's answer to an authentic join; `nonce`: 16 fresh random bytes."""
+        """The acceptor's answer; BadHandshake if the join is not authentic.
+
+        `nonce`: 16 new random bytes.
+        """
         if not hmac.compare_digest(self.mac, self._mac(exporter)):
             raise BadHandshake(REFUSED)
         return nonce + self._answer_mac(exporter, nonce)
 
     def check_answer(self, exporter: bytes, raw: bytes) -> bytes:
-        """The acceptor's nonce, if its answer of ANSWER_BYTES is authentic."""
+        """The nonce in the acceptor's answer; BadHandshake if the answer is not authentic."""
         nonce = raw[:NONCE_BYTES]
         if not hmac.compare_digest(raw[NONCE_BYTES:], self._answer_mac(exporter, nonce)):
             raise BadHandshake(REFUSED)
         return nonce
 
     def keys(self, exporter: bytes, nonce: bytes) -> tuple[bytes, bytes]:
-        """(dialler to acceptor, acceptor to dialler); `nonce`: the acceptor's."""
+        """The keys (dialler to acceptor, acceptor to dialler); `nonce`: the acceptor's."""
         return derive(exporter, b"bulk", self.nonce, nonce, self.number)
 
     @property

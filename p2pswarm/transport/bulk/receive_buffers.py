@@ -1,11 +1,11 @@
-"""Memory that was granted to a peer's transfers, and how much of it is filled.
+"""ReceiveBuffers: the memory that was granted to a peer's transfers, and what has come.
 
-A transfer's chunks come in any order on any connection, each byte once. What is
-late for memory that was taken back is thrown away; what was never granted, or
-lies outside or upon another chunk, is the peer's fault.
+The chunks of a transfer come in any order on any bulk connection, each byte once. A
+late chunk for memory that was taken back is dropped. It is a breach of the protocol
+to send what was not granted, or bytes outside the transfer, or bytes twice.
 
 Units:   bytes.
-Errors:  BadChunk; Busy if too many buffers are out.
+Errors:  BadChunk for a breach; Busy if too many buffers are granted.
 """
 
 from bisect import bisect_left
@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager
 from p2pswarm.errors import BadChunk, Busy
 
 CHUNK_BYTES_MAX = 1024 * 1024  # payload of one bulk record: larger is not faster
-CHUNK_BYTES_MIN = 16 * 1024  # of all but a transfer's last: bounds how finely a peer can cut
+CHUNK_BYTES_MIN = 16 * 1024  # of all but a transfer's last chunk: a peer cannot cut finer
 BUFFERS_MAX = 4096  # granted at once on one link: tensors of many microbatches under way
 
 
 class Coverage:
-    """Which parts of a transfer have been claimed: disjoint, not adjacent, in order."""
+    """The claimed parts of a transfer, as sorted ranges that neither overlap nor touch."""
 
     __slots__ = ("_ends", "_size", "_starts")
 
@@ -30,7 +30,7 @@ class Coverage:
         self._ends: list[int] = []
 
     def claim(self, start: int, length: int) -> None:
-        """Take [start, start + length); raises BadChunk if it is not free to take."""
+        """Claim the bytes [start, start + length); BadChunk if they are claimed or not allowed."""
         end = start + length
         if end > self._size or not 0 < length <= CHUNK_BYTES_MAX:
             raise BadChunk(f"bytes {start}..{end} of a transfer of {self._size}")
@@ -64,7 +64,7 @@ class _ReceiveBuffer:
 
 
 class ReceiveBuffers:
-    """The buffers of one link. `lock` makes it safe for several bulk connections."""
+    """The buffers of one link. With `lock`, several bulk connections may use them at once."""
 
     def __init__(self, lock: AbstractContextManager[object]) -> None:
         self._lock = lock
@@ -72,7 +72,10 @@ class ReceiveBuffers:
         self._next = 1  # 0 says "inline" in a grant
 
     def add(self, memory: memoryview, filled: Callable[[], None]) -> int:
-        """Grant `memory`, a flat writable view of bytes; returns the transfer's number."""
+        """Grant `memory`, a flat writable view of bytes; returns the transfer's number.
+
+        Raises Busy if BUFFERS_MAX transfers are granted already.
+        """
         with self._lock:
             if len(self._buffers) >= BUFFERS_MAX:
                 raise Busy(f"{BUFFERS_MAX} transfers are under way on this link")
@@ -87,7 +90,7 @@ class ReceiveBuffers:
             self._buffers.pop(transfer, None)
 
     def claim(self, transfer: int, start: int, length: int) -> memoryview | None:
-        """Where the chunk goes, or None if its memory has been taken back."""
+        """The memory for a chunk, or None if it was taken back; BadChunk for a breach."""
         with self._lock:
             buffer = self._buffers.get(transfer)
             if buffer is not None:
@@ -98,7 +101,10 @@ class ReceiveBuffers:
             return None
 
     def landed(self, transfer: int, length: int) -> Callable[[], None] | None:
-        """A claimed chunk is in place. Returns what to call if the memory is full now."""
+        """Note that a claimed chunk is in place.
+
+        Returns the transfer's `filled` if its memory is full now.
+        """
         with self._lock:
             buffer = self._buffers.get(transfer)
             if buffer is None:

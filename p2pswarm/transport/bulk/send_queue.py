@@ -1,8 +1,8 @@
-"""What waits to be sent in bulk: the most urgent transfer first, cut into chunks.
+"""SendQueue: the transfers that wait to be sent in bulk, cut into chunks, most urgent first.
 
-Every bulk connection of a link takes its next chunk here when it is free, so a
-transfer spreads over all of them by itself, and an urgent transfer waits for no
-more than the chunks that are already under way.
+Every bulk connection of a link takes its next chunk here when it is free. So all
+connections share a transfer, and an urgent transfer waits only for the chunks that
+are already under way.
 
 Units:   bytes.
 Errors:  none that a peer can cause.
@@ -26,7 +26,7 @@ class OutgoingTransfer:
     def __init__(
         self, transfer: int, data: memoryview, chunk_bytes: int, sent: Callable[[], None]
     ) -> None:
-        """`sent`: to be called once the kernel has all of `data`."""
+        """`sent`: called when the kernel has all of `data`."""
         self.transfer = transfer
         self.data = data
         self.chunk_bytes = chunk_bytes
@@ -45,7 +45,7 @@ class Chunk:
 
 
 class SendQueue:
-    """The outgoing transfers of one link. `lock` makes it safe for several bulk connections."""
+    """The outgoing transfers of one link. With `lock`, several bulk connections may use it."""
 
     def __init__(self, lock: AbstractContextManager[object], chunk_bytes: int) -> None:
         self._lock = lock
@@ -71,12 +71,12 @@ class SendQueue:
         return transfer_out
 
     def cancel(self, transfer_out: OutgoingTransfer) -> None:
-        """Send no more of it; a chunk that is being sent goes out."""
+        """Send no more of a transfer; a chunk that is being sent still goes out."""
         with self._lock:
             transfer_out.data = _NOTHING
 
     def take(self, most: int) -> Chunk | None:
-        """The next chunk to send, if any, of at most `most` bytes; report it with `sent`."""
+        """The next chunk to send, of at most `most` bytes, or None; call `sent` after it."""
         with self._lock:
             waiting = self._waiting
             while waiting:
@@ -91,11 +91,14 @@ class SendQueue:
             return None
 
     def sent(self, chunk: Chunk) -> Callable[[], None] | None:
-        """A chunk is with the kernel. Returns what to call if its transfer is done now."""
+        """Note that the kernel has a chunk.
+
+        Returns the transfer's `sent` function if that was the last chunk.
+        """
         transfer_out = chunk.transfer_out
         with self._lock:
             transfer_out.unsent_bytes -= len(chunk.data)
             if transfer_out.unsent_bytes:
                 return None
-            transfer_out.data = _NOTHING  # the caller may do with its memory what it likes
+            transfer_out.data = _NOTHING  # the caller may use its memory again
             return transfer_out.sent
