@@ -1,7 +1,7 @@
 """The house rules that a machine can check: who may import whom, who may await, and how long.
 
 Every rule is a function from a package to its breaches, so that the rules themselves are
-tested on little packages that break them.
+tested on little packages that break them (tests/test_architecture_rules.py).
 """
 
 import ast
@@ -333,38 +333,6 @@ def test_the_guide_names_places_that_exist():
     assert len(text.splitlines()) <= GUIDE_LINES_MAX
 
 
-BREACHES = [
-    (upward_imports, "ids.py", "from p2pswarm.rpc.base import Rpc"),
-    (upward_imports, "wire/codec.py", "import p2pswarm.net.base"),
-    (upward_imports, "wire/codec.py", "def f():\n    from p2pswarm.node import main"),
-    (upward_imports, "wire/codec.py", "from . import buffer"),
-    (upward_imports, "attic.py", ""),
-    (worldly_rules, "dht/bucket.py", "import time"),
-    (worldly_rules, "dht/bucket.py", "from os import urandom"),
-    (worldly_rules, "dht/node.py", "import socket"),
-    (worldly_rules, "sim/loop.py", "import threading"),
-    (awaiting_rules, "dht/lookup.py", "async def f(x):\n    await x"),
-    (names_defined_twice, "ids.py", "class A: ...\nclass _A: ..."),
-    (lonely_modules, "dht/__init__.py", '"""Kademlia."""'),
-    (files_named_after_a_layer, "dht/service.py", ""),
-    (stray_torch, "allreduce/averaging.py", "import torch.nn"),
-    (stray_torch, "tensors/meta.py", "from torch import Tensor"),
-    (global_chance, "dht/bucket.py", "import random\nx = random.random()"),
-    (global_chance, "dht/bucket.py", "from random import choice"),
-    (late_imports, "dht/bucket.py", "def f():\n    import json"),
-    (late_imports, "dht/bucket.py", "import importlib"),
-    (late_imports, "dht/bucket.py", "if True:\n    import json"),
-    (code_in_init, "dht/__init__.py", "import json"),
-    (code_in_init, "dht/__init__.py", '"""Kademlia."""\nNAME = 1'),
-    (code_in_init, "data/__init__.py", '"""Text."""\ndef f(): ...'),
-    (too_long, "ids.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
-    (too_long, "ids.py", "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX),
-    (too_long, "ids.py", "def f(a, b, c, d, *, e, f, g): ..."),
-    (empty_names, "dht/utils.py", ""),
-    (empty_names, "dht/node.py", "class LookupManager: ..."),
-]
-
-
 def test_coverage_leaves_out_the_shell_and_nothing_else():
     settings = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
 
@@ -388,32 +356,3 @@ def test_shells_are_there_and_few(capsys):
 
     assert {path.as_posix() for path in waiting} <= SHELL
     assert share <= SHELL_SHARE_MAX
-
-
-@pytest.mark.parametrize(("rule", "place", "text"), BREACHES)
-def test_a_breach_is_seen(rule, place, text, tmp_path):
-    path = tmp_path / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-    assert len(list(rule(tmp_path))) == 1
-
-
-def test_a_circle_is_seen(tmp_path):
-    (tmp_path / "dht").mkdir()
-    (tmp_path / "dht/a.py").write_text("from p2pswarm.dht.b import x")
-    (tmp_path / "dht/b.py").write_text("from p2pswarm.dht.a import y")
-
-    assert len(list(circles(tmp_path))) == 1
-
-
-def test_a_docstring_does_not_make_a_function_long(tmp_path):
-    doc = '    """Line.\n' + "    More.\n" * 60 + '    """\n'
-    (tmp_path / "ids.py").write_text("def f():\n" + doc + "    return 1\n")
-
-    assert list(too_long(tmp_path)) == []
-
-
-def test_an_empty_house_is_no_good_house(tmp_path):
-    with pytest.raises(AssertionError, match="empty house"):
-        list(too_long(tmp_path))
