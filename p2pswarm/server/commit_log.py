@@ -117,9 +117,13 @@ class CommitLog:
             self._reduced = reduced
 
     def must_commit_before(self, step: int) -> bool:
-        """Whether a reduction of an earlier step is here, or on the way, without its commit."""
+        """Whether a reduction of an earlier step is here, or on the way, without its commit.
+
+        A step that the weights hold already, as those of a snapshot may, waits for no commit.
+        """
+        first = 0 if self.version is None else self.version
         pending = [self._begun, self._reduced.round if self._reduced else None]
-        return any(round_ is not None and round_.step < step for round_ in pending)
+        return any(round_ is not None and first <= round_.step < step for round_ in pending)
 
     def committed(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide what to do about a commit; one that may APPLY is not yet applied.

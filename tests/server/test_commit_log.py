@@ -297,3 +297,12 @@ def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():
     assert not log.must_commit_before(9)
     assert log.committed(commit(4)) is CommitDecision.WAIT
     assert log.follow(3) == []
+
+
+def test_a_reduction_that_a_snapshot_already_holds_delays_no_later_step():
+    log = newcomer(since=3)
+    average(log, 3)
+
+    log.became(4, b"a snapshot taken after the commit of step 3")
+
+    assert not log.must_commit_before(4)
