@@ -247,7 +247,7 @@ class Scheduler:
             raise Refused(f"the ledger of step {order.step} differs here")
 
     def check_commit(self, order: Commit) -> None:
-        """Raise NotServing unless the commit is for this session; `CommitLog` judges the rest."""
+        """Raise NotServing unless the commit names our incarnation; `CommitLog` judges the rest."""
         self._check_incarnation(order.incarnation)
 
     def moved_to(self, version: int) -> Dropped:
