@@ -103,10 +103,12 @@ class CommitLog:
     def became(self, version: int, digest: bytes) -> None:
         """The weights are of `version` now."""
         self.version, self.digest = version, digest
+        self._drop_closed()
 
     def reduction_begun(self, order: Reduce) -> None:
         """A reduction is under way; it takes the place of an earlier one."""
         self._begun = RoundId(order.step, order.generation)
+        self._drop_closed()
 
     def reduction_over(self, round_: RoundId, reduced: ReducedGradient | None) -> None:
         """A reduction has succeeded, or failed; the last that succeeded may be committed."""
@@ -115,15 +117,12 @@ class CommitLog:
             self._begun = None
         if reduced is not None:
             self._reduced = reduced
+        self._drop_closed()
 
     def must_commit_before(self, step: int) -> bool:
-        """Whether a reduction of an earlier step is here, or on the way, without its commit.
-
-        A step that the weights hold already, as those of a snapshot may, waits for no commit.
-        """
-        first = 0 if self.version is None else self.version
+        """Whether a reduction of an earlier step is here, or on the way, without its commit."""
         pending = [self._begun, self._reduced.round if self._reduced else None]
-        return any(round_ is not None and first <= round_.step < step for round_ in pending)
+        return any(round_ is not None and round_.step < step for round_ in pending)
 
     def committed(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide what to do about a commit; one that may APPLY is not yet applied.
@@ -166,9 +165,14 @@ class CommitLog:
             self._backlog.append(KeptCommit(order, self.take()))
             return CommitDecision.KEPT
         self._backlog = []
-        if self._begun is not None and self._begun.step <= order.step:
-            self._begun = None  # or it would delay the next step for ever
-        if self._reduced is not None and self._reduced.round.step <= order.step:
-            self._reduced = None
         self.needed = max(self.needed, order.step + 1)
+        self._drop_closed()
         return CommitDecision.MISSED
+
+    def _drop_closed(self) -> None:
+        """Forget reductions that no commit can apply any more: they would delay later steps."""
+        first = self.needed if self.version is None else self.version
+        if self._begun is not None and self._begun.step < first:
+            self._begun = None
+        if self._reduced is not None and self._reduced.round.step < first:
+            self._reduced = None
