@@ -17,8 +17,8 @@ import torch
 
 from p2pswarm.tensors.codecs.base import TORCH
 from p2pswarm.tensors.codecs.codec import Codec
-from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor, decoder, encode
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import Dtype
 
 ROUNDS = 7
@@ -41,17 +41,17 @@ def best_s(work: Any, device: torch.device) -> float:
 
 def measure(codec: Codec, tensor: torch.Tensor) -> dict[str, Any]:
     """One row of the table."""
-    memory = Memory(tensor.device)
+    pool = TensorPool(tensor.device)
 
     def pack() -> EncodedTensor:
-        return encode(tensor, codec.name, inline_bytes=0, memory=memory)
+        return encode(tensor, codec.name, inline_bytes=0, pool=pool)
 
     encoded = pack()
-    place = decoder(encoded.meta, memory)
+    place = decoder(encoded.meta, pool)
     place.buffer[:] = encoded.data
     error = (place.finish().double() - tensor.double()).abs()
     encode_s = best_s(pack, tensor.device)
-    decode_s = best_s(lambda: decoder(encoded.meta, memory), tensor.device)
+    decode_s = best_s(lambda: decoder(encoded.meta, pool), tensor.device)
     decode_s += best_s(place.finish, tensor.device)
     return {
         "codec": codec.name,

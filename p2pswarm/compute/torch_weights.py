@@ -23,8 +23,8 @@ from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import EncodedTensor, decoder, encode
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
 
 class TorchSums:
@@ -56,7 +56,7 @@ class TorchSums:
                 place.copy_(term)
         encoded_tensor = encode(place, self._codec_name)
         if self._codec_name != "raw":
-            received = decoder(encoded_tensor.meta, Memory(place.device, keep_bytes=0))
+            received = decoder(encoded_tensor.meta, TensorPool(place.device, keep_bytes=0))
             received.buffer[:] = encoded_tensor.data
             place.copy_(received.finish())
         return encoded_tensor

@@ -17,7 +17,7 @@ from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.microbatch import Handed, Push
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.tensors.codecs.base import Unencodable
-from p2pswarm.tensors.codecs.edge import EdgeKey, EdgeStates, EdgeTransfer
+from p2pswarm.tensors.codecs.edge_state import EdgeKey, EdgeStates, EdgeTransfer
 from p2pswarm.tensors.codecs.registry import EncodedTensor, TensorToEncode, keeps_state
 from p2pswarm.tensors.meta import TensorMeta, travels_alone
 

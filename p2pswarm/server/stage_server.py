@@ -173,6 +173,7 @@ class StageServer:
             replica.stage if replica else context.stage,
             replica.version if replica else None,
             replica.digest if replica and replica.version is not None else b"",
+            None,
         )
         async with context.rpc.open_stream(context.trainer, join, None) as stream:
             assigned = lifecycle.answered(await _within(JOIN_S, stream.receive()))

@@ -12,8 +12,8 @@ from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Arrival
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import Decoder
-from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import EncodedTensor, admit, decoder, named
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 
 THREAD_BYTES = 256 * 1024  # int8 encodes this much in the 0.1 ms that a change of thread takes
@@ -47,14 +47,14 @@ class Reservation:
         """The answer to the announcement."""
         return Grant(tuple(t.arrival.transfer if t.arrival else 0 for t in self.tensors))
 
-    def open(self, memory: Memory, expect: Callable[[memoryview], Arrival]) -> None:
+    def open(self, pool: TensorPool, expect: Callable[[memoryview], Arrival]) -> None:
         """Charge the budget for all tensors, then allocate memory for each, or for none."""
         need_bytes = sum(admit(meta).memory_bytes for meta in self._metas)
         self._budget.reserve(self._peer, need_bytes)
         self._held_bytes = need_bytes
         try:
             for meta in self._metas:
-                place = decoder(meta, memory)
+                place = decoder(meta, pool)
                 arrival = expect(place.buffer) if travels_alone(meta) else None
                 self.tensors.append(ReservedTensor(place, arrival, _decoded_on_thread(meta)))
         except BaseException:

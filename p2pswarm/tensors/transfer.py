@@ -23,13 +23,13 @@ from typing import Self
 from p2pswarm.rpc.base import Priority, Stream
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
-from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import (
     EncodedTensor,
     TensorToEncode,
     encode_all,
     encode_bundle,
 )
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import Grant, TensorMeta
 from p2pswarm.tensors.reservation import Reservation, granted, worth_a_thread
 
@@ -71,19 +71,19 @@ class TensorTransfer:
 
     def __init__(self, budget: Budget, device: Device = CPU) -> None:
         self._budget = budget
-        self._memory = Memory(device)
+        self._pool = TensorPool(device)
 
     async def pack(self, tensors: Sequence[Tensor], codec_name: str) -> list[EncodedTensor]:
         """Encode tensors for one announcement, in a thread if worth while; see `encode_all`."""
         if worth_a_thread((codec_name, tensor.nbytes) for tensor in tensors):
-            return await asyncio.to_thread(encode_all, tensors, codec_name, self._memory)
-        return encode_all(tensors, codec_name, self._memory)
+            return await asyncio.to_thread(encode_all, tensors, codec_name, self._pool)
+        return encode_all(tensors, codec_name, self._pool)
 
     async def pack_bundle(self, bundle: Sequence[TensorToEncode]) -> list[EncodedTensor]:
         """Encode a bundle, in a thread if worth while; see `encode_bundle`."""
         if worth_a_thread((each.codec_name, each.tensor.nbytes) for each in bundle):
-            return await asyncio.to_thread(encode_bundle, bundle, self._memory)
-        return encode_bundle(bundle, self._memory)
+            return await asyncio.to_thread(encode_bundle, bundle, self._pool)
+        return encode_bundle(bundle, self._pool)
 
     async def send(
         self, stream: Stream, grant: Grant, encoded: Sequence[EncodedTensor], priority: Priority
@@ -95,5 +95,5 @@ class TensorTransfer:
     def accept(self, stream: Stream, metas: Sequence[TensorMeta]) -> IncomingTensors:
         """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`."""
         reservation = Reservation(stream.peer, metas, self._budget)
-        reservation.open(self._memory, stream.expect)
+        reservation.open(self._pool, stream.expect)
         return IncomingTensors(reservation)

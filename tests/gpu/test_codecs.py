@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from p2pswarm.tensors.codecs.base import TORCH
-from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import CODECS, decoder, encode
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -18,7 +18,7 @@ def test_gpu_and_cpu_make_the_same_bytes_and_the_same_tensor(codec, shape):
         here = (torch.randn(shape, generator=rng) * 50).to(TORCH[dtype])
 
         encoded_tensor = encode(here.cuda(), codec.name, inline_bytes=0)
-        place = decoder(encoded_tensor.meta, Memory(torch.device("cuda")))
+        place = decoder(encoded_tensor.meta, TensorPool(torch.device("cuda")))
         place.buffer[:] = encoded_tensor.data
         got = place.finish()
 

@@ -7,8 +7,8 @@ from tensors.harness import pair
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PeerId
 from p2pswarm.tensors.budget import Budget
-from p2pswarm.tensors.codecs.memory import Memory
 from p2pswarm.tensors.codecs.registry import encode
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TENSORS_MAX, Grant
 from p2pswarm.tensors.reservation import THREAD_BYTES, Reservation, granted, worth_a_thread
 
@@ -19,7 +19,7 @@ def test_a_grant_names_a_transfer_for_what_does_not_ride_inline():
     budget = Budget()
     metas = [encode(torch.zeros(9), "raw", inline).meta for inline in (0, 100, 0)]
     reservation = Reservation(PEER, metas, budget)
-    reservation.open(Memory(), pair()[0].expect)
+    reservation.open(TensorPool(), pair()[0].expect)
 
     assert reservation.grant == Grant((1, 0, 2))
     assert budget.held_bytes == 3 * 36
@@ -33,7 +33,7 @@ def test_only_long_work_is_decoded_on_a_thread():
     tensors = [torch.zeros(values), torch.zeros(values + 1)]
     metas = [encode(x, codec, 0).meta for codec in ("raw", "int8") for x in tensors]
     reservation = Reservation(PEER, metas, Budget())
-    reservation.open(Memory(), pair()[0].expect)
+    reservation.open(TensorPool(), pair()[0].expect)
 
     assert [each.on_thread for each in reservation.tensors] == [False, False, False, True]
 

@@ -29,7 +29,7 @@ class Play:
         return member.incarnation if member else None
 
     def join_message(self, stage: int | None = None, version=None, digest=b"") -> Join:
-        return Join(RUN, "h:1", stage, version, digest)
+        return Join(RUN, "h:1", stage, version, digest, None)
 
     def ready(self, incarnation: Incarnation, version: int = 0, digest: bytes = b"w0") -> None:
         self.coordinator.ready(incarnation, Ready(version, digest), self.now_s)

@@ -44,7 +44,10 @@ def test_a_run_that_still_gathers_gives_nothing_up():
 
 
 def test_parked_joins_are_taken_out_once_and_the_newest_of_a_peer_counts():
-    newcomers, older, newer = Newcomers(), *(Join(b"r" * 16, a, None, None, b"") for a in "xy")
+    newcomers, older, newer = (
+        Newcomers(),
+        *(Join(b"r" * 16, a, None, None, b"", None) for a in "xy"),
+    )
     newcomers.park(b"a", older)
     newcomers.park(b"a", newer)
     newcomers.park(b"b", older)

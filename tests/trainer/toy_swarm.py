@@ -198,7 +198,7 @@ class World(ToyServers):
         server.epoch += 1
         server.incarnation, server.ready = None, False
         version = server.version
-        join = Join(RUN, "h:1", server.stage, version, digest(server.weights))
+        join = Join(RUN, "h:1", server.stage, version, digest(server.weights), None)
 
         def deliver() -> None:
             server.linked = True

@@ -9,6 +9,7 @@ from typing import Annotated
 from p2pswarm.swarm.messages.types import (
     MEMBERS_MAX,
     VIEW_PART_MAX,
+    Attempt,
     Digest,
     IncarnationNumber,
     Peer,
@@ -18,6 +19,16 @@ from p2pswarm.swarm.messages.types import (
     Step,
 )
 from p2pswarm.wire.message import Message, Range, Size, message
+
+
+@message(78)
+@dataclass(frozen=True, slots=True)
+class HeldReduction(Message):
+    """A reduced gradient whose commit has not come yet."""
+
+    step: Step
+    generation: Attempt
+    digest: Digest
 
 
 @message(52)
@@ -34,6 +45,8 @@ class Join(Message):
     """The version of the weights it still holds, None if it has none."""
     digest: Digest
     """The digest of those weights; empty if it has none."""
+    held: HeldReduction | None
+    """The reduction that it could apply to them, if the commit was decided and did not come."""
 
 
 @message(53)

@@ -25,7 +25,7 @@ from torch import Tensor
 from p2pswarm.errors import BadMessage
 from p2pswarm.tensors.codecs.base import EVERY, LOSSLESS, TORCH, Decoder, bytes_of
 from p2pswarm.tensors.codecs.codec import Codec
-from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import VALUE_BYTES, TensorLayout
 
 # Level 1 with nearly no search, because a match in planes of floats costs more than it saves.
@@ -60,12 +60,12 @@ class PlanesZstd(Codec):
         """The encoded bytes, the tensor, and zstd's scratch memory."""
         return encoded_bytes + layout.raw_bytes + min(layout.raw_bytes, SCRATCH_BYTES)
 
-    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Encode on the CPU, where zstd runs."""
-        values = _values(memory.on_host(tensor), tensor.element_size())
+        values = _values(pool.on_host(tensor), tensor.element_size())
         packer = zstandard.ZstdCompressor(compression_params=HOW).compressobj(size=values.size)
         scratch = np.empty(min(len(values), SCRATCH_BYTES), np.uint8)
-        frame = bytes_of(memory.host((_most_bytes(values.size),), torch.uint8))
+        frame = bytes_of(pool.host((_most_bytes(values.size),), torch.uint8))
         end = 0
         for column in _columns(values):
             piece = scratch[: len(column)]
@@ -77,15 +77,15 @@ class PlanesZstd(Codec):
         frame[end : end + len(packed)] = packed
         return frame[: end + len(packed)]
 
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Memory for the frame, which `finish` unpacks."""
-        buffer = bytes_of(memory.host((encoded_bytes,), torch.uint8))
+        buffer = bytes_of(pool.host((encoded_bytes,), torch.uint8))
 
         def finish() -> Tensor:
             _refuse_bomb(buffer, layout.raw_bytes)
-            tensor = memory.host(layout.shape, TORCH[layout.dtype])
+            tensor = pool.host(layout.shape, TORCH[layout.dtype])
             _unpack(buffer, _values(tensor, VALUE_BYTES[layout.dtype]))
-            return tensor.to(memory.device)
+            return tensor.to(pool.device)
 
         return Decoder(buffer, finish)
 

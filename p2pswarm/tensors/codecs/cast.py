@@ -20,7 +20,7 @@ from p2pswarm.tensors.codecs.base import (
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import Codec
-from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import VALUE_BYTES, Dtype, TensorLayout
 
 
@@ -46,19 +46,19 @@ class Cast(Codec):
         """The encoded bytes and the tensor."""
         return encoded_bytes + layout.raw_bytes
 
-    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Round to nearest, ties to even."""
         if tensor.numel():
             self._refuse_overflow(tensor)
-        carried = memory.on(tensor.device, tuple(tensor.shape), self._carried)
-        return bytes_of(memory.on_host(carried.copy_(tensor.detach())))
+        carried = pool.on(tensor.device, tuple(tensor.shape), self._carried)
+        return bytes_of(pool.on_host(carried.copy_(tensor.detach())))
 
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Memory for the narrow values, which `finish` widens on the device."""
         assert encoded_bytes == layout.values * self._value_bytes
-        carried = memory.host(layout.shape, self._carried)
-        values = memory.home(layout.shape, TORCH[layout.dtype])
-        return Decoder(bytes_of(carried), lambda: values.copy_(carried.to(memory.device)))
+        carried = pool.host(layout.shape, self._carried)
+        values = pool.home(layout.shape, TORCH[layout.dtype])
+        return Decoder(bytes_of(carried), lambda: values.copy_(carried.to(pool.device)))
 
     def _refuse_overflow(self, tensor: Tensor) -> None:
         lowest, highest = torch.aminmax(tensor.detach())

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from p2pswarm.tensors.codecs.base import Decoder, Tensor, Use
-from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import Dtype, TensorLayout
 
 
@@ -33,12 +33,12 @@ class Codec(ABC):
         """The most memory that a receiver needs at once."""
 
     @abstractmethod
-    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Encode a tensor of one of `dtypes`; Unencodable if it holds values that do not fit."""
 
     @abstractmethod
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
-        """Allocate memory to receive into; the tensor will be on the memory's device."""
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
+        """Allocate memory to receive into; the tensor will be on the pool's device."""
 
 
 class StatefulCodec(Codec):
@@ -50,10 +50,10 @@ class StatefulCodec(Codec):
 
     @abstractmethod
     def encode_after(
-        self, tensor: Tensor, carried: Sequence[Tensor], memory: Memory
+        self, tensor: Tensor, carried: Sequence[Tensor], pool: TensorPool
     ) -> tuple[memoryview, Tensor]:
         """The bytes of a tensor and what to carry to the next; `carried` is from tensors before."""
 
-    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """The bytes of the first tensor on an edge."""
-        return self.encode_after(tensor, (), memory)[0]
+        return self.encode_after(tensor, (), pool)[0]

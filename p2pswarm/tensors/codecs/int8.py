@@ -32,7 +32,7 @@ from p2pswarm.tensors.codecs.base import (
     expect_bytes,
 )
 from p2pswarm.tensors.codecs.codec import Codec
-from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TENSOR_BYTES_MAX, TensorLayout
 
 BLOCK_VALUES = 256
@@ -60,17 +60,17 @@ class Int8(Codec):
         """The encoded bytes and the tensor."""
         return encoded_bytes + layout.raw_bytes
 
-    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """Quantise on the tensor's device, then copy the smaller result to the CPU."""
-        return bytes_of(memory.on_host(quantised(tensor, memory)))
+        return bytes_of(pool.on_host(quantised(tensor, pool)))
 
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Memory for scales and codes, which `finish` multiplies on the device."""
-        encoded = memory.host((encoded_bytes,), torch.uint8)
-        values = memory.home((layout.values,), TORCH[layout.dtype])
+        encoded = pool.host((encoded_bytes,), torch.uint8)
+        values = pool.home((layout.values,), TORCH[layout.dtype])
 
         def finish() -> Tensor:
-            scales, codes = _parts(encoded.to(memory.device), layout.values)
+            scales, codes = _parts(encoded.to(pool.device), layout.values)
             if not bool(((scales >= 0) & (scales <= SCALE_MAX)).all()):
                 raise BadMessage("an int8 scale that no encoder makes")
             _restore_all(scales, codes, values)
@@ -79,10 +79,10 @@ class Int8(Codec):
         return Decoder(bytes_of(encoded), finish)
 
 
-def quantised(tensor: Tensor, memory: Memory) -> Tensor:
+def quantised(tensor: Tensor, pool: TensorPool) -> Tensor:
     """The encoded bytes of a tensor, on its device."""
     flat = tensor.detach().reshape(-1)
-    encoded = memory.on(flat.device, (_encoded_bytes(len(flat)),), torch.uint8)
+    encoded = pool.on(flat.device, (_encoded_bytes(len(flat)),), torch.uint8)
     scales, codes = _parts(encoded, len(flat))
     for at, blocks in _chunks(flat):
         _quantise(flat[at], scales[blocks], codes[at])

@@ -19,7 +19,7 @@ from torch import Tensor
 from p2pswarm.tensors.codecs.base import FLOATS, Decoder, Use, bytes_of
 from p2pswarm.tensors.codecs.codec import StatefulCodec
 from p2pswarm.tensors.codecs.int8 import Int8, quantised, restored
-from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TensorLayout
 
 
@@ -44,16 +44,16 @@ class Int8ErrorFeedback(StatefulCodec):
         return self._int8.memory_bytes(layout, encoded_bytes)
 
     def encode_after(
-        self, tensor: Tensor, carried: Sequence[Tensor], memory: Memory
+        self, tensor: Tensor, carried: Sequence[Tensor], pool: TensorPool
     ) -> tuple[memoryview, Tensor]:
         """The bytes of the tensor plus all that is carried, and the error of rounding."""
         owed = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32), copy=True)
         for each in carried:
             owed.add_(each)
-        encoded = quantised(owed, memory)
+        encoded = quantised(owed, pool)
         received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        return bytes_of(memory.on_host(encoded)), owed.sub_(restored(encoded, received))
+        return bytes_of(pool.on_host(encoded)), owed.sub_(restored(encoded, received))
 
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """Decode as int8 does."""
-        return self._int8.decoder(layout, encoded_bytes, memory)
+        return self._int8.decoder(layout, encoded_bytes, pool)

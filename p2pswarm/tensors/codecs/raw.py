@@ -10,7 +10,7 @@ from torch import Tensor
 
 from p2pswarm.tensors.codecs.base import EVERY, LOSSLESS, TORCH, Decoder, bytes_of, expect_bytes
 from p2pswarm.tensors.codecs.codec import Codec
-from p2pswarm.tensors.codecs.memory import Memory
+from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TensorLayout
 
 
@@ -32,12 +32,12 @@ class Raw(Codec):
         assert encoded_bytes == layout.raw_bytes
         return layout.raw_bytes
 
-    def encode(self, tensor: Tensor, memory: Memory) -> memoryview:
+    def encode(self, tensor: Tensor, pool: TensorPool) -> memoryview:
         """The tensor's own memory if it is contiguous and on the CPU, else a copy."""
-        return bytes_of(memory.on_host(tensor))
+        return bytes_of(pool.on_host(tensor))
 
-    def decoder(self, layout: TensorLayout, encoded_bytes: int, memory: Memory) -> Decoder:
+    def decoder(self, layout: TensorLayout, encoded_bytes: int, pool: TensorPool) -> Decoder:
         """The memory of the tensor itself, or pinned memory for a GPU."""
         assert encoded_bytes == layout.raw_bytes
-        tensor = memory.host(layout.shape, TORCH[layout.dtype])
-        return Decoder(bytes_of(tensor), lambda: tensor.to(memory.device))
+        tensor = pool.host(layout.shape, TORCH[layout.dtype])
+        return Decoder(bytes_of(tensor), lambda: tensor.to(pool.device))

@@ -19,8 +19,8 @@ from p2pswarm.tensors.codecs.cast import Cast
 from p2pswarm.tensors.codecs.codec import Codec, StatefulCodec
 from p2pswarm.tensors.codecs.int8 import Int8
 from p2pswarm.tensors.codecs.int8_feedback import Int8ErrorFeedback
-from p2pswarm.tensors.codecs.memory import FRESH, Memory
 from p2pswarm.tensors.codecs.raw import Raw
+from p2pswarm.tensors.codecs.tensor_pool import FRESH, TensorPool
 from p2pswarm.tensors.meta import (
     INLINE_BYTES_MAX,
     RANK_MAX,
@@ -93,32 +93,34 @@ def encode(
     tensor: Tensor,
     codec_name: str,
     inline_bytes: int = INLINE_BYTES_MAX,
-    memory: Memory = FRESH,
+    pool: TensorPool = FRESH,
 ) -> EncodedTensor:
     """Encode a tensor; it is sent in the announcement if it has at most `inline_bytes`."""
     codec = _fit(tensor, codec_name)
-    data = codec.encode(tensor, memory)
+    data = codec.encode(tensor, pool)
     return EncodedTensor(_meta(tensor, codec, data, inline_bytes), data)
 
 
 def encode_all(
-    tensors: Sequence[Tensor], codec_name: str, memory: Memory = FRESH
+    tensors: Sequence[Tensor], codec_name: str, pool: TensorPool = FRESH
 ) -> list[EncodedTensor]:
     """Encode tensors for one announcement, inline in order as long as they fit a message."""
     encoded: list[EncodedTensor] = []
     left = MESSAGE_INLINE_BYTES
     for tensor in tensors:
-        encoded.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX), memory))
+        encoded.append(encode(tensor, codec_name, min(left, INLINE_BYTES_MAX), pool))
         left -= len(encoded[-1].meta.inline)
     return encoded
 
 
-def encode_bundle(bundle: Sequence[TensorToEncode], memory: Memory = FRESH) -> list[EncodedTensor]:
+def encode_bundle(
+    bundle: Sequence[TensorToEncode], pool: TensorPool = FRESH
+) -> list[EncodedTensor]:
     """Encode a bundle, with all tensors inline or none.
 
     So the announcement of a large bundle does not depend on its values, and can be made early.
     """
-    made = [(each.tensor, *_encoded_after(each, memory)) for each in bundle]
+    made = [(each.tensor, *_encoded_after(each, pool)) for each in bundle]
     size_bytes = sum(len(data) for _, _, data, _ in made)
     inline_bytes = INLINE_BYTES_MAX if size_bytes <= INLINE_BYTES_MAX else -1
     return [
@@ -159,10 +161,10 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
     return AdmittedTensor(plan, codec, codec.memory_bytes(plan, meta.encoded_bytes))
 
 
-def decoder(meta: TensorMeta, memory: Memory = FRESH) -> Decoder:
+def decoder(meta: TensorMeta, pool: TensorPool = FRESH) -> Decoder:
     """The memory for the tensor that `meta` announces, filled if its bytes are inline."""
     admission = admit(meta)
-    place = admission.codec.decoder(admission.layout, meta.encoded_bytes, memory)
+    place = admission.codec.decoder(admission.layout, meta.encoded_bytes, pool)
     if meta.inline:
         place.buffer[:] = meta.inline
     return place
@@ -179,11 +181,13 @@ def _fit(tensor: Tensor, codec_name: str) -> Codec:
     return codec
 
 
-def _encoded_after(each: TensorToEncode, memory: Memory) -> tuple[Codec, memoryview, Tensor | None]:
+def _encoded_after(
+    each: TensorToEncode, pool: TensorPool
+) -> tuple[Codec, memoryview, Tensor | None]:
     codec = _fit(each.tensor, each.codec_name)
     if isinstance(codec, StatefulCodec):
-        return codec, *codec.encode_after(each.tensor, each.carried, memory)
-    return codec, codec.encode(each.tensor, memory), None
+        return codec, *codec.encode_after(each.tensor, each.carried, pool)
+    return codec, codec.encode(each.tensor, pool), None
 
 
 def _meta(tensor: Tensor, codec: Codec, data: memoryview, inline_bytes: int) -> TensorMeta:

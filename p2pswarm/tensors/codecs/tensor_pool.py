@@ -1,4 +1,4 @@
-"""Memory: uninitialised tensors whose memory is used again, because new pages are expensive.
+"""TensorPool: uninitialised tensors whose memory is used again, because new pages are expensive.
 
 The kernel clears each page at its first use: 27 ms for 64 MiB, as long as their
 decryption takes. So memory that no tensor refers to any more is kept for the next
@@ -24,7 +24,7 @@ SLAB_BYTES_MAX = 1 << 28  # the default budget of a peer
 KEEP_BYTES = 1 << 27  # idle slabs of one size: two tensors of 64 MiB
 
 
-class Memory:
+class TensorPool:
     """Makes uninitialised tensors; several threads may use it at once."""
 
     def __init__(self, device: Device = CPU, keep_bytes: int = KEEP_BYTES) -> None:
@@ -81,4 +81,4 @@ def _pinned(shape: tuple[int, ...], dtype: torch.dtype, device: Device) -> Tenso
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
-FRESH = Memory(keep_bytes=0)
+FRESH = TensorPool(keep_bytes=0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from p2pswarm.errors import Unusable
 from p2pswarm.tensors.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.base import Unencodable, Use
-from p2pswarm.tensors.codecs.edge import EdgeState, EdgeStates
+from p2pswarm.tensors.codecs.edge_state import EdgeState, EdgeStates
 from p2pswarm.tensors.codecs.int8 import BLOCK_VALUES
 from p2pswarm.tensors.codecs.registry import (
     TensorToEncode,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.codecs.memory import FRESH, SLAB_BYTES_MAX, SLAB_BYTES_MIN, Memory
+from p2pswarm.tensors.codecs.tensor_pool import FRESH, SLAB_BYTES_MAX, SLAB_BYTES_MIN, TensorPool
 
 VALUES = SLAB_BYTES_MIN // 4
 
@@ -17,72 +17,72 @@ def place(tensor: torch.Tensor) -> int:
 
 
 def test_memory_of_a_tensor_that_is_gone_serves_the_next():
-    memory = Memory()
-    first = memory.host((VALUES,), torch.float32)
+    pool = TensorPool()
+    first = pool.host((VALUES,), torch.float32)
     at = place(first)
     del first
 
-    again = memory.home((VALUES // 2 + 1, 2), torch.bfloat16)
+    again = pool.home((VALUES // 2 + 1, 2), torch.bfloat16)
 
     assert (place(again), again.shape, again.dtype) == (at, (VALUES // 2 + 1, 2), torch.bfloat16)
 
 
 def test_tensor_of_another_size_gets_memory_of_its_own():
-    memory = Memory()
-    small = memory.host((VALUES,), torch.float32)
+    pool = TensorPool()
+    small = pool.host((VALUES,), torch.float32)
     at = place(small)
     del small
 
-    assert place(memory.host((VALUES + 1,), torch.float32)) != at
+    assert place(pool.host((VALUES + 1,), torch.float32)) != at
 
 
 @pytest.mark.parametrize("keep", [lambda t: t[5:9], bytes_of, lambda t: t.view(torch.int32)])
 def test_memory_is_not_used_again_while_a_view_of_it_lives(keep):
-    memory = Memory()
-    first = memory.host((VALUES,), torch.float32).fill_(7.0)
+    pool = TensorPool()
+    first = pool.host((VALUES,), torch.float32).fill_(7.0)
     at, view = place(first), keep(first)
     del first
 
-    other = memory.host((VALUES,), torch.float32).zero_()
+    other = pool.host((VALUES,), torch.float32).zero_()
 
     assert place(other) != at
     assert bytes(view)[:4] if isinstance(view, memoryview) else view[0] != 0
     del view
     gc.collect()
-    assert place(memory.host((VALUES,), torch.float32)) == at
+    assert place(pool.host((VALUES,), torch.float32)) == at
 
 
 def test_graph_of_autograd_holds_its_memory():
-    memory = Memory()
-    x = memory.host((VALUES,), torch.float32).fill_(3.0).requires_grad_()
+    pool = TensorPool()
+    x = pool.host((VALUES,), torch.float32).fill_(3.0).requires_grad_()
     at, y = place(x), (x * x).sum()
     del x
 
-    assert place(memory.host((VALUES,), torch.float32)) != at
+    assert place(pool.host((VALUES,), torch.float32)) != at
     y.backward()
 
 
 def test_idle_memory_is_bounded():
-    memory = Memory(keep_bytes=2 * SLAB_BYTES_MIN)
-    tensors = [memory.host((VALUES,), torch.float32) for _ in range(5)]
+    pool = TensorPool(keep_bytes=2 * SLAB_BYTES_MIN)
+    tensors = [pool.host((VALUES,), torch.float32) for _ in range(5)]
     places = {place(t) for t in tensors}
     del tensors
 
-    again = [memory.host((VALUES,), torch.float32) for _ in range(5)]
+    again = [pool.host((VALUES,), torch.float32) for _ in range(5)]
 
     assert len({place(t) for t in again} & places) >= 2
-    assert sum(len(idle) for idle in memory._idle.values()) == 0
+    assert sum(len(idle) for idle in pool._idle.values()) == 0
     del again
-    assert sum(len(idle) for idle in memory._idle.values()) == 2
+    assert sum(len(idle) for idle in pool._idle.values()) == 2
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, SLAB_BYTES_MIN // 2, SLAB_BYTES_MAX + 1])
 def test_very_small_and_very_large_tensors_are_not_kept(size_bytes):
-    memory = Memory(keep_bytes=SLAB_BYTES_MAX * 2)
+    pool = TensorPool(keep_bytes=SLAB_BYTES_MAX * 2)
 
-    assert memory.host((size_bytes,), torch.uint8).numel() == size_bytes
+    assert pool.host((size_bytes,), torch.uint8).numel() == size_bytes
 
-    assert not any(memory._idle.values())
+    assert not any(pool._idle.values())
 
 
 def test_fresh_memory_keeps_nothing():
@@ -92,12 +92,12 @@ def test_fresh_memory_keeps_nothing():
 
 
 async def test_threads_share_it():
-    memory = Memory()
+    pool = TensorPool()
 
     def churn(seed: int) -> bool:
         right = True
         for i in range(200):
-            mine = memory.host((VALUES,), torch.float32)
+            mine = pool.host((VALUES,), torch.float32)
             mine[:8] = seed * 1000 + i
             right = right and bool((mine[:8] == seed * 1000 + i).all())
         return right
@@ -107,9 +107,9 @@ async def test_threads_share_it():
 
 def test_tensor_of_another_device_is_brought_to_the_host():
     meta = torch.device("meta")
-    memory = Memory(meta)
+    pool = TensorPool(meta)
 
-    assert memory.host((3,), torch.float32).device.type == "cpu"
-    assert memory.home((3,), torch.float32).device == meta
+    assert pool.host((3,), torch.float32).device.type == "cpu"
+    assert pool.home((3,), torch.float32).device == meta
     with pytest.raises(NotImplementedError):  # a meta tensor has no bytes to bring
-        memory.on_host(torch.empty(3, device=meta))
+        pool.on_host(torch.empty(3, device=meta))
