@@ -26,9 +26,9 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
 from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
@@ -74,7 +74,9 @@ async def open_trainer(
     `tell` is called with every event as it happens.
     """
     run_config = stack.config.run
-    manifest = sign_manifest(stack.identity, run_config, stack.endpoint.contact.address)
+    text = await asyncio.to_thread(corpus.digest)
+    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES))
+    manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     reporter = Reporter(run_config, model_size(run_config).parameters)
     loop = asyncio.get_running_loop()
 
@@ -86,7 +88,7 @@ async def open_trainer(
         rpc=stack.rpc,
         tensors=tensors_within(stack.config.network, torch.device("cpu")),
         run=run_config,
-        run_id=run_id(run_to_json(run_config)),
+        run_id=identity.run,
         corpus=corpus,
         report=report,
         rng=Random(os.urandom(32)),

@@ -4,7 +4,7 @@ from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
 from p2pswarm.roles.run_choice import RunChoice
-from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import encode
 
@@ -15,7 +15,9 @@ FIRST, SECOND = sorted(
 
 def announced(identity: Identity, name: str, stages: int = 2) -> dict[bytes, bytes]:
     run = RunConfig(name=name, stages=stages)
-    manifest = sign_manifest(identity, run, Address("203.0.113.7", 4000))
+    manifest = sign_manifest(
+        identity, RunIdentity(run, bytes(32), bytes(16)), Address("203.0.113.7", 4000)
+    )
     return {identity.peer_id.raw: encode(manifest)}
 
 
