@@ -32,6 +32,8 @@ NODE_TEXT = (
 TRAIN_TEXT = (
     "Starts a training run on your text, waits for servers, and writes the weights at the end."
 )
+STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
+ANY_PORT = ":0"
 DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
     "the way, and draws what was learnt."
@@ -54,7 +56,17 @@ class ExampleCommand:
     text: str
 
 
-Command = NodeConfig | Options | CheckCommand | ExampleCommand
+@dataclass(frozen=True, slots=True)
+class StatusCommand:
+    """Ask the trainers of a swarm how their runs stand."""
+
+    config: NodeConfig
+    run: str
+    """The name of a run; empty: all."""
+    json: bool
+
+
+Command = NodeConfig | Options | CheckCommand | ExampleCommand | StatusCommand
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -63,6 +75,10 @@ def parse(argv: Sequence[str]) -> Command:
     flags = parser.parse_args(argv)
     if flags.command == "demo":
         return _options(flags, parser)
+    if flags.command == "status":
+        config = NodeConfig(bootstrap=tuple(flags.bootstrap), listen=ANY_PORT)
+        check(config)
+        return StatusCommand(config, flags.run, flags.json)
     if flags.command == "node" and flags.example:
         return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
     config = _settings(flags)
@@ -143,6 +159,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
     train.set_defaults(role="trainer")
     _add_node_flags(train)
+    _add_status_flags(
+        commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
+    )
     _add_demo_flags(
         commands.add_parser(
             "demo", help="train a small transformer on this machine alone", description=DEMO_TEXT
@@ -177,6 +196,18 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
     parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
+
+
+def _add_status_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        required=True,
+        metavar="HOST:PORT",
+        help="ask through this node of the swarm; may be given several times",
+    )
+    parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
+    parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
 
 
 def _add_demo_flags(parser: argparse.ArgumentParser) -> None:

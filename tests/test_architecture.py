@@ -64,6 +64,7 @@ SHELL = frozenset(
         "roles/output.py",
         "roles/stack.py",
         "roles/stage.py",
+        "roles/status.py",
         "roles/trainer.py",
         "rpc/base.py",
         "rpc/handler_pool.py",

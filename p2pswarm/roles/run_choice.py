@@ -36,7 +36,7 @@ class RunChoice:
 
     def choose(self, manifests: Mapping[bytes, bytes]) -> RunOffer | None:
         """The run to join, or None; `manifests` by their trainers' ids, as the DHT keeps them."""
-        offers = self._usable(manifests)
+        offers = self.usable(manifests)
         named = [offer for offer in offers if self._serve.run in ("", offer.config.name)]
         stage = self._serve.stage
         fitting = [offer for offer in named if stage is None or stage < offer.config.stages]
@@ -64,7 +64,7 @@ class RunChoice:
         """The trainers of the last choice to tell now that we speak another version."""
         return self._notices.due(self._unreadable, now_s)
 
-    def _usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+    def usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
         """Every run that has not ended, by trainer."""
         offers = []
         self._unreadable = []

@@ -18,17 +18,20 @@ from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
+from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
 from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
+from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
@@ -78,11 +81,22 @@ async def open_trainer(
     identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES))
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     reporter = Reporter(run_config, model_size(run_config).parameters)
+    status = LatestStatus(identity.run, run_config.stages)
     loop = asyncio.get_running_loop()
+
+    def show(event: Event) -> None:
+        status.told(event, loop.time())
+        tell(event)
 
     def report(report: act.Report) -> None:
         for event in reporter.report(report, loop.time()):
-            tell(event)
+            show(event)
+
+    def asked(peer: PeerId, question: AskStatus) -> RunStatus:
+        del peer
+        return status.answer(question, loop.time())
+
+    stack.rpc.serve_unary(AskStatus, asked)
 
     context = TrainerContext(
         rpc=stack.rpc,
@@ -97,7 +111,7 @@ async def open_trainer(
         announcing = tasks.create_task(announce(stack, manifest))
         async with Trainer(context) as trainer:
             for event in reporter.offered():
-                tell(event)
+                show(event)
             yield trainer
         announcing.cancel()
 
