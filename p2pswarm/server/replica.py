@@ -165,14 +165,16 @@ class Replica:
                 self._log.loaded()
 
     async def _install(self, snapshot: Snapshot, following: list[KeptCommit]) -> None:
+        weights, digest = self.engine.weights, snapshot.digest
         with self._log.changing():
-            digest = await self._compute(lambda: self.engine.weights.install(snapshot.data))
-            if digest != snapshot.digest:
-                raise BadMessage(f"the weights of version {snapshot.version} came damaged")
-            self._log.became(snapshot.version, digest)
-            for kept in following:
-                await self._apply(kept.order, kept.sums)
-            self._log.loaded()
+            whole = await self._compute(lambda: weights.install(snapshot.data, digest))
+            if whole:
+                self._log.became(snapshot.version, digest)
+                for kept in following:
+                    await self._apply(kept.order, kept.sums)
+                self._log.loaded()
+        if not whole:  # nothing has changed
+            raise BadMessage(f"the weights of version {snapshot.version} came damaged")
 
     async def _apply(self, order: Commit, sums: Sums) -> None:
         update = Update(order.step + 1, order.scale, order.learning_rate)
