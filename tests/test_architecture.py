@@ -52,6 +52,7 @@ SHELL = frozenset(
         "dht/node.py",
         "dht/query_runner.py",
         "dht/upkeep.py",
+        "flow/deferred_cancel.py",
         "flow/signal.py",
         "net/base.py",
         "net/bulk_threads.py",

@@ -84,10 +84,13 @@ class Stage(Protocol):
 
 
 class Weights(Protocol):
-    """The weights of a stage, their gradient sum and the optimizer's state."""
+    """The weights of a stage, their gradient sum and the optimizer's state.
+
+    A digest is of weights and optimizer state (`state/state_tree.py`).
+    """
 
     def reset(self, *, draw: bool) -> bytes:
-        """Empty the gradient sum; `draw`: make the weights of version 0. Returns their digest."""
+        """Empty the gradient sum; `draw`: make the weights of version 0. Returns the digest."""
         ...
 
     def reduction(self) -> Sums:
@@ -95,15 +98,18 @@ class Weights(Protocol):
         ...
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
-        """Change the weights by a reduced gradient and empty the sum; returns their digest."""
+        """Change the weights by a reduced gradient and empty the sum; returns the digest."""
         ...
 
     def snapshot(self) -> memoryview:
         """Copy weights and optimizer state."""
         ...
 
-    def install(self, snapshot: memoryview) -> bytes:
-        """Load a snapshot; returns its weights' digest. BadMessage if it does not fit."""
+    def install(self, snapshot: memoryview, digest: bytes) -> bool:
+        """Load a snapshot if `digest` is its own, and else change nothing and return False.
+
+        Raises BadMessage for a snapshot of another size; nothing is changed then either.
+        """
         ...
 
 

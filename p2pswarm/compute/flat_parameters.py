@@ -22,6 +22,7 @@ from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
 from p2pswarm.tensors.codecs.base import bytes_of
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
+STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
 
 
@@ -75,11 +76,11 @@ class FlatParameters:
             state_N.zero_()
 
     def digest(self) -> bytes:
-        """The digest of the weights' bytes."""
-        return digest_of(self.params_N)
+        """The digest of weights and moments."""
+        return digest_of(*self.state())
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The buffers that a snapshot holds, in its order."""
+        """The buffers that a snapshot holds and the digest covers, in their order."""
         return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
 
     def _all_parameters(self) -> list[nn.Parameter]:
@@ -104,6 +105,11 @@ def squared_norm(x_N: Tensor) -> float:
         torch.dot(wide, wide).item()
         for wide in (part.double() for part in torch.split(x_N, NORM_CHUNK))
     )
+
+
+def state_of(snapshot: memoryview, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Weights, first and second moments of a snapshot, without a copy."""
+    return torch.frombuffer(snapshot, dtype=dtype).chunk(STATE_TENSORS)
 
 
 def host_bytes(x_N: Tensor) -> memoryview:

@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.digest import digest_of
+from p2pswarm.compute.flat_parameters import FlatParameters, state_of
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -58,9 +59,9 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
     """Every parameter of the model, from one snapshot of each stage, in the order of stages."""
     for stage, snapshot in enumerate(snapshots):
         flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
-        weights = torch.frombuffer(snapshot.data, dtype=flat.params_N.dtype)
-        flat.params_N.copy_(weights[: flat.length])
-        if flat.digest() != snapshot.digest:
+        state = state_of(snapshot.data, flat.params_N.dtype)
+        flat.params_N.copy_(state[0])
+        if digest_of(*state) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         for number, block in zip(flat.numbers, flat.blocks, strict=True):
             for name, parameter in block.named_parameters():

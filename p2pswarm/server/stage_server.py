@@ -167,13 +167,14 @@ class StageServer:
     async def _join(self, lifecycle: Lifecycle) -> None:
         """Keep one stream with the trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
+        held = await replica.held() if replica else None
         join = Join(
             context.run_id,
             str(context.rpc.contact.address),
             replica.stage if replica else context.stage,
-            replica.version if replica else None,
-            replica.digest if replica and replica.version is not None else b"",
-            None,
+            held.version if held else None,
+            held.digest if held else b"",
+            held.reduction if held else None,
         )
         async with context.rpc.open_stream(context.trainer, join, None) as stream:
             assigned = lifecycle.answered(await _within(JOIN_S, stream.receive()))
@@ -345,24 +346,29 @@ class StageServer:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
-        async with parts.carrying_out():
-            try:
-                moved = await replica.commit(order)
-            except WeightsLost as error:
-                parts.fail(error)
-                raise
-        if not moved:
-            return Committed(order.step + 1, b"")
-        version, digest = replica.version, replica.digest
-        assert version is not None, "it has just moved"
-        if parts is self._session and self._lifecycle is not None:
-            parts.worker.moved_to(version)
-            record = parts.session.members.record(_raw(self._context.rpc.contact))
-            if (ready := self._lifecycle.ready_after_commit(record, version, digest)) is not None:
-                parts.session.note(ready)
-            self._lifecycle.step_ended()
-            self._changed.fire()
-        return Committed(version, digest)
+        try:
+            async with parts.carrying_out():
+                made = await replica.commit(order)
+        except WeightsLost as error:
+            parts.fail(error)
+            raise
+        finally:
+            self._weights_moved(parts, replica)  # even if nobody waits for the answer now
+        return Committed(order.step + 1, made)
+
+    def _weights_moved(self, parts: _SessionParts, replica: Replica) -> None:
+        """Begin the next step, if a commit has made new weights."""
+        lifecycle, version, digest = self._lifecycle, replica.version, replica.digest
+        if lifecycle is None or parts is not self._session:
+            return
+        if version is None or version == parts.session.scheduler.version:
+            return
+        parts.worker.moved_to(version)
+        record = parts.session.members.record(_raw(self._context.rpc.contact))
+        if (ready := lifecycle.ready_after_commit(record, version, digest)) is not None:
+            parts.session.note(ready)
+        lifecycle.step_ended()
+        self._changed.fire()
 
 
 async def _within(limit_s: float, answer: Awaitable[Message | None]) -> Message | None:

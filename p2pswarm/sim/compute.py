@@ -140,14 +140,21 @@ class CountingWeights:
         size_bytes = max(NUMBER_BYTES, self.cost.state_bytes)
         return memoryview(self.version.to_bytes(NUMBER_BYTES).ljust(size_bytes, b"\0"))
 
-    def install(self, snapshot: memoryview) -> bytes:
-        """Load a snapshot."""
-        self.version = int.from_bytes(snapshot[:NUMBER_BYTES])
-        return self.reset(draw=False)
+    def install(self, snapshot: memoryview, digest: bytes) -> bool:
+        """Load a snapshot, if it is whole."""
+        version = int.from_bytes(snapshot[:NUMBER_BYTES])
+        if self._digest(version) != digest:
+            return False
+        self.version = version
+        self.sum_N.zero_()
+        return True
 
     def digest(self) -> bytes:
-        """The digest of the weights: replicas of one version have the same."""
-        return hashlib.sha256(f"{self._stage}:{self.version}".encode()).digest()
+        """The digest of the state: replicas of one version have the same."""
+        return self._digest(self.version)
+
+    def _digest(self, version: int) -> bytes:
+        return hashlib.sha256(f"{self._stage}:{version}".encode()).digest()
 
 
 class SimStage:
