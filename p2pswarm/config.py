@@ -166,6 +166,8 @@ class RunConfig:
     steps: Annotated[int, Between(1, 10**9)] = 1_000
     min_replicas: Annotated[int, Between(1, 64)] = 1
     """How many servers each stage needs before the first step starts."""
+    on_stage_lost: Annotated[str, OneOf("wait", "end")] = "wait"
+    """When no server holds a stage's weights: wait for one that does, or end after 30 s."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)

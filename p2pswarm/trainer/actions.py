@@ -39,11 +39,21 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelLaunch:
+    """End the push of an attempt that is given up: the next attempt must find it over."""
+
+    microbatch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendFence:
     """Call a member; back as `fenced`, or `lost` if it does not answer."""
 
     incarnation: Incarnation
     message: Fence
+    limit_s: float
+    """When the member counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,8 @@ class SendReduce:
 
     incarnation: Incarnation
     message: Reduce
+    limit_s: float
+    """When the coordinator gives the reduction up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +125,10 @@ class StepDone:
 
     step: int
     loss: float
-    """Mean nats per token over the step's microbatches, with the weights before the commit."""
+    """Mean nats per token over the step's microbatches, with the weights before the commit.
+
+    Only over those whose loss was told; NaN if none was.
+    """
     gradient_norm: float
     learning_rate: float
     microbatches: int
@@ -140,6 +155,33 @@ class StagesUnserved:
     """Report: these stages lack servers; the run waits for them, or has them again if empty."""
 
     stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSought:
+    """Report: no server holds a stage's weights any more; this one held them last."""
+
+    stage: int
+    version: int
+    last: Incarnation
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigestsTied:
+    """Report: as many members of a stage report one digest as another; the first peer's stands."""
+
+    stage: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AveragingSlow:
+    """Report: an averaging was given up after `took_s`; the next may take `limit_s`."""
+
+    step: int
+    took_s: float
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +217,9 @@ Report = (
     | StepDone
     | EvaluationDone
     | StagesUnserved
+    | WeightsSought
+    | DigestsTied
+    | AveragingSlow
     | RunBegun
     | Loaded
     | VersionsRefused
@@ -182,4 +227,6 @@ Report = (
 )
 """What a person may want to know."""
 
-Action = Assign | Publish | Launch | SendFence | SendReduce | SendCommit | Evict | Report
+Action = (
+    Assign | Publish | Launch | CancelLaunch | SendFence | SendReduce | SendCommit | Evict | Report
+)

@@ -13,7 +13,7 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.fencing import Fencing
+from p2pswarm.trainer.fencing import Fencing, fence_limit_s
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
@@ -45,8 +45,10 @@ class Step:
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, runs_s)
+        self._runs_s = runs_s
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
+        self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
 
     @property
@@ -65,13 +67,21 @@ class Step:
         return self._fencing.silent
 
     @property
+    def fence_limit_s(self) -> float:
+        """How long a member may take to answer a fence."""
+        return fence_limit_s(self._runs_s.quantile(0.95))
+
+    @property
     def fence_deadline_s(self) -> float:
         """When the members that have not answered count as gone."""
         return self._fencing.deadline_s
 
     @property
     def loss(self) -> float:
-        """Mean over the step's microbatches, nats per token; NaN if none was reported."""
+        """Mean over the microbatches whose loss was told, nats per token; NaN if none was.
+
+        A fence may tell of a microbatch that no note tells of; its loss is then unknown.
+        """
         return _mean([loss for m, loss in self._losses.items() if m < EVALUATION_BASE])
 
     @property
@@ -167,6 +177,11 @@ class Step:
         where = f"microbatch {job.microbatch} of step {self.number}"
         return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
 
+    def given_up(self) -> list[act.CancelLaunch]:
+        """The attempts that were given up, so that we stop pushing them; drained by reading."""
+        drained, self._given_up = self._given_up, []
+        return drained
+
     def probe(self) -> None:
         """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
@@ -175,7 +190,7 @@ class Step:
         """Open the next round, if one is due and none is open; what to fence."""
         if self._fencing.open or self._fencing.idle:
             return None
-        return self._fencing.begin(incarnations, now_s)
+        return self._fencing.begin(incarnations, now_s + self.fence_limit_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
         """Start what the window allows."""
@@ -210,6 +225,7 @@ class Step:
 
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
         job.reason = reason
+        self._given_up.append(act.CancelLaunch(job.microbatch, job.attempt))
         self._fencing.add(job)
 
 

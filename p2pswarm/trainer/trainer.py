@@ -235,6 +235,8 @@ class Trainer:
                     log.warning("%s is out: %s", action.incarnation, action.reason)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 self._dispatcher.begin(action)
+            case act.CancelLaunch():
+                self._dispatcher.cancel(action)
             case act.RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)

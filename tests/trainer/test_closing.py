@@ -1,6 +1,8 @@
 """The coordinator on the end of a step, and of the run: reductions, commits, lost stages."""
 
-from trainer.harness import Play
+import dataclasses
+
+from trainer.harness import CONFIG, Play
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.microbatch import Evaluated
@@ -8,8 +10,7 @@ from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
-from p2pswarm.trainer.fencing import FENCE_S
-from p2pswarm.trainer.reduction import REDUCE_S
+from p2pswarm.trainer.fencing import FIRST_FENCE_S
 from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
 
 
@@ -81,7 +82,7 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
     fences = play.seen(act.SendFence)
     assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
     play.coordinator.fenced(ann, (), play.now_s)
-    play.wait(FENCE_S)
+    play.wait(FIRST_FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
     assert play.coordinator.members.alive(ann)
@@ -101,18 +102,6 @@ def test_words_about_a_former_generation_are_ignored():
     assert play.seen(object) == []
 
 
-def test_who_is_silent_in_the_closing_is_out():
-    play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
-
-    play.wait(REDUCE_S)
-
-    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
-
-
 def test_who_does_not_acknowledge_a_commit_is_out():
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
@@ -127,7 +116,7 @@ def test_who_does_not_acknowledge_a_commit_is_out():
 
 
 def test_a_stage_without_servers_ends_the_run_after_a_while():
-    play = Play()
+    play = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
     ann = play.serve("a")
     play.coordinator.lost(ann, "gone", play.now_s)
     assert play.coordinator.next_deadline_s() is not None
@@ -160,7 +149,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
 
 
 def test_after_the_end_nothing_is_asked_for():
-    play = Play()
+    play = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
     ann = play.serve("a")
     play.coordinator.lost(ann, "gone", play.now_s)
     play.wait(UNSERVED_STAGE_S)

@@ -6,7 +6,7 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.microbatch import Evaluated
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.fencing import FIRST_FENCE_S
 from p2pswarm.trainer.in_flight import FIRST_DEADLINE_S, REFUSALS_MAX
 
 
@@ -28,7 +28,7 @@ def test_who_does_not_answer_a_fence_is_out():
     play.stuck(0)
     play.coordinator.fenced(bob, (), play.now_s)
 
-    play.wait(FENCE_S)
+    play.wait(FIRST_FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 
