@@ -212,6 +212,8 @@ class ServeConfig:
     """The number of torch's threads; 0: torch chooses."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory that forwards keep for their backwards; above it, a forward is computed again."""
+    grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
+    """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

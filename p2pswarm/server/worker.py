@@ -56,7 +56,7 @@ class Worker:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
         session, loop = self._session, asyncio.get_running_loop()
         scheduler, sender = session.scheduler, stream.peer.raw
-        refuse_stranger(push, sender, session.context.trainer.peer, session.members.record(sender))
+        refuse_stranger(push, sender, session.trainer.peer, session.members.record(sender))
         item = scheduler.admit(push, sender)
         try:
             async with session.context.tensors.accept(stream, push.tensors) as coming:
