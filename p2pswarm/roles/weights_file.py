@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -62,9 +63,8 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
         flat.params_N.copy_(weights[: flat.length])
         if flat.digest() != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
-        for number, block in zip(flat.numbers, flat.blocks, strict=True):
-            for name, parameter in block.named_parameters():
-                yield f"blocks.{number}.{name}", parameter.detach()
+        for name, parameter in named_parameters(flat.numbers, flat.blocks):
+            yield name, parameter.detach()
 
 
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:
