@@ -4,7 +4,7 @@ Parameters are views into one buffer. So averaging, digests, snapshots and the o
 one flat tensor.
 
 Units:   elements of the run's dtype; `nbytes` where bytes are meant.
-Shapes:  N elements in a stage; every parameter starts at a multiple of `ALIGN`.
+Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.compute.digest import digest_of
+from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
 from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.flat_layout import flat_layout
 
-ALIGN = 16  # elements: 64 bytes of float32, a cache line
 STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
 
@@ -45,16 +46,16 @@ class FlatParameters:
         fill_buffers(run, numbers, self.blocks, device)
         self.numbers = numbers
         self._run = run
-        self.segments: list[Segment] = []
-        length = 0
-        for parameter in self._all_parameters():
-            stop = length + parameter.numel()
-            self.segments.append(Segment(length, stop, parameter.dim() >= 2))  # noqa: PLR2004
-            length = -(-stop // ALIGN) * ALIGN
+        shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, self.blocks))
+        layout = flat_layout(run.model.dtype, shapes)
+        self.segments = [
+            Segment(t.start, t.stop, len(t.shape) >= 2)  # noqa: PLR2004
+            for t in layout.tensors
+        ]
         dtype = DTYPES[run.model.dtype]
 
         def zeros() -> Tensor:
-            return torch.zeros(length, dtype=dtype, device=device)
+            return torch.zeros(layout.length, dtype=dtype, device=device)
 
         self.params_N, self.exp_avg_N, self.exp_avg_sq_N = zeros(), zeros(), zeros()
         self.sum_N = zeros()

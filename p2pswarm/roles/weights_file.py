@@ -17,6 +17,7 @@ from torch import Tensor
 
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, state_of
+from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -63,9 +64,8 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
         flat.params_N.copy_(state[0])
         if digest_of(*state) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
-        for number, block in zip(flat.numbers, flat.blocks, strict=True):
-            for name, parameter in block.named_parameters():
-                yield f"blocks.{number}.{name}", parameter.detach()
+        for name, parameter in named_parameters(flat.numbers, flat.blocks):
+            yield name, parameter.detach()
 
 
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:
