@@ -120,7 +120,7 @@ class Population(Generic[P]):
         host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
         if host.index in self._running:
             self.kill(peer, silent=False)
-        for link in self._links_of(host):
+        for link in self.links_of(host):
             link.end_after(0.0)  # the new kernel knows nothing of it
         host.alive = True
         return host
@@ -137,7 +137,7 @@ class Population(Generic[P]):
         host.alive = not silent
         if process is not None:
             process.stop(silent=silent)
-            for link in self._links_of(host):
+            for link in self.links_of(host):
                 link.died(process, silent=silent)
 
     def freeze(self, process: P) -> None:
@@ -189,7 +189,8 @@ class Population(Generic[P]):
         else:
             process.take(event, *args)
 
-    def _links_of(self, host: Host) -> list[SimLink]:
+    def links_of(self, host: Host) -> list[SimLink]:
+        """The links of the processes on a host."""
         return [link for pair, link in self._links.items() if host.index in pair]
 
     def find(self, to: Contact) -> tuple[Host | None, bool]:
