@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.ids import PeerId
@@ -17,7 +18,7 @@ from p2pswarm.trainer import actions as act
 
 from .invariants import Contributions, Digests, Stalls
 
-STEPS, STAGES, SERVERS, MICROBATCHES = 25, 3, 7, 8
+STEPS, STAGES, MICROBATCHES = 25, 3, 8
 STUCK_S = 60.0  # from the last fault on, the next step is done within this
 RAW = CodecConfig(activation="raw", gradient="raw")
 THREE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
@@ -41,17 +42,39 @@ class Breach(AssertionError):
     """An invariant did not hold."""
 
 
-def chaos_config(seed: int, plan: FaultPlan) -> SwarmConfig:
-    """The swarm that the faults hit: 3 stages, 7 servers, 25 short steps."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What differs from seed to seed besides the faults."""
+
+    servers: int
+    every_s: float
+    """Mean time between two faults."""
+    cost: Cost
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Shape":
+        """One server a stage or up to three; steps of half a second or of several."""
+        rng = Random(f"shape {seed}")
+        cost = Cost(
+            state_bytes=rng.choice((1 << 14, 1 << 22)), forward_s=rng.choice((0.03, 0.1, 0.3))
+        )
+        return cls(rng.choice((3, 5, 7, 9)), rng.choice((1.5, 4.0, 8.0)), cost)
+
+
+def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
+    """The swarm that the faults hit."""
     model = ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8)
     batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
+    run_config = small_run(
+        stages=STAGES, steps=STEPS, min_replicas=1, model=model, batch=batch, codecs=RAW
+    )
     return SwarmConfig(
         seed=seed,
-        run=small_run(stages=STAGES, steps=STEPS, model=model, batch=batch, codecs=RAW),
-        servers=SERVERS,
+        run=run_config,
+        servers=shape.servers,
         speeds=(1.0, 0.5, 2.0),
         regions=THREE_REGIONS,
-        cost=Cost(state_bytes=1 << 14, forward_s=0.1),
+        cost=shape.cost,
         faults=plan,
     )
 
@@ -186,17 +209,18 @@ class WatchedSwarm:
 
 def play(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
     """Play one seed to its end."""
-    plan = draw_plan(seed, FaultOptions(kinds=kinds, servers=SERVERS))
-    return play_plan(seed, plan)
+    shape = Shape.drawn(seed)
+    options = FaultOptions(kinds=kinds, servers=shape.servers, every_s=shape.every_s)
+    return play_plan(seed, shape, draw_plan(seed, options))
 
 
-def play_plan(seed: int, plan: FaultPlan) -> Outcome:
-    """Play a run with these faults."""
+def play_plan(seed: int, shape: Shape, plan: FaultPlan) -> Outcome:
+    """Play a run of this shape with these faults."""
     what, digest, watched = None, "", None
 
     async def main() -> str:
         nonlocal watched
-        watched = WatchedSwarm(chaos_config(seed, plan))
+        watched = WatchedSwarm(chaos_config(seed, shape, plan))
         return await watched.play()
 
     try:
