@@ -161,9 +161,17 @@ class SimStage:
     """Implements `Stage`."""
 
     def __init__(
-        self, run: RunConfig, stage: int, tally: CountingWeights, spend: Callable[[float], None]
+        self,
+        run: RunConfig,
+        stage: int,
+        tally: CountingWeights,
+        spend: Callable[[float], None],
+        counted: Callable[[int, int], None],
     ) -> None:
+        """`counted` is told the stage and the number of each microbatch that enters the sum."""
         self.recomputed = 0
+        self._stage = stage
+        self._counted = counted
         self._last = stage == run.stages - 1
         self._tally = tally
         self._spend = spend
@@ -185,14 +193,14 @@ class SimStage:
             raise NotServing(f"nothing is kept for {key}")
         self._spend(BACKWARD_SHARE * self._cost.forward_s)
         if spec.counting:
-            self._tally.count(number)
+            self._count(number)
         return gradient if spec.returning else {}
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
         self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
         if spec.counting:
-            self._tally.count(number_in(tokens_BS))
+            self._count(number_in(tokens_BS))
         return LossResult(self._loss(), given if spec.returning else {})
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
@@ -206,16 +214,26 @@ class SimStage:
         for key in list(self._kept if keys is None else keys):
             self._kept.pop(key, None)
 
+    def _count(self, number: int) -> None:
+        self._tally.count(number)
+        self._counted(self._stage, number)
+
     def _loss(self) -> float:
         return FIRST_LOSS * math.exp(-self._tally.version / DECAY_STEPS)
 
 
-def sim_engine(run: RunConfig, stage: int, cost: Cost, processor: Processor) -> Engine:
-    """Stage `stage` of a run on a simulated processor."""
+def sim_engine(
+    run: RunConfig,
+    stage: int,
+    cost: Cost,
+    processor: Processor,
+    counted: Callable[[int, int], None] = lambda _stage, _number: None,
+) -> Engine:
+    """Stage `stage` of a run on a simulated processor; `counted` as for `SimStage`."""
     tally = CountingWeights(run, stage, cost)
     spec = BundleSpec((BundleKey("x", activation_layout(run), differentiable=True),))
     return Engine(
-        SimStage(run, stage, tally, processor.spend),
+        SimStage(run, stage, tally, processor.spend, counted),
         tally,
         len(tally.snapshot()),
         takes=spec if stage else BundleSpec(),
