@@ -49,6 +49,7 @@ class CommitDecision(Enum):
     KEPT = "its reduction is here, the weights are not yet: it is applied when they are"
     MISSED = "its reduction will not come: the weights have to be of a later version"
     LOST = "its reduction will not come, and the weights are of its step: they cannot follow"
+    LATER = "its reduction comes slowly: it is noted, and decided when that is over"
     WAIT = "its reduction, or the commit before it, is on the way"
 
 
@@ -109,6 +110,7 @@ class CommitLog:
         self._begun: RoundId | None = None
         self._over = NO_ROUND
         self._reduced: ReducedGradient | None = None
+        self._noted: Commit | None = None
         self._made: dict[int, _Made] = {}
         self._made_max = made_max
 
@@ -132,7 +134,7 @@ class CommitLog:
         if keep and (held is None or not self._may_go_on(held, since)):
             version = None if held is None else held.version
             raise NotServing(f"the weights are of version {version}, not {since}")
-        self._backlog, self._begun, self.needed = [], None, since
+        self._backlog, self._begun, self._noted, self.needed = [], None, None, since
         self._reduced = held.reduced if keep and held is not None else None
         self._over = NO_ROUND if self._reduced is None else self._reduced.round
         self._loading = not keep
@@ -199,6 +201,14 @@ class CommitLog:
                 self.held = replace(self.held, reduced=reduced)
         self._drop_closed()
 
+    def noted(self, round_: RoundId) -> Commit | None:
+        """The commit that was to be decided LATER, when its reduction is over; once."""
+        order = self._noted
+        if order is None or RoundId(order.step, order.generation) != round_:
+            return None
+        self._noted = None
+        return order
+
     def must_commit_before(self, step: int) -> bool:
         """Whether a reduction of an earlier step is here, or on the way, without its commit."""
         pending = [self._begun, self._reduced.round if self._reduced else None]
@@ -207,7 +217,8 @@ class CommitLog:
     def committed(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide what to do about a commit; one that may APPLY is not yet applied.
 
-        `patient`: it may wait for a reduction that is on the way.
+        `patient`: its sender waits for an answer while a reduction is on the way. One that has
+        begun is always waited for: a step may last longer than anybody waits for an answer.
         """
         if self.version is not None and order.step < self.version:
             self._require_same(order)
@@ -218,6 +229,9 @@ class CommitLog:
         here = self._reduced is not None and self._reduced.round == round_
         if patient and (round_ > self._over or self._is_ahead(order)):
             return CommitDecision.WAIT
+        if round_ == self._begun:
+            self._noted = order
+            return CommitDecision.LATER
         if self.version is None:
             return self._kept_or_missed(order, here=here)
         return CommitDecision.APPLY if here and self.version == order.step else CommitDecision.LOST

@@ -29,7 +29,7 @@ from p2pswarm.server.commit_log import (
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
-LATE_REDUCTION_S = 30.0  # a commit waits so long for its reduction; the trainer waits twice as long
+LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
 
 class WeightsLost(NotServing):
@@ -85,7 +85,10 @@ class Replica:
         return True
 
     async def reduce(self, order: Reduce, averaging: Averaging) -> AveragedGradient:
-        """Average the gradient sum of a step with the others of the stage; keep the result."""
+        """Average the gradient sum of a step with the others of the stage; keep the result.
+
+        Applies its commit, if that has come before; raises WeightsLost where that cannot be done.
+        """
         sums = self.engine.weights.reduction()
         round_, reduced = RoundId(order.step, order.generation), None
         self._log.reduction_begun(order)
@@ -95,6 +98,8 @@ class Replica:
         finally:
             self._log.reduction_over(round_, reduced)
             self._changed.fire()
+            if (noted := self._log.noted(round_)) is not None:
+                self._require_whole(noted, await self._decide(noted, patient=False))
         return outcome
 
     async def commit(self, order: Commit) -> bytes:
@@ -111,8 +116,7 @@ class Replica:
             except TimeoutError:
                 decision = await self._decide(order, patient=False)
                 break
-        if decision is CommitDecision.LOST:
-            raise WeightsLost(f"no reduction of step {order.step}, generation {order.generation}")
+        self._require_whole(order, decision)
         return self._log.made(order.step)
 
     async def committed_before(self, step: int) -> None:
@@ -133,6 +137,10 @@ class Replica:
                 raise NotServing("the weights were given up")
             data = await self._compute(self.engine.weights.snapshot)
             return Snapshot(self.version, self.digest, data)
+
+    def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
+        if decision is CommitDecision.LOST:
+            raise WeightsLost(f"no reduction of step {order.step}, generation {order.generation}")
 
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""

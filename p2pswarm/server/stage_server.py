@@ -351,7 +351,7 @@ class StageServer:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
         me = parts.session.me
-        async with parts.carrying_out():
+        async with self._moving(parts, replica):
             if me in order.group:
                 await replica.reach(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
@@ -363,15 +363,21 @@ class StageServer:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
+        async with self._moving(parts, replica):
+            made = await replica.commit(order)
+        return Committed(order.step + 1, made)
+
+    @contextlib.asynccontextmanager
+    async def _moving(self, parts: SessionParts, replica: Replica) -> AsyncIterator[None]:
+        """Run a block that may change the weights or lose them."""
         try:
             async with parts.carrying_out():
-                made = await replica.commit(order)
+                yield
         except WeightsLost as error:
             parts.fail(error)
             raise
         finally:
             self._weights_moved(parts, replica)  # even if nobody waits for the answer now
-        return Committed(order.step + 1, made)
 
     def _weights_moved(self, parts: SessionParts, replica: Replica) -> None:
         """Begin the next step, if a commit has made new weights."""

@@ -116,9 +116,44 @@ def test_a_newcomer_that_missed_a_reduction_needs_a_later_snapshot():
     assert log.follow(5) == []
 
 
-def test_a_newcomer_that_lost_patience_is_not_held_up_by_the_reduction():
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_of_a_slow_reduction_is_noted_until_that_is_over(fails):
     log = newcomer(3)
     log.reduction_begun(reduce(3))
+
+    assert log.committed(commit(3), patient=False) is CommitDecision.LATER
+    assert log.must_commit_before(4)
+    log.reduction_over(RoundId(3, 1), None if fails else reduced(3))
+
+    assert log.noted(RoundId(3, 1)) == commit(3)
+    assert log.noted(RoundId(3, 1)) is None
+    decision = log.committed(commit(3), patient=False)
+    assert decision is (CommitDecision.MISSED if fails else CommitDecision.KEPT)
+    assert not log.must_commit_before(4)
+
+
+def test_a_noted_commit_is_not_that_of_another_reduction():
+    log = holder(3)
+    log.reduction_begun(reduce(3, 2))
+    assert log.committed(commit(3, 2), patient=False) is CommitDecision.LATER
+    log.reduction_over(RoundId(3, 1), None)
+
+    assert log.noted(RoundId(3, 1)) is None
+    assert log.noted(RoundId(3, 2)) == commit(3, 2)
+
+
+def test_a_new_session_forgets_what_was_noted():
+    log = newcomer(3)
+    log.reduction_begun(reduce(3))
+    log.committed(commit(3), patient=False)
+
+    log.begin(3, keep=False)
+
+    assert log.noted(RoundId(3, 1)) is None
+
+
+def test_a_newcomer_whose_reduction_has_not_begun_is_not_held_up_by_it():
+    log = newcomer(3)
 
     assert log.committed(commit(3), patient=False) is CommitDecision.MISSED
 
@@ -149,7 +184,6 @@ def test_a_reduction_that_is_too_late_for_its_commit_is_dropped():
 
 def test_weights_cannot_follow_a_commit_whose_reduction_does_not_come():
     late, ahead = holder(3), holder(3)
-    late.reduction_begun(reduce(3))
     average(ahead, 4)
 
     assert late.committed(commit(3), patient=False) is CommitDecision.LOST
