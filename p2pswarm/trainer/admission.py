@@ -8,6 +8,7 @@ Units:   seconds on the caller's clock; versions count commits.
 Errors:  none.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.swarm.messages.membership import Assigned, Join
@@ -114,8 +115,11 @@ class Admission:
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
 
-    def make_ready(self, step: int) -> NewlyReady:
-        """Let routers choose the newcomers that hold what their stage holds."""
+    def make_ready(self, step: int, avoided: Callable[[bytes], bool]) -> NewlyReady:
+        """Let routers choose the newcomers that hold what their stage holds.
+
+        `avoided`: the peers that are to wait as long as others serve their stage.
+        """
         outcome = NewlyReady([], [])
         for incarnation, digest in self.newcomers.candidates():
             member = self._members.alive(incarnation)
@@ -123,8 +127,9 @@ class Admission:
             others = self._members.ready(member.stage)
             known = self._digests.known(member.stage, step)
             asked = bool(others) or self._digests.undecided(member.stage, step)
-            if (known is None and asked) or len(others) >= GROUP_MAX:
-                # wait until the members' digest stands, or the group has a free place
+            crowded = len(others) >= GROUP_MAX or (others and avoided(incarnation.peer))
+            if crowded or (known is None and asked):
+                # wait until the members' digest stands, and there is a place for it
                 self.newcomers.caught_up(incarnation, digest)
                 continue
             if known is None:
