@@ -16,13 +16,17 @@ A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
 TEXTS = [
     (
         act.WeightsSought(1, 7, ANN, "10.0.0.1:4000"),
-        f"the weights of stage 1 (version 7) were last at server {A}, 10.0.0.1:4000: "
-        "start it again if it stands still",
+        (
+            f"the weights of stage 1 (version 7) were last at server {A}, 10.0.0.1:4000: "
+            "start it again if it stands still"
+        ),
     ),
     (
         act.DigestsTied(0, 3),
-        "the servers of stage 0 disagree about version 3, as many on each side; the first goes on: "
-        "a third server would tell which is wrong",
+        (
+            "the servers of stage 0 disagree about version 3, as many on each side; the first goes on: "
+            "a third server would tell which is wrong"
+        ),
     ),
     (
         act.AveragingSlow(3, 120.0, 240.0),
@@ -34,23 +38,31 @@ TEXTS = [
     ),
     (
         act.ServerFails(ANN, 1, 3, "no memory", None),
-        f"server {A} of stage 1 failed 3 times in a row (no memory) and no other serves its "
-        "stage: start another",
+        (
+            f"server {A} of stage 1 failed 3 times in a row (no memory) and no other serves its "
+            "stage: start another"
+        ),
     ),
     (
         act.RoadBroken(ANN, BOB, 1, 3, "it was late"),
-        f"microbatches do not get through between server {A} of stage 0 and server {B} of "
-        "stage 1, 3 times in a row (it was late): look at their network",
+        (
+            f"microbatches do not get through between server {A} of stage 0 and server {B} of "
+            "stage 1, 3 times in a row (it was late): look at their network"
+        ),
     ),
     (
         act.RoadBroken(None, BOB, 2, 3, "it was late"),
-        f"microbatches do not get through between stage 1 and server {B} of stage 2, "
-        "3 times in a row (it was late): look at their network",
+        (
+            f"microbatches do not get through between stage 1 and server {B} of stage 2, "
+            "3 times in a row (it was late): look at their network"
+        ),
     ),
     (
         act.RoadBroken(None, BOB, 0, 3, "it was late"),
-        f"microbatches do not get through between the trainer and server {B} of stage 0, "
-        "3 times in a row (it was late): look at their network",
+        (
+            f"microbatches do not get through between the trainer and server {B} of stage 0, "
+            "3 times in a row (it was late): look at their network"
+        ),
     ),
 ]
 
