@@ -83,8 +83,11 @@ class Admission:
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
 
-    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
-        """A member has answered a commit; returns why its incarnation must end, if it must."""
+    def committed(self, by: Incarnation, step: int, answer: Committed, version: int) -> str | None:
+        """A member has answered a commit; returns why its incarnation must end, if it must.
+
+        `version`: the current one; who has made an older one catches up further.
+        """
         owed = self.commits.answered(by, step)
         member = self._members.alive(by)
         if member is None or not owed:
@@ -94,7 +97,7 @@ class Admission:
         if not answer.digest:
             return "it has lost the weights that it was to commit to"
         self._digests.report(member.stage, answer.version, by, answer.digest)
-        if not member.ready:
+        if not member.ready and answer.version == version:
             self.newcomers.caught_up(by, answer.digest)
         return None
 

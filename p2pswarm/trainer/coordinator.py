@@ -171,7 +171,7 @@ class Coordinator:
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        if reason := self._admission.committed(by, step, answer):
+        if reason := self._admission.committed(by, step, answer, self.step):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 

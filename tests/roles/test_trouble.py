@@ -24,8 +24,8 @@ TEXTS = [
     (
         act.DigestsTied(0, 3),
         (
-            "the servers of stage 0 disagree about version 3, as many on each side; the first goes on: "
-            "a third server would tell which is wrong"
+            "the servers of stage 0 disagree about version 3, as many on each side; "
+            "the first goes on: a third server would tell which is wrong"
         ),
     ),
     (
