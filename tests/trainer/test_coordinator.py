@@ -77,7 +77,7 @@ def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on
 def test_a_commit_that_reaches_nobody_is_sent_again(seed: int):
     """All links break with every third decision; no server dies, so every step is done."""
     world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 2, steps=10)
-    world.failure_share, world.lost_share = 0.02, 0.35
+    world.failure_share, world.lost_share, world.refusal_share = 0.02, 0.35, 0.5
 
     world.run(until_s=3000.0)
 
@@ -91,8 +91,8 @@ def test_a_commit_that_reaches_nobody_is_sent_again(seed: int):
 @pytest.mark.parametrize("seed", range(12))
 def test_newcomers_that_miss_reductions_stay_and_become_ready(seed: int):
     """Nobody waits for them: a commit overtakes its reduction, or that never comes."""
-    world = swarm(seed, stages=2, replicas=2, steps=12)
-    world.miss_share = 0.8
+    world = swarm(seed, stages=2, replicas=2, steps=20)
+    world.miss_share = 0.6
     joining = range(100, 110)
     for number, name in enumerate(joining):
         world.later(1.0 + 2.0 * number, world.start, name)

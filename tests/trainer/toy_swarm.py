@@ -44,6 +44,7 @@ class World(ToyServers):
         self.servers: dict[bytes, Server] = {}
         self.roads: dict = {}  # (from, to) -> when its last ordered message arrives
         self.failure_share = 0.0
+        self.refusal_share = 0.0  # of the servers of stage 0 that refuse after their grant
         self.lost_share = 0.0  # of the decisions after which all links break
         self.doomed: dict[int, bool] = {}
         self.cancelled: set[tuple[int, int]] = set()
@@ -180,7 +181,7 @@ class World(ToyServers):
         if (launch.microbatch, launch.attempt) in self.cancelled:
             return
         ready = self.coordinator.members.ready(0)
-        if not ready or (self.lost_share and self.rng.random() < 0.3):
+        if not ready:
             if self.now_s < since_s + 60.0:
                 self.later(0.5, self.launch, launch, since_s)
             else:
@@ -188,6 +189,11 @@ class World(ToyServers):
             return
         target = self.servers[self.rng.choice(ready).incarnation.peer]
         incarnation = self.coordinator.members.of_peer(target.peer).incarnation
+        if self.rng.random() < self.refusal_share:  # after the grant: the trainer looks on
+            work = launch.step, launch.microbatch, launch.attempt
+            self.later(0.0, self.handed, Handed(*work, target.peer, incarnation.number))
+            self.later(0.5, self.launch, launch, since_s)
+            return
         args = launch.step, launch.microbatch, launch.attempt, launch.work, launch.counting, None
         self.push(None, target, incarnation, *args)
 
