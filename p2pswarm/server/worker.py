@@ -24,9 +24,9 @@ from p2pswarm.server.work_plan import (
     WorkPlan,
     bundle_in,
     load_of,
+    not_computed,
     plan,
     refuse_stranger,
-    undelivered,
 )
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Push, Receipt
@@ -128,7 +128,7 @@ class Worker:
             raise
         except SwarmError as error:
             session.scheduler.failed(item, loop.time() - started_s)
-            session.note(undelivered(item.push, str(error)))
+            session.note(not_computed(item.push, error))
         else:
             if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
                 result, note = made, work.note(made)

@@ -185,6 +185,31 @@ class AveragingSlow:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerFails:
+    """Report: a server has failed several times in a row; it gets a pause if it can be spared."""
+
+    incarnation: Incarnation
+    stage: int
+    failures: int
+    reason: str
+    pause_s: float | None
+    """None if its stage has no other server."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoadBroken:
+    """Report: microbatches do not get from one server to another, nor their gradients back."""
+
+    lower: Incarnation | None
+    """None: the trainer below stage 0, or a server that is not known."""
+    upper: Incarnation
+    stage: int
+    """Of the upper one."""
+    failures: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunBegun:
     """Report: the first step begins."""
 
@@ -220,6 +245,8 @@ Report = (
     | WeightsSought
     | DigestsTied
     | AveragingSlow
+    | ServerFails
+    | RoadBroken
     | RunBegun
     | Loaded
     | VersionsRefused

@@ -8,6 +8,7 @@ Units:   seconds on the caller's clock; versions count commits.
 Errors:  none.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.swarm.messages.membership import Assigned, Join
@@ -82,8 +83,11 @@ class Admission:
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
 
-    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
-        """A member has answered a commit; returns why its incarnation must end, if it must."""
+    def committed(self, by: Incarnation, step: int, answer: Committed, version: int) -> str | None:
+        """A member has answered a commit; returns why its incarnation must end, if it must.
+
+        `version`: the current one; who has made an older one catches up further.
+        """
         owed = self.commits.answered(by, step)
         member = self._members.alive(by)
         if member is None or not owed:
@@ -93,7 +97,7 @@ class Admission:
         if not answer.digest:
             return "it has lost the weights that it was to commit to"
         self._digests.report(member.stage, answer.version, by, answer.digest)
-        if not member.ready:
+        if not member.ready and answer.version == version:
             self.newcomers.caught_up(by, answer.digest)
         return None
 
@@ -114,8 +118,11 @@ class Admission:
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
 
-    def make_ready(self, step: int) -> NewlyReady:
-        """Let routers choose the newcomers that hold what their stage holds."""
+    def make_ready(self, step: int, avoided: Callable[[bytes], bool]) -> NewlyReady:
+        """Let routers choose the newcomers that hold what their stage holds.
+
+        `avoided`: the peers that are to wait as long as others serve their stage.
+        """
         outcome = NewlyReady([], [])
         for incarnation, digest in self.newcomers.candidates():
             member = self._members.alive(incarnation)
@@ -123,8 +130,9 @@ class Admission:
             others = self._members.ready(member.stage)
             known = self._digests.known(member.stage, step)
             asked = bool(others) or self._digests.undecided(member.stage, step)
-            if (known is None and asked) or len(others) >= GROUP_MAX:
-                # wait until the members' digest stands, or the group has a free place
+            crowded = len(others) >= GROUP_MAX or (others and avoided(incarnation.peer))
+            if crowded or (known is None and asked):
+                # wait until the members' digest stands, and there is a place for it
                 self.newcomers.caught_up(incarnation, digest)
                 continue
             if known is None:

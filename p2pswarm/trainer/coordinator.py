@@ -20,6 +20,7 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation, view_parts
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
+from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.in_flight import runs_window
 from p2pswarm.trainer.ledger import CountResult
@@ -54,6 +55,7 @@ class Coordinator:
         self._step = Step(0, config, self._runs_s)
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
+        self._blame = Blame(self.members, config.stages)
         self._unserved = UnservedStages(config.on_stage_lost)
         self._published = 0
         self._now_s = -math.inf
@@ -118,6 +120,7 @@ class Coordinator:
         """A server has a microbatch in its sum, or has passed its gradient on."""
         if member := self.members.alive(incarnation):
             result = self._step.counted(incarnation, member.stage, note, now_s)
+            self._blame.counted(incarnation, self._step.path(note.microbatch))
             self._evict_on_clash(incarnation, result, now_s)
         self._advance(now_s)
 
@@ -128,9 +131,13 @@ class Coordinator:
             self._step.evaluated(note, now_s)
         self._advance(now_s)
 
-    def undelivered(self, note: Undelivered, now_s: float) -> None:
-        """An attempt got stuck: a push failed, or a server cannot compute it."""
-        self._step.undelivered(note)
+    def undelivered(self, note: Undelivered, now_s: float, by: Incarnation | None = None) -> None:
+        """An attempt got stuck: a push failed, or a server cannot compute it.
+
+        `by`: the member that says so; None: the trainer itself.
+        """
+        if failed := self._step.undelivered(note, by):
+            self._actions += self._blame.attempt_failed(failed, now_s)
         self._advance(now_s)
 
     def fenced(self, incarnation: Incarnation, counted: tuple[int, ...], now_s: float) -> None:
@@ -155,6 +162,7 @@ class Coordinator:
         reduction = self._generations.current(generation)
         if reduction is None or by not in reduction.silent:
             return  # over, or a newcomer that only receives: it will fetch the weights instead
+        self._actions += self._blame.averaging_failed(by, reason, now_s)
         blamed = self._generations.failed()
         self._average_again()
         if blamed:
@@ -163,7 +171,7 @@ class Coordinator:
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        if reason := self._admission.committed(by, step, answer):
+        if reason := self._admission.committed(by, step, answer, self.step):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
@@ -182,6 +190,7 @@ class Coordinator:
             self._step.fence_deadline_s,
             self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
+            self._blame.servers.next_deadline_s(self._now_s),
             reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
@@ -198,7 +207,8 @@ class Coordinator:
         for incarnation in self._admission.commits.overdue(now_s):
             self._evict(incarnation, "it did not commit in time", now_s)
         if self._phase is Phase.FILLING:
-            self._step.late(now_s)
+            for failed in self._step.late(now_s):
+                self._actions += self._blame.attempt_failed(failed, now_s)
         stage = self._unserved.hopeless(now_s)
         if stage is not None:
             self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
@@ -235,7 +245,7 @@ class Coordinator:
         self._now_s = now_s
         if self._phase is Phase.ENDED:
             return
-        self._compare_weights(now_s)
+        self._end_misfits(now_s)
         self._settle_fences(now_s)
         if self._phase in (Phase.GATHERING, Phase.FILLING):
             for peer, join in self._admission.newcomers.parked():
@@ -259,7 +269,7 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        if reason := self._step.hopeless():
+        if reason := self._blame.hopeless or self._step.hopeless():
             self._finish(reason, failed=True)
         incarnations = [m.incarnation for m in self.members.ready()]
         work = self._step.fence(incarnations, now_s)
@@ -273,15 +283,18 @@ class Coordinator:
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
             return
-        outcome = self._admission.make_ready(self.step)
+        servers = self._blame.servers
+        outcome = self._admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
         for incarnation in outcome.ready:
             if member := self.members.alive(incarnation):
                 self._actions.append(act.MemberReady(incarnation, member.stage))
         for incarnation in outcome.differing:
             self._evict(incarnation, "its weights differ from those of its stage", now_s)
 
-    def _compare_weights(self, now_s: float) -> None:
-        """Evict the members whose weights are not those of most of their stage."""
+    def _end_misfits(self, now_s: float) -> None:
+        """Evict the members that fail all the time, or hold other weights than most of a stage."""
+        for incarnation, reason in self._blame.to_end():
+            self._evict(incarnation, reason, now_s)
         self._actions += self._admission.tied()
         for incarnation in self._admission.differing():
             self._evict(incarnation, "its weights differ from those of its stage", now_s)
@@ -340,7 +353,9 @@ class Coordinator:
             case Disagreed(incarnations, tied):
                 self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
                 for incarnation in incarnations:
-                    self._evict(incarnation, "its reduced gradient differs from its stage's", now_s)
+                    reason = "its reduced gradient differs from its stage's"
+                    self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
+                    self._evict(incarnation, reason, now_s)
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
@@ -354,6 +369,7 @@ class Coordinator:
         rate = learning_rate(self._config, self.step)
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
         self._generations.decided(now_s)
+        self._blame.averaged(list(reduction.stages))
         self._report_evaluation()
         norm, size = decided.gradient_norm, self._config.batch.microbatches
         self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))

@@ -13,6 +13,7 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.blame import FailedAttempt, Trouble
 from p2pswarm.trainer.fencing import Fencing, fence_limit_s
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
@@ -50,6 +51,7 @@ class Step:
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
+        self._patient = config.on_stage_lost == "wait"
 
     @property
     def complete(self) -> bool:
@@ -90,6 +92,11 @@ class Step:
         losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
         return _mean(losses) if losses else None
 
+    def path(self, microbatch: int) -> list[Incarnation]:
+        """Whom the newest attempt of a microbatch was handed to."""
+        job = self._in_flight.job(microbatch)
+        return job.path if job is not None else []
+
     def bitmap(self, of: Incarnation) -> bytes:
         """The ledger of one incarnation."""
         return self._ledger.bitmap(of)
@@ -123,16 +130,18 @@ class Step:
             self._losses[note.microbatch] = note.loss
             self._in_flight.finish(job, now_s)
 
-    def undelivered(self, note: Undelivered) -> None:
-        """An attempt got stuck."""
-        if job := self._running(note.step, note.microbatch, note.attempt):
-            job.refusals += 1
-            self._give_up(job, note.reason)
+    def undelivered(self, note: Undelivered, by: Incarnation | None) -> FailedAttempt | None:
+        """An attempt got stuck; None if it is not under way any more."""
+        job = self._running(note.step, note.microbatch, note.attempt)
+        if job is None:
+            return None
+        return self._failed(job, Trouble(note.obstacle), note.reason, by)
 
-    def late(self, now_s: float) -> None:
+    def late(self, now_s: float) -> list[FailedAttempt]:
         """Give up what has been under way for too long."""
-        for job in self._in_flight.late(now_s):
-            self._give_up(job, "it was under way for too long")
+        reason = "it was under way for too long"
+        late = self._in_flight.late(now_s)
+        return [self._failed(job, Trouble.LATE, reason, None) for job in late]
 
     def fenced(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
@@ -222,6 +231,18 @@ class Step:
         if result is CountResult.NEW and job and not self._ledger.missing(microbatch):
             self._in_flight.finish(job, now_s)
         return result
+
+    def _failed(
+        self, job: MicrobatchJob, trouble: Trouble, reason: str, by: Incarnation | None
+    ) -> FailedAttempt:
+        """Give up an attempt; a patient run does not count broken roads, which may be mended."""
+        if trouble is Trouble.WORK or not self._patient:
+            job.refusals += 1
+        whole = job.work is Work.EVALUATE
+        missing = tuple(range(self._stages)) if whole else self._ledger.missing(job.microbatch)
+        path = tuple(job.path)
+        self._give_up(job, reason)
+        return FailedAttempt(self.number, job.microbatch, trouble, reason, by, path, missing)
 
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
         job.reason = reason

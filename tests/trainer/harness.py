@@ -4,6 +4,7 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Handed, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Reduced
+from p2pswarm.swarm.messages.types import Obstacle
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
@@ -47,9 +48,20 @@ class Play:
         note = Counted(step, microbatch, attempt, counted=True, loss=1.0)
         self.coordinator.counted(incarnation, note, self.now_s)
 
-    def stuck(self, microbatch: int, attempt: int = 0) -> None:
-        note = Undelivered(0, microbatch, attempt, "no road")
-        self.coordinator.undelivered(note, self.now_s)
+    def stuck(
+        self,
+        microbatch: int,
+        attempt: int = 0,
+        *,
+        by: Incarnation | None = None,
+        obstacle: Obstacle = Obstacle.ROAD,
+    ) -> None:
+        note = Undelivered(0, microbatch, attempt, "no road", obstacle)
+        self.coordinator.undelivered(note, self.now_s, by)
+
+    def promise(self, *incarnations: Incarnation) -> None:
+        for incarnation in incarnations:
+            self.coordinator.fenced(incarnation, (), self.now_s)
 
     def hand(self, incarnation: Incarnation, microbatch: int, attempt: int = 0) -> None:
         note = Handed(0, microbatch, attempt, incarnation.peer, incarnation.number)

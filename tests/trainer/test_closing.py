@@ -1,6 +1,7 @@
 """The coordinator on the end of a step, and of the run: reductions, commits, lost stages."""
 
 import dataclasses
+import math
 
 from trainer.harness import CONFIG, Play
 
@@ -200,3 +201,47 @@ def test_only_who_was_told_to_reduce_is_told_to_commit():
 
     assert [order.incarnation for order in orders] == [ann, bob]
     assert [commit.incarnation for commit in play.seen(act.SendCommit)] == [ann]
+
+
+def test_a_step_of_which_only_fences_tell_is_done_without_a_loss():
+    play = Play()
+    ann = play.serve("a")
+    play.stuck(0)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.stuck(1)
+    play.coordinator.fenced(ann, (1,), play.now_s)
+
+    play.reduce(ann)
+
+    (done,) = play.seen(act.StepDone)
+    assert math.isnan(done.loss)
+    assert done.microbatches == 2
+
+
+def test_the_loss_of_a_step_is_the_mean_of_those_that_were_told():
+    play = Play()
+    ann = play.serve("a")
+    play.stuck(0)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.count(ann, 1)
+
+    play.reduce(ann)
+
+    assert play.seen(act.StepDone)[0].loss == 1.0
+
+
+def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for_it():
+    batch = BatchConfig(microbatches=1, evaluate_every=1, evaluate_microbatches=1)
+    play = Play(RunConfig(stages=1, steps=1, batch=batch))
+    ann = play.serve("a")
+    held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
+    play.stuck(held_out)
+    play.stuck(0)
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    assert play.seen(act.SendReduce) == []
+
+    play.wait(5.0)
+    play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
+
+    assert len(play.seen(act.SendReduce)) == 1

@@ -109,7 +109,7 @@ LOAD = Load(1, 0.1, 0.1, 2.0, 0)
     [
         (HANDED, ("handed", Incarnation(b"p" * 32, 8), HANDED, 5.0)),
         (COUNTED, ("counted", TO, COUNTED, 5.0)),
-        (UNDELIVERED, ("undelivered", UNDELIVERED, 5.0)),
+        (UNDELIVERED, ("undelivered", UNDELIVERED, 5.0, TO)),
         (EVALUATED, ("evaluated", TO, EVALUATED, 5.0)),
         (READY, ("ready", TO, READY, 5.0)),
         (LOAD, ("loaded", TO, LOAD)),
