@@ -94,6 +94,7 @@ def open_checkpoint(store: CheckpointStore, folder: str, wanted: Wanted = ANYTHI
     with _named(place):
         signed = read(data)
         check(signed, wanted)
+        _require_name(folder, signed.manifest)
     checkpoint = Checkpoint(store, folder, signed.manifest, signed.signer, sizes)
     for stage in wanted_stages(signed.manifest, wanted):
         if not checkpoint.copies(stage):
@@ -156,6 +157,15 @@ def check_chain(checkpoint: Checkpoint) -> None:
         if sha256.digest() == chain.sha256:
             return
     raise BadCheckpoint(f"{CHAIN_NAME} is gone or damaged: use the checkpoint before")
+
+
+def _require_name(folder: str, manifest: CheckpointManifest) -> None:
+    """Refuse a folder that was renamed: its name would give it another age."""
+    name = manifest.id().folder
+    if folder and folder != name:
+        raise OtherCheckpoint(
+            f"it was renamed from {name}: rename it back, or name this folder itself"
+        )
 
 
 @contextlib.contextmanager
