@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.manifest import (
@@ -136,7 +137,7 @@ def check_bytes(checkpoint: Checkpoint, wanted: Wanted = ANYTHING) -> None:
     """Read every wanted byte; BadCheckpoint unless each is right in one copy of its file."""
     with _named(checkpoint.place):
         for stage in wanted_stages(checkpoint.manifest, wanted):
-            checkpoint.reader(stage).check_all()
+            check_stage(checkpoint.reader(stage), stage)
         check_chain(checkpoint)
 
 

@@ -15,6 +15,7 @@ from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import save_stage
 from p2pswarm.checkpoint.stage_file import KINDS
 from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
+from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.crypto.identity import Identity
@@ -67,14 +68,23 @@ def checkpoint_id(step: int = 7, head: bytes = HEAD, run: bytes = RUN_ID) -> Che
     return CheckpointId(RUN.name, run, step, head)
 
 
+def digest_of_state(of: FlatLayout, step: int) -> bytes:
+    hasher = StateHasher(of)
+    hasher.update(state_of(of, seed=step))
+    return hasher.digest()
+
+
 def to_save(stage: int, cut=CUT, identity=None, dtype="float32", shapes=SHAPES) -> StageToSave:
+    """A stage whose state will be `state_of(layout, seed=step)`."""
+    identity = identity or checkpoint_id()
+    step = identity.step
     return StageToSave(
-        id=identity or checkpoint_id(),
+        id=identity,
         stage=stage,
         stages=len(cut),
         blocks=cut[stage],
         layout=layout(cut[stage], dtype, shapes),
-        state_digest=b"%032d" % stage,
+        state_digest=digest_of_state(layout(cut[stage], dtype, shapes), step),
     )
 
 

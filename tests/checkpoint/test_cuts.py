@@ -27,6 +27,7 @@ from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import save_stage
 from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
+from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.parameter_names import layout_of
@@ -117,13 +118,15 @@ async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
     reports = []
     for stage, state in enumerate(states):
         blocks = stage_blocks(run, stage)
+        hasher = StateHasher(layout_of(run, blocks))
+        hasher.update(state)
         what = StageToSave(
             id=identity,
             stage=stage,
             stages=run.stages,
             blocks=blocks,
             layout=layout_of(run, blocks),
-            state_digest=b"d" * 32,
+            state_digest=hasher.digest(),
         )
         reports.append(await save_stage(store, what, in_pieces(state, 4096), WRITER))
     manifest = manifest_of(reports, identity, run=run, chain=None)

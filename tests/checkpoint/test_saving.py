@@ -31,7 +31,7 @@ from p2pswarm.checkpoint.stage_file import file_bytes, header_of
 from p2pswarm.checkpoint.stage_writing import StageFileWriter, write_manifest
 from p2pswarm.errors import NotSaved
 
-STATE = state_of(to_save(0).layout)
+STATE = state_of(to_save(0).layout, seed=7)
 
 
 @pytest.fixture
@@ -176,6 +176,17 @@ async def test_a_source_that_ends_early_is_our_own_mistake(store, tmp_path):
     with pytest.raises(ValueError, match="a state of 500 bytes"):
         await save_stage(store, to_save(0), in_pieces(STATE[:500]), WRITER)
 
+    assert names_in(tmp_path) == []
+
+
+async def test_a_state_that_changes_while_it_is_written_is_not_saved(store, tmp_path):
+    """An optimizer step came between two pieces: the file would hold half of each version."""
+    changed = bytes([STATE[0] ^ 1]) + STATE[1:]
+
+    with pytest.raises(NotSaved, match="the state changed meanwhile") as caught:
+        await save_stage(store, to_save(0), in_pieces(changed), WRITER)
+
+    assert "\n" not in str(caught.value)
     assert names_in(tmp_path) == []
 
 

@@ -1,5 +1,6 @@
 """A stage's state as a safetensors file: no gaps there, the same bits back."""
 
+import dataclasses
 import json
 
 import pytest
@@ -14,6 +15,7 @@ from p2pswarm.checkpoint.stage_file import (
     file_bytes,
     header_length,
     header_of,
+    layout_in,
     state_bytes,
     tensors_in,
 )
@@ -137,6 +139,28 @@ def test_a_header_that_we_did_not_write_is_refused(change):
 
     with pytest.raises(BadCheckpoint, match="a stage's file"):
         tensors_in(data[: header_length(data[:8], len(data))], len(data))
+
+
+@given(SHAPES, st.sampled_from(["float32", "float64"]))
+def test_a_file_tells_the_layout_that_it_was_made_of(shapes, dtype):
+    of = flat_layout(dtype, [(f"blocks.0.p{i}", shape) for i, shape in enumerate(shapes)])
+    header = header_of(of, ABOUT)
+
+    found = layout_in(tensors_in(header, file_bytes(of, len(header))))
+
+    assert found == (of if shapes else dataclasses.replace(of, dtype="float32"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "float64"}, {"shape": (16, 1)}, {"dtype": "float64", "shape": (1,)}]
+)
+def test_moments_that_are_not_those_of_the_weights_are_refused(change):
+    header = header_of(ALL, ABOUT)
+    tensors = tensors_in(header, file_bytes(ALL, len(header)))
+    tensors["exp_avg.blocks.1.p0"] = dataclasses.replace(tensors["exp_avg.blocks.1.p0"], **change)
+
+    with pytest.raises(BadCheckpoint, match="do not belong together"):
+        layout_in(tensors)
 
 
 @pytest.mark.parametrize("first", [b"", b"1234567", (2**63).to_bytes(8, "little")])
