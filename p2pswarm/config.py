@@ -193,7 +193,7 @@ class TrainConfig:
     held_out_share: Annotated[float, Between(0.001, 0.5)] = 0.1
     """The share of the files (of the bytes, if there is one file) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
-    """The file to write at the end; "" writes none."""
+    """The file to write at the end, with the run's name and the step added; "" writes none."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
     """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.compatibility import Wanted, check
 from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.manifest import (
@@ -94,6 +95,7 @@ def open_checkpoint(store: CheckpointStore, folder: str, wanted: Wanted = ANYTHI
     with _named(place):
         signed = read(data)
         check(signed, wanted)
+        _require_name(folder, signed.manifest)
     checkpoint = Checkpoint(store, folder, signed.manifest, signed.signer, sizes)
     for stage in wanted_stages(signed.manifest, wanted):
         if not checkpoint.copies(stage):
@@ -135,7 +137,7 @@ def check_bytes(checkpoint: Checkpoint, wanted: Wanted = ANYTHING) -> None:
     """Read every wanted byte; BadCheckpoint unless each is right in one copy of its file."""
     with _named(checkpoint.place):
         for stage in wanted_stages(checkpoint.manifest, wanted):
-            checkpoint.reader(stage).check_all()
+            check_stage(checkpoint.reader(stage), stage)
         check_chain(checkpoint)
 
 
@@ -156,6 +158,15 @@ def check_chain(checkpoint: Checkpoint) -> None:
         if sha256.digest() == chain.sha256:
             return
     raise BadCheckpoint(f"{CHAIN_NAME} is gone or damaged: use the checkpoint before")
+
+
+def _require_name(folder: str, manifest: CheckpointManifest) -> None:
+    """Refuse a folder that was renamed: its name would give it another age."""
+    name = manifest.id().folder
+    if folder and folder != name:
+        raise OtherCheckpoint(
+            f"it was renamed from {name}: rename it back, or name this folder itself"
+        )
 
 
 @contextlib.contextmanager

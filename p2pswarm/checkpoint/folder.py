@@ -105,10 +105,12 @@ class LocalFolder:
     def remove(self, folder: str, names: list[str]) -> None:
         """Delete files, and the folder if it is empty."""
         place = self._folder / folder
+        if not place.exists():
+            return
         for name in names:
             (place / name).unlink(missing_ok=True)
             _sync_folder(place)  # in this order on the disk, too
-        if place.is_dir() and not any(place.iterdir()):
+        if not any(place.iterdir()):
             place.rmdir()
 
     def free_bytes(self) -> int:

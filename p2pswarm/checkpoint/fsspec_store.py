@@ -31,7 +31,7 @@ class FsspecFile:
         self._open: Any = None
         if self._small is None:
             with _as_os_error():
-                self._open = files.open(path, "wb", block_size=self._block_bytes)
+                self._open = files.open(path, "wb", block_size=self._block_bytes, autocommit=False)
 
     def write(self, data: memoryview | bytes) -> None:
         """Add bytes."""
@@ -48,13 +48,17 @@ class FsspecFile:
                 self._files.pipe_file(self._path, bytes(self._small))
             else:
                 self._open.close()
+                self._open.commit()
 
     def abandon(self) -> None:
         """Break the upload off; remove what a file system has shown already."""
         if self._small is not None:
             return
         with _as_os_error():
-            self._open.discard()
+            try:
+                self._open.close()
+            finally:
+                self._open.discard()
             if self._files.exists(self._path):
                 self._files.rm_file(self._path)
 

@@ -10,6 +10,7 @@ Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint 
 
 from collections.abc import Iterator
 
+from p2pswarm.checkpoint.checking import block_of
 from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.finding import Checkpoint
 from p2pswarm.checkpoint.pieces import PieceReader
@@ -70,7 +71,7 @@ class _StageFiles:
         return reader, place
 
     def _stage_with(self, name: str) -> tuple[PieceReader, dict[str, TensorInFile]]:
-        block = int(name.split(".")[1])  # blocks.NUMBER.PARAMETER
+        block = block_of(name)
         for stage in self._checkpoint.manifest.stages:
             if stage.first_block <= block < stage.end_block:
                 if stage.stage not in self._open:

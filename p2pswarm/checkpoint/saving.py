@@ -7,8 +7,9 @@ Errors:  NotSaved; those of `finding.py` and `loading.py` when reading.
 """
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
@@ -32,26 +33,28 @@ async def on_thread(work: Callable[[], T]) -> T:
 
 
 async def save_stage(
-    store: CheckpointStore, what: StageToSave, source: AsyncIterable[memoryview], writer: str
+    store: CheckpointStore, what: StageToSave, source: AsyncGenerator[memoryview], writer: str
 ) -> SavedStage:
     """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
 
-    A piece has to stay as it is until the next is asked for. `writer` is the short form of our
-    peer id. If this is cancelled or fails, what was written is removed.
+    A piece has to stay as it is until the next is asked for. The source is closed at the end, also
+    after an error. `writer` is the short form of our peer id. If this fails, what was written is
+    removed; if it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer)
-    whole = False
     with _FileThread() as thread:
         try:
             await thread(file.begin)
-            async for piece in source:
-                await thread(functools.partial(file.write, piece))
-            saved = await thread(file.finish)
-            whole = True
-        finally:
-            if not whole:
-                thread.afterwards(file.abandon)
-    return saved
+            async with contextlib.aclosing(source):
+                async for piece in source:
+                    await thread(functools.partial(file.write, piece))
+            return await thread(file.finish)
+        except asyncio.CancelledError:
+            thread.afterwards(file.abandon)
+            raise
+        except Exception:
+            await thread(file.abandon)
+            raise
 
 
 async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[bytes]:

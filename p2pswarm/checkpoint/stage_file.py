@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from p2pswarm.errors import BadCheckpoint
-from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Shape
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Shape, flat_layout
 
 KINDS = ("", "exp_avg.", "exp_avg_sq.")
 """What stands before a parameter's name: nothing for weights, torch's names for the moments."""
@@ -145,6 +145,18 @@ def tensors_in(header: bytes, size: int) -> dict[str, TensorInFile]:
     if end != size:
         raise BadCheckpoint(f"a stage's file of {size} bytes with tensors up to byte {end}")
     return tensors
+
+
+def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
+    """The layout of the state that a file was made of, from its tensors in the file's order."""
+    ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
+    weights = [(name, t) for name, t in ordered if not name.startswith(KINDS[1:])]
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    layout = flat_layout(next(iter(dtypes), "float32"), [(n, t.shape) for n, t in weights])
+    shapes = {kind + t.name: t.shape for kind in KINDS for t in layout.tensors}
+    if len(dtypes) > 1 or shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise BadCheckpoint("a stage's file whose weights and moments do not belong together")
+    return layout
 
 
 def _tensor(entry: Any, base: int) -> TensorInFile:

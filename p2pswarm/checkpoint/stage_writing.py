@@ -22,6 +22,7 @@ from p2pswarm.checkpoint.names import (
     stage_file_name,
 )
 from p2pswarm.checkpoint.stage_file import StageFileEncoder, file_bytes, header_of
+from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import NotSaved
@@ -66,6 +67,7 @@ class StageFileWriter:
         self._size = file_bytes(what.layout, len(self._header))
         self._hasher = FileHasher(piece_bytes_for(self._size))
         self._encoder = StageFileEncoder(what.layout)
+        self._state_hasher = StateHasher(what.layout)
         self._place = f"{store.place}/{what.id.folder}/{self._name}"
         self._file: StoreFile | None = None
 
@@ -83,10 +85,19 @@ class StageFileWriter:
         """Take the next bytes of the state, gaps included."""
         for part in self._encoder.encode(piece):
             self._add(part)
+        self._state_hasher.update(piece)
 
     def finish(self) -> SavedStage:
-        """Give the file its name; returns what the manifest says of it."""
+        """Give the file its name, if it holds the state that was agreed on.
+
+        Returns what the manifest says of it.
+        """
         self._encoder.finish()
+        if self._state_hasher.digest() != self._what.state_digest:
+            raise NotSaved(
+                f"{self._place} was not written: the state changed meanwhile, or it is not the one "
+                "that the stage agreed on; the next checkpoint will be written"
+            )
         assert self._file is not None, "it was begun"
         with saving(self._place):
             self._file.commit()

@@ -6,6 +6,7 @@ Errors:  Unusable where there is no checkpoint, or several runs have some.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import (
     Checkpoint,
@@ -97,7 +98,7 @@ def _check_stage(checkpoint: Checkpoint, stage: SavedStage, say: Say) -> bool:
         else:
             try:
                 reader = PieceReader(checkpoint.store, [checkpoint.path(name)], stage.digest)
-                reader.check_all()
+                check_stage(reader, stage)
                 good += 1
             except BadCheckpoint as error:
                 faults.append(str(error))

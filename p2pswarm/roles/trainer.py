@@ -27,7 +27,13 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
-from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
+from p2pswarm.roles.weights_file import (
+    model_size,
+    named_weights,
+    state_sizes,
+    weights_name,
+    write_weights,
+)
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
@@ -47,7 +53,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     config = stack.config
     check_model(config.run)
     if config.train.weights is not None:
-        check_target(config.train.weights, model_size(config.run).file_bytes)
+        last = weights_name(config.train.weights, config.run, config.run.steps)
+        check_target(last, model_size(config.run).file_bytes)
     corpus = await asyncio.to_thread(read_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
@@ -136,7 +143,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
         return ""
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
-            written = await save(trainer, config.run, path)
+            written = await save(trainer, config.run, path, named=True)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -146,9 +153,17 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     return f"weights: {written}"
 
 
-async def save(trainer: Trainer, run_config: RunConfig, path: Path) -> Written:
-    """Fetch the weights from their servers and write them; returns where they are."""
+async def save(
+    trainer: Trainer, run_config: RunConfig, path: Path, *, named: bool = False
+) -> Written:
+    """Fetch the weights from their servers and write them; returns where they are.
+
+    `named`: the run's name and the step are added to the name of the file.
+    """
     snapshots = await trainer.weights(state_sizes(run_config))
+    if named:
+        step = min(snapshot.version for snapshot in snapshots)
+        path = weights_name(path, run_config, step)
     return await asyncio.to_thread(_write, path, run_config, snapshots)
 
 

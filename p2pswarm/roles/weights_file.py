@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from p2pswarm.checkpoint.names import slug
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, state_of
 from p2pswarm.compute.parameter_names import named_parameters
@@ -68,8 +69,19 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
             yield name, parameter.detach()
 
 
+def weights_name(path: Path, run: RunConfig, step: int) -> Path:
+    """The path of a run's weights of a step: `path` with the run's name and the step in its name.
+
+    So a run that is started again does not come to the file of the run before.
+    """
+    return path.with_name(f"{path.stem}-{slug(run.name)}-step-{step}{path.suffix}")
+
+
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:
-    """Write a file at `path`, or nearby if that fails; `about` is `run` in the metadata."""
+    """Write a new file at `path`, or nearby if that fails or if there is one already.
+
+    `about` is `run` in the metadata.
+    """
     whole = {name: tensor.contiguous() for name, tensor in tensors}
     return write_target(path, lambda place: _save(whole, place, about))
 

@@ -11,7 +11,7 @@ Errors:  Unusable when this machine cannot serve the stage; RunEnded when a trai
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from p2pswarm.errors import Late, NotServing, Refused, RunEnded, SwarmError, Unusable

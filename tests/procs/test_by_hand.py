@@ -50,7 +50,8 @@ def test_servers_find_the_run_train_it_and_wait_for_the_next(start, seed_node, r
     assert trainer.line_with("done after 2 steps")
     assert trainer.line_with("weights: ")
     assert trainer.end() == 0
-    assert (tmp_path / "out" / "weights.safetensors").stat().st_size > 16 * 256 * 4
+    weights = tmp_path / "out" / "weights-by-hand-step-2.safetensors"
+    assert weights.stat().st_size > 16 * 256 * 4
     for server in servers:
         assert server.line_with("serving stage")
         assert server.line_with("run 'by hand' is over: all steps are done")
