@@ -53,21 +53,36 @@ class FaultInjection:
         """The faults that have begun; those that could not happen are left out."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each beginning and each end of a fault."""
+        self.quiet_from_s = 0.0
+        """When all faults are over, but for those that are aimed at steps to come."""
         self._plan = plan
         self._machines = machines
         self._population = population
+        self._clock: SimClock | None = None
 
     def start(self, clock: SimClock) -> None:
         """Count the plan's time from now on."""
         now_s = clock.time()
+        self._clock = clock
         for fault in self._plan.faults:
-            clock.call_at(now_s + fault.at_s, self._begin, fault, clock, context=WORLD)
+            if fault.step is None:
+                clock.call_at(now_s + fault.at_s, self._begin, fault, context=WORLD)
+                self.quiet_from_s = max(self.quiet_from_s, now_s + fault.at_s + fault.seconds)
 
-    def _begin(self, fault: Fault, clock: SimClock) -> None:
-        undo = self._let_happen(fault)
+    def step_counted(self, step: int) -> None:
+        """Every stage has counted a step: what is aimed at it will happen."""
+        clock = self._clock
+        for fault in self._plan.faults:
+            if clock is not None and fault.step == step:
+                clock.call_later(fault.at_s, self._begin, fault, context=WORLD)
+
+    def _begin(self, fault: Fault) -> None:
+        undo, clock = self._let_happen(fault), self._clock
         if undo is None:
             return
+        assert clock is not None, "nothing happens before the start"
         self.happened.append(fault)
+        self.quiet_from_s = max(self.quiet_from_s, clock.time() + fault.seconds)
         self.changed()
         clock.call_later(fault.seconds, self._end, undo, context=WORLD)
 

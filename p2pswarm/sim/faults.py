@@ -4,7 +4,11 @@ A fault has a kind, a time, and the seats that it hits. A seat is the place of o
 trainers have the first seats and the servers the others. A machine that comes for a dead one takes
 its seat. `sim/fault_injection.py` lets the faults happen.
 
-Units:   virtual seconds from the start of the first step.
+Most of the dangerous moments are short and come at the end of a step, so a share of the faults is
+aimed: their time counts from the moment when every stage has counted a step, and the averaging
+begins.
+
+Units:   virtual seconds from the start of the first step, or from the end of a step's work.
 Errors:  ValueError for kinds that do not exist, and for a swarm without servers.
 """
 
@@ -38,6 +42,7 @@ class FaultKind(Enum):
 
 
 FIRST_S = 1.0  # every server that is there from the start has joined by then
+AIM_S = 0.25  # from the start of the averaging to the last answer about the commit
 DEADLY = (FaultKind.KILL, FaultKind.RESTART)
 PAIRED = (FaultKind.CUT, FaultKind.ONE_WAY, FaultKind.RESET)
 KINDS = tuple(kind.value for kind in FaultKind)
@@ -61,16 +66,14 @@ class Fault:
 
     kind: FaultKind
     at_s: float
+    """From the start of the first step; of an aimed fault, from the end of its step's work."""
     seconds: float
     """How long it lasts; then the machine is back, or the path is whole."""
     seats: tuple[int, ...]
     silent: bool = False
     """Of a death: a power cut, so that no kernel tells the peers."""
-
-    @property
-    def over_s(self) -> float:
-        """When it is over."""
-        return self.at_s + self.seconds
+    step: int | None = None
+    """The step that it is aimed at; None: it is not aimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +88,17 @@ class FaultOptions:
     faults: tuple[int, int] = (3, 10)
     """The least and the most faults of a run."""
     every_s: float = 4.0
-    """Mean time between two."""
+    """Mean time between two that are not aimed."""
+    steps: int = 25
+    """The steps that faults may be aimed at."""
+    aimed: float = 0.4
+    """The share of faults that are aimed at the end of a step."""
 
     def __post_init__(self) -> None:
         if self.servers < 1 or self.trainers < 1:
             raise ValueError(f"a swarm of {self.trainers} trainers and {self.servers} servers")
+        if not 0 <= self.aimed <= 1 or self.steps < 1:
+            raise ValueError(f"a share of {self.aimed} faults aimed at one of {self.steps} steps")
         if not self.kinds:
             raise ValueError("no kind of fault was chosen")
 
@@ -101,15 +110,10 @@ class FaultOptions:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """Everything that goes wrong in one run, in the order of its times."""
+    """Everything that goes wrong in one run."""
 
     trainers: int = 1
     faults: tuple[Fault, ...] = ()
-
-    @property
-    def over_s(self) -> float:
-        """When the last fault is over."""
-        return max((fault.over_s for fault in self.faults), default=0.0)
 
 
 def draw_plan(seed: int, options: FaultOptions) -> FaultPlan:
@@ -117,8 +121,12 @@ def draw_plan(seed: int, options: FaultOptions) -> FaultPlan:
     rng = Random(f"faults {seed}")
     faults, at_s = [], FIRST_S
     for _ in range(rng.randint(*options.faults)):
-        at_s += rng.expovariate(1 / options.every_s)
-        faults.append(_draw(rng, at_s, options))
+        if rng.random() < options.aimed:
+            step = rng.randrange(options.steps)
+            faults.append(_draw(rng, rng.uniform(0.0, AIM_S), step, options))
+        else:
+            at_s += rng.expovariate(1 / options.every_s)
+            faults.append(_draw(rng, at_s, None, options))
     return FaultPlan(options.trainers, tuple(faults))
 
 
@@ -130,7 +138,7 @@ def kinds_named(names: Sequence[str]) -> tuple[FaultKind, ...]:
     return tuple(FaultKind(name) for name in names)
 
 
-def _draw(rng: Random, at_s: float, options: FaultOptions) -> Fault:
+def _draw(rng: Random, at_s: float, step: int | None, options: FaultOptions) -> Fault:
     kind = rng.choice(options.kinds)
     seconds = rng.uniform(*rng.choice(SECONDS[kind]))
     immortal = kind in DEADLY and not options.mortal_trainers
@@ -139,4 +147,4 @@ def _draw(rng: Random, at_s: float, options: FaultOptions) -> Fault:
         hit = rng.sample(seats, rng.randint(1, max(1, options.seats // 2)))
     else:
         hit = rng.sample(seats, min(2 if kind in PAIRED else 1, len(seats)))
-    return Fault(kind, at_s, seconds, tuple(hit), silent=rng.random() < 1 / 2)
+    return Fault(kind, at_s, seconds, tuple(hit), rng.random() < 1 / 2, step)

@@ -85,7 +85,9 @@ class SimSwarm:
         """None before `play`."""
         self.heard: Callable[[act.Report], None] = lambda _report: None
         """Called with each report of the trainer."""
-        self._counted = counted
+        self._told_of = counted
+        self._filled: dict[int, set[tuple[int, int]]] = {}
+        """The stages and numbers of the microbatches that were counted, by step."""
         self._rng = random.Random(config.seed)
         self._identity = Identity.generate(config.seed.to_bytes(16))
         self._trainer_rpc = self.world.rpc(self._identity.peer_id, self._place(0))
@@ -200,6 +202,17 @@ class SimSwarm:
             report=self._heard,
             rng=random.Random(self._rng.random()),
         )
+
+    def _counted(self, peer: PeerId, stage: int, number: int) -> None:
+        """A server adds a microbatch to its sum; the last of a step begins its end."""
+        run = self.config.run
+        step = number // run.batch.microbatches
+        filled = self._filled.setdefault(step, set())
+        full = run.stages * run.batch.microbatches
+        if (stage, number) not in filled and len(filled) == full - 1:
+            self.faults.step_counted(step)
+        filled.add((stage, number))
+        self._told_of(peer, stage, number)
 
     def _heard(self, report: act.Report) -> None:
         if isinstance(report, act.RunBegun):

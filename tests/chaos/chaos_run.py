@@ -9,7 +9,7 @@ from random import Random
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.ids import PeerId
 from p2pswarm.sim.compute import Cost
-from p2pswarm.sim.faults import FaultKind, FaultOptions, FaultPlan, draw_plan
+from p2pswarm.sim.faults import DEADLY, Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
@@ -50,6 +50,7 @@ class Shape:
     every_s: float
     """Mean time between two faults."""
     cost: Cost
+    steps: int = STEPS
 
     @classmethod
     def drawn(cls, seed: int) -> "Shape":
@@ -66,7 +67,7 @@ def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
     model = ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8)
     batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
     run_config = small_run(
-        stages=STAGES, steps=STEPS, min_replicas=1, model=model, batch=batch, codecs=RAW
+        stages=STAGES, steps=shape.steps, min_replicas=1, model=model, batch=batch, codecs=RAW
     )
     return SwarmConfig(
         seed=seed,
@@ -121,15 +122,16 @@ class WatchedSwarm:
     async def _guard(self) -> None:
         """Return when the run is stuck, or an invariant is broken."""
         loop = asyncio.get_running_loop()
-        faults_over_s = self.swarm.config.faults.over_s
         while self._breach is None:
-            ends_s = self.stalls.ends_s
-            begun_s, last_s = (ends_s[0], ends_s[-1]) if ends_s else (0.0, 0.0)
+            last_s = self.stalls.ends_s[-1] if self.stalls.ends_s else 0.0
+            due_s = max(self.swarm.faults.quiet_from_s, last_s) + STUCK_S
             self._stepped.clear()
             try:
-                async with asyncio.timeout_at(max(begun_s + faults_over_s, last_s) + STUCK_S):
+                async with asyncio.timeout_at(due_s):
                     await self._stepped.wait()
             except TimeoutError:
+                if self.swarm.faults.quiet_from_s + STUCK_S > due_s:
+                    continue  # another fault has come
                 self._break(f"stuck at {loop.time():.0f} s: {self._state()}")
 
     def _break(self, what: str) -> None:
@@ -210,7 +212,9 @@ class WatchedSwarm:
 def play(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
     """Play one seed to its end."""
     shape = Shape.drawn(seed)
-    options = FaultOptions(kinds=kinds, servers=shape.servers, every_s=shape.every_s)
+    options = FaultOptions(
+        kinds=kinds, servers=shape.servers, every_s=shape.every_s, steps=shape.steps
+    )
     return play_plan(seed, shape, draw_plan(seed, options))
 
 
@@ -230,12 +234,16 @@ def play_plan(seed: int, shape: Shape, plan: FaultPlan) -> Outcome:
     except Exception as error:  # noqa: BLE001  whatever is raised out of a run is a finding
         what = f"raised {in_words(error)}"
     assert watched is not None
-    happened = tuple(
-        f"{fault.at_s:.1f}-{fault.over_s:.1f} s {fault.kind.value}{list(fault.seats)}"
-        f"{' silent' if fault.silent and fault.kind.value in ('kill', 'restart') else ''}"
-        for fault in watched.swarm.faults.happened
-    )
+    happened = tuple(in_short(fault) for fault in watched.swarm.faults.happened)
     return Outcome(seed, what, watched.stalls.longest_s, happened, digest)
+
+
+def in_short(fault: Fault) -> str:
+    """A fault in a few words: when, what, which seats, for how long."""
+    since = "" if fault.step is None else f" after step {fault.step} is counted"
+    how = " without a word" if fault.silent and fault.kind in DEADLY else ""
+    seats = ",".join(map(str, fault.seats))
+    return f"{fault.at_s:.2f} s{since}: {fault.kind.value} {seats}{how}, {fault.seconds:.1f} s"
 
 
 def in_words(error: BaseException) -> str:

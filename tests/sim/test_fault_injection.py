@@ -166,3 +166,26 @@ def test_whoever_watches_is_told_of_each_beginning_and_end():
     run(main(), SEED)
 
     assert times == [AT_S, AT_S + SECONDS]
+
+
+def test_aimed_fault_waits_for_its_step():
+    seats, times = Seats(), []
+    fault = Fault(FaultKind.FREEZE, 0.25, SECONDS, (1,), step=3)
+    injection = FaultInjection(FaultPlan(1, (fault,)), seats, seats.world)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        injection.changed = lambda: times.append(loop.time())
+        injection.step_counted(3)  # before the start nothing happens
+        injection.start(loop)
+        await asyncio.sleep(5.0)
+        injection.step_counted(2)
+        await asyncio.sleep(5.0)
+        assert injection.quiet_from_s == 0.0
+        injection.step_counted(3)
+        await asyncio.sleep(5.0)
+
+    run(main(), SEED)
+
+    assert times == [10.25, 10.25 + SECONDS]
+    assert injection.quiet_from_s == times[1]

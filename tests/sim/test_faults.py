@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.sim.faults import (
+    AIM_S,
     DEADLY,
+    FIRST_S,
     KINDS,
     PAIRED,
-    Fault,
     FaultKind,
     FaultOptions,
-    FaultPlan,
     draw_plan,
     kinds_named,
 )
@@ -27,9 +27,9 @@ def test_plan_is_in_order_and_hits_seats_that_exist(seed: int, servers: int, tra
 
     assert plan == draw_plan(seed, options)
     assert plan.trainers == trainers
-    times = [fault.at_s for fault in plan.faults]
+    times = [fault.at_s for fault in plan.faults if fault.step is None]
     assert times == sorted(times)
-    assert plan.over_s == max(fault.at_s + fault.seconds for fault in plan.faults)
+    assert all(at_s >= FIRST_S for at_s in times)
     for fault in plan.faults:
         assert len(set(fault.seats)) == len(fault.seats) >= 1
         assert all(0 <= seat < options.seats for seat in fault.seats)
@@ -57,9 +57,16 @@ def test_every_kind_is_drawn_and_only_the_kinds_that_are_asked_for():
     assert kinds == {FaultKind.RESET, FaultKind.FREEZE}
 
 
-def test_a_plan_without_faults_is_over_at_once():
-    assert FaultPlan().over_s == 0.0
-    assert Fault(FaultKind.FREEZE, 2.0, 3.0, (0,)).over_s == 5.0
+@pytest.mark.parametrize(("aimed", "share"), [(0.0, {False}), (0.5, {False, True}), (1.0, {True})])
+def test_a_share_of_the_faults_is_aimed_at_the_end_of_a_step(aimed, share):
+    options = FaultOptions(aimed=aimed, steps=4, faults=(60, 60))
+
+    faults = draw_plan(1, options).faults
+
+    assert {fault.step is not None for fault in faults} == share
+    hit = [fault for fault in faults if fault.step is not None]
+    assert all(0.0 <= fault.at_s <= AIM_S for fault in hit)
+    assert {fault.step for fault in hit} <= set(range(4))
 
 
 def test_kinds_have_names_and_a_wrong_one_is_told_which_there_are():
@@ -70,7 +77,7 @@ def test_kinds_have_names_and_a_wrong_one_is_told_which_there_are():
         kinds_named(["kil", "freeze", "x"])
 
 
-@pytest.mark.parametrize("wrong", [{"servers": 0}, {"trainers": 0}, {"kinds": ()}])
+@pytest.mark.parametrize("wrong", [{"servers": 0}, {"trainers": 0}, {"kinds": ()}, {"aimed": 2.0}])
 def test_impossible_options_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"swarm of|no kind"):
+    with pytest.raises(ValueError, match=r"swarm of|no kind|share of"):
         FaultOptions(**wrong)
