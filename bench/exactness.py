@@ -166,7 +166,8 @@ def main() -> int:
         try:
             killed, counts = train(run, options)
             train_plainly(run, theirs, options)
-            relative, largest, name = compare(dict(tensors(ours)), dict(tensors(theirs)))
+            (written,) = Path(folder).glob("swarm-*.safetensors")  # its name tells run and step
+            relative, largest, name = compare(dict(tensors(written)), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
             return 1
