@@ -257,3 +257,17 @@ def test_a_pair_whose_road_stays_broken_is_named_and_the_run_goes_on():
     play.count(ann, 0, attempt=40)
     play.count(bob, 0, attempt=40)
     assert play.seen(act.SendReduce) != []
+
+
+def test_the_word_of_one_that_is_not_ready_gives_nothing_up():
+    play = Play()
+    play.serve("a")
+    bob = play.join("b")
+    cid = play.serve("c")
+    play.lose(cid)
+    play.seen(object)
+
+    for one in (bob, cid):
+        play.stuck(0, by=one, obstacle=Obstacle.NOT_FINITE)
+
+    assert play.seen(object) == []
