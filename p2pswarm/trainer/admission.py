@@ -154,8 +154,7 @@ class Admission:
         known = self._digests.known(join.stage, step)
         if join.version == step and known in (None, join.digest):
             return Welcome.KEEP
-        last = self._last
-        if last is not None and last.step + 1 == step and last.applies_to(join):
+        if self._last is not None and self._last.applies_to(join):
             return Welcome.RESEND
         return Welcome.FETCH
 

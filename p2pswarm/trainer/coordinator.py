@@ -134,9 +134,12 @@ class Coordinator:
     def undelivered(self, note: Undelivered, now_s: float, by: Incarnation | None = None) -> None:
         """An attempt got stuck: a push failed, or a server cannot compute it.
 
-        `by`: the member that says so; None: the trainer itself.
+        `by`: the member that says so, which was handed nothing before it was ready; None: the
+        trainer itself.
         """
-        if failed := self._step.undelivered(note, by):
+        member = self.members.alive(by) if by is not None else None
+        known = by is None or (member is not None and member.ready)
+        if known and (failed := self._step.undelivered(note, by)):
             self._actions += self._blame.attempt_failed(failed, now_s)
         self._advance(now_s)
 

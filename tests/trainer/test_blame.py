@@ -4,7 +4,7 @@ import pytest
 from trainer.harness import Play
 
 from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.types import Obstacle
+from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.blame import NOT_FINITE_MAX, NOT_FINITE_MIN, Blame, FailedAttempt, Trouble
@@ -257,3 +257,36 @@ def test_a_pair_whose_road_stays_broken_is_named_and_the_run_goes_on():
     play.count(ann, 0, attempt=40)
     play.count(bob, 0, attempt=40)
     assert play.seen(act.SendReduce) != []
+
+
+def test_the_word_of_one_that_is_not_ready_gives_nothing_up():
+    play = Play()
+    play.serve("a")
+    bob = play.join("b")
+    cid = play.serve("c")
+    play.lose(cid)
+    play.seen(object)
+
+    for one in (bob, cid):
+        play.stuck(0, by=one, obstacle=Obstacle.NOT_FINITE)
+
+    assert play.seen(object) == []
+
+
+def test_a_held_out_batch_that_is_late_is_on_its_way_up():
+    batch = BatchConfig(microbatches=1, evaluate_every=1, evaluate_microbatches=1)
+    play = Play(RunConfig(stages=2, steps=1, batch=batch))
+    ann, bob = play.serve("a"), play.serve("b")
+    held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
+    play.count(ann, 0)
+    play.count(bob, 0)
+    reports = []
+    for attempt in range(IN_A_ROW):
+        play.hand(ann, held_out, attempt)
+        play.hand(bob, held_out, attempt)
+        play.wait(FIRST_DEADLINE_S)
+        play.promise(ann, bob)
+        play.wait(2.0)
+        reports += play.seen(act.RoadBroken)
+
+    assert [(report.lower, report.upper) for report in reports] == [(ann, bob)]

@@ -245,3 +245,11 @@ def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for
     play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
 
     assert len(play.seen(act.SendReduce)) == 1
+
+
+def test_people_are_told_where_the_weights_of_a_lost_stage_were_last():
+    play = Play()
+    ann, bob = play.serve("a"), play.join("b")
+    play.lose(ann, bob)
+
+    assert play.seen(act.WeightsSought) == [act.WeightsSought(0, 0, ann, "h:1")]

@@ -1,12 +1,15 @@
 """A commit that was decided and not delivered: it is sent again to those that hold its gradient."""
 
-import pytest
-from trainer.harness import CONFIG, Play
+import dataclasses
 
-from p2pswarm.swarm.messages.membership import HeldReduction
+import pytest
+from trainer.harness import CONFIG, RUN, Play
+
+from p2pswarm.swarm.messages.membership import HeldReduction, Join
 from p2pswarm.swarm.messages.step import Committed
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
+from p2pswarm.trainer.decided_step import DecidedStep
 
 HELD = HeldReduction(0, 1, b"g")
 
@@ -211,3 +214,32 @@ def test_joins_that_wait_are_answered_when_the_averaging_fails():
 
     assert [a.message.keep for a in play.seen(act.Assign)] == [True]
     assert {m.incarnation.peer for m in play.coordinator.members.ready(0)} == {b"b" * 32}
+
+
+@pytest.mark.parametrize(("version", "applies"), [(4, True), (5, False), (3, False), (None, False)])
+def test_where_the_digest_before_is_not_known_the_version_and_the_gradient_decide(version, applies):
+    decided_step = DecidedStep(4, 1.0, 0.1, {0: b"g"}, {})
+    join = Join(RUN, "h:1", 0, version, b"w", HeldReduction(4, 2, b"g"))
+
+    assert decided_step.applies_to(join) is applies
+
+
+def test_one_that_makes_an_older_version_of_it_is_no_candidate():
+    play = Play(dataclasses.replace(CONFIG, steps=3))
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.reduce(ann, bob)
+    play.lose(bob)
+    play.commit(ann, b"w1")
+    again = rejoin(play, "b")
+    play.count(ann, 2, step=1)
+    play.count(ann, 3, step=1)
+    play.reduce(ann)
+    play.commit(ann, b"w2", step=1)
+
+    play.commit(again, b"w1")
+
+    assert play.seen(act.Evict) == []
+    play.ready(again, version=2, digest=b"w2")
+    assert [m.incarnation for m in play.coordinator.members.ready(0)] == [ann, again]

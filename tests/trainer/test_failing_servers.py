@@ -91,3 +91,15 @@ def test_with_too_many_the_longest_known_is_forgotten():
 
     assert servers.failed(ANN, WORK, 9.0) == 1
     assert IN_A_ROW > 1
+
+
+def test_some_good_work_does_not_clear_the_past():
+    servers = FailingServers()
+    servers.avoid(ANN, 0.0)
+    for now_s in (0.0, 1.0):
+        for _ in range(RECOVERED - 2):
+            servers.worked(ANN, WORK)
+        servers.failed(ANN, AVERAGE, now_s)
+        servers.worked(ANN, AVERAGE)
+
+    assert servers.avoid(ANN, 0.0) == 2 * PAUSE_FIRST_S

@@ -143,3 +143,13 @@ def test_one_that_never_finishes_while_the_other_does_is_out():
                 play.coordinator.fenced(one, (), play.now_s)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+
+
+def test_a_decided_step_forgives_the_failures_before_it():
+    generations, _ = averaging(0, 0, 1)
+    for _ in range(RETRIES):
+        assert not generations.failed()
+    begin_again(generations)
+    generations.decided(6.0)
+
+    assert [generations.failed() for _ in range(RETRIES + 1)] == [False] * RETRIES + [True]
