@@ -329,11 +329,14 @@ class StageServer:
         return parts
 
     async def _push(self, stream: Stream, push: Push) -> None:
-        await self._serving(push.run).worker.push(stream, push)
+        parts = self._serving(push.run)
+        async with parts.carrying_out():
+            await parts.worker.push(stream, push)
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:
         parts = await self._in_order(shard.run)
-        await parts.averaging.shard(stream, shard)
+        async with parts.carrying_out():
+            await parts.averaging.shard(stream, shard)
 
     async def _fetch_state(self, stream: Stream, request: FetchState) -> None:
         parts = self._serving(request.run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from p2pswarm.compute.base import BackwardSpec, LossResult, Stage
-from p2pswarm.errors import Busy, NotServing
+from p2pswarm.errors import Busy, NotComputed, NotServing, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.models.base import Bundle
 from p2pswarm.server.expected import WorkInputs
@@ -128,6 +128,11 @@ def refuse_stranger(
 def undelivered(push: Push, reason: str) -> Undelivered:
     """What the trainer is told of a microbatch that cannot go on from here."""
     return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS])
+
+
+def not_computed(me: bytes, error: SwarmError) -> NotComputed:
+    """What the sender is told instead of a receipt, and the trainer in its note: who and why."""
+    return NotComputed(f"{PeerId(me).short} could not compute it: {error}"[:REASON_CHARS])
 
 
 def load_of(period: Period, queued: int, recomputed: int, now_s: float) -> Load:

@@ -11,7 +11,7 @@ Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is 
 import asyncio
 from dataclasses import dataclass
 
-from p2pswarm.errors import NotServing, SwarmError, Unusable
+from p2pswarm.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.expected import WorkInputs
@@ -24,6 +24,7 @@ from p2pswarm.server.work_plan import (
     WorkPlan,
     bundle_in,
     load_of,
+    not_computed,
     plan,
     refuse_stranger,
     undelivered,
@@ -82,7 +83,8 @@ class Worker:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            await self._compute(item, self._jobs.pop(item))
+            await self._compute(item, self._jobs[item])
+            self._jobs.pop(item, None)
             async with self._item_done:
                 self._item_done.notify_all()
 
@@ -122,13 +124,15 @@ class Worker:
         work, started_s = plan(session.scheduler, item), loop.time()
         leaving = self._leaving(work, job.inputs)
         result: Made | None = None
+        failure: NotComputed | None = None
         try:
             made = await session.context.compute(lambda: work.run(session.engine.stage, job.inputs))
         except Unusable:  # this server cannot go on
             raise
         except SwarmError as error:
             session.scheduler.failed(item, loop.time() - started_s)
-            session.note(undelivered(item.push, str(error)))
+            failure = not_computed(session.me, error)
+            session.note(undelivered(item.push, str(failure)))
         else:
             if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
                 result, note = made, work.note(made)
@@ -137,7 +141,11 @@ class Worker:
             else:
                 await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
         _send_off(leaving, bundle_in(result))
-        if not job.waiting.done():
+        if job.waiting.done():
+            return
+        if failure is not None:
+            job.waiting.set_exception(failure)
+        else:
             queue_s = started_s - job.arrived_s
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
 

@@ -8,8 +8,9 @@
 
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
 receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
-push never left. After any other error the receiver may still be computing the microbatch. A plain
-Refused is such an error too, because a handler that was cancelled ends with it.
+push never left. NotComputed is definite too, but ends the attempt: the server has told the
+coordinator, which launches the next one. After any other error the receiver may still be computing
+the microbatch. A plain Refused is such an error too, because a handler that was cancelled ends so.
 
 Units:   seconds on the caller's clock.
 Errors:  none; `reason` tells why a push was not delivered.
@@ -20,7 +21,7 @@ import math
 from enum import Enum
 from typing import Protocol
 
-from p2pswarm.errors import Busy, DialFailed, NotServing, SwarmError, TooLarge
+from p2pswarm.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import MemberView
 
@@ -76,7 +77,11 @@ class Candidates(Protocol):
         """A server does not serve this step or attempt."""
         ...
 
-    def lost(self, peer: bytes) -> None:
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """A server could not compute what it took."""
+        ...
+
+    def lost(self, peer: bytes, now_s: float) -> None:
         """A server cannot be reached."""
         ...
 
@@ -115,10 +120,13 @@ class OnlyPeer:
         del peer, now_s
         self._gone = True
 
-    def lost(self, peer: bytes) -> None:
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """It has forgotten the microbatch."""
+        self.refused(peer, now_s)
+
+    def lost(self, peer: bytes, now_s: float) -> None:
         """It cannot be reached."""
-        del peer
-        self._gone = True
+        self.refused(peer, now_s)
 
     def free_at_s(self) -> float | None:
         """When it may be asked again; None if never."""
@@ -202,10 +210,13 @@ class PushProgress:
                 self._move(PushState.GIVEN_UP)  # it fits no server
             case DialFailed() if self.state is PushState.ASKED:
                 self._move(PushState.CHOOSING)
-                self._candidates.lost(peer)
+                self._candidates.lost(peer, now_s)
+            case NotComputed():
+                self._move(PushState.GIVEN_UP)  # that server tells the coordinator too
+                self._candidates.failed(peer, now_s)
             case _:
                 self._move(PushState.UNKNOWN)
-                self._candidates.lost(peer)
+                self._candidates.lost(peer, now_s)
 
     @property
     def _peer(self) -> bytes:
