@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
@@ -37,14 +38,17 @@ Say = Callable[[str], None]
 
 
 class ComputeThread:
-    """Implements `Compute`: one thread, so that weights and gradients need no lock."""
+    """Implements `Compute`: one thread, so that weights and gradients need no lock.
+
+    What torch cannot do there is our error, whatever the work is: it never ends the process.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """The result of `work`."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        """The result of `work`; Refused if torch cannot do it."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, computing()(work))
 
     def close(self) -> None:
         """Start nothing more; work that is running ends with the process."""

@@ -347,7 +347,7 @@ class StageServer:
     async def _fence(self, peer: object, fence: Fence) -> Message:
         parts = await self._ordered(peer, fence.run)
         async with parts.carrying_out():
-            return await parts.worker.fence(fence)
+            return parts.worker.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
@@ -357,7 +357,7 @@ class StageServer:
             if me in order.group:
                 await replica.reach(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
-            parts.session.scheduler.check_reduce(order, me)
+            parts.session.scheduler.reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)
         return Reduced(outcome.digest, outcome.squared_norm)
 

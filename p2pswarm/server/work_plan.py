@@ -57,8 +57,8 @@ class WorkPlan:
 
     @property
     def counted(self) -> bool:
-        """Whether the gradient is in the sum once the call has returned."""
-        return self.spec.counting and self.call in (StageCall.BACKWARD, StageCall.FINISH)
+        """Whether the gradient is in the sum; known once the call has returned."""
+        return self.spec.added
 
     def run(self, stage: Stage, inputs: WorkInputs) -> Made:
         """Call the stage."""
@@ -130,7 +130,7 @@ def undelivered(push: Push, reason: str) -> Undelivered:
     return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS])
 
 
-def not_computed(me: bytes, error: SwarmError) -> NotComputed:
+def refusal_of(me: bytes, error: SwarmError) -> NotComputed:
     """What the sender is told instead of a receipt, and the trainer in its note: who and why."""
     return NotComputed(f"{PeerId(me).short} could not compute it: {error}"[:REASON_CHARS])
 

@@ -9,8 +9,10 @@ Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is 
 """
 
 import asyncio
+import functools
 from dataclasses import dataclass
 
+from p2pswarm.compute.base import Key
 from p2pswarm.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
@@ -24,8 +26,8 @@ from p2pswarm.server.work_plan import (
     WorkPlan,
     bundle_in,
     load_of,
-    not_computed,
     plan,
+    refusal_of,
     refuse_stranger,
     undelivered,
 )
@@ -51,7 +53,8 @@ class Worker:
         self._forwarder = forwarder
         self._jobs: dict[WorkItem, _PendingInput] = {}
         self._wake = asyncio.Event()
-        self._item_done = asyncio.Condition()
+        self._to_drop: list[Key] = []
+        """What was kept for attempts that are over; the compute thread forgets it next."""
 
     async def push(self, stream: Stream, push: Push) -> None:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
@@ -76,32 +79,28 @@ class Worker:
 
     async def work(self) -> None:
         """Compute what comes, until the session ends."""
-        loop = asyncio.get_running_loop()
+        session, loop = self._session, asyncio.get_running_loop()
         while True:
-            item = self._session.scheduler.take(loop.time())
+            if self._to_drop:
+                keys, self._to_drop = tuple(self._to_drop), []
+                await session.context.compute(functools.partial(session.engine.stage.drop, keys))
+            item = session.scheduler.take(loop.time())
             if item is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
             await self._compute(item, self._jobs[item])
             self._jobs.pop(item, None)
-            async with self._item_done:
-                self._item_done.notify_all()
 
-    async def fence(self, fence: Fence) -> Fenced:
-        """Give attempts up; returns when none of them can begin or go on here."""
+    def fence(self, fence: Fence) -> Fenced:
+        """Give attempts up: none of them will begin, go on or be counted here any more."""
         scheduler = self._session.scheduler
         dropped = scheduler.fence(fence)
         self._refuse(dropped.items, "its attempt is over")
         for work in fence.work:
             self._forwarder.drop_fenced(work.microbatch, work.attempt)
-        async with self._item_done:
-            while scheduler.fences_in_hand(fence):
-                await self._item_done.wait()
-        if dropped.keys:
-            await self._session.context.compute(
-                lambda: self._session.engine.stage.drop(dropped.keys)
-            )
+        self._to_drop += dropped.keys
+        self.wake()
         return Fenced(scheduler.counted(fence))
 
     def moved_to(self, version: int) -> None:
@@ -112,6 +111,7 @@ class Worker:
 
     def close(self) -> None:
         """End this incarnation: nothing more is computed."""
+        self._session.scheduler.close()
         self._refuse(tuple(self._jobs), "this server's incarnation is over")
 
     def load(self, now_s: float) -> Load:
@@ -130,8 +130,10 @@ class Worker:
         except Unusable:  # this server cannot go on
             raise
         except SwarmError as error:
+            if work.counted:  # the sum holds it, or a part of it: this incarnation is over
+                raise
             session.scheduler.failed(item, loop.time() - started_s)
-            failure = not_computed(session.me, error)
+            failure = refusal_of(session.me, error)
             session.note(undelivered(item.push, str(failure)))
         else:
             if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):

@@ -4,6 +4,7 @@
     CHOOSING -> ASKED -> GRANTED -> SENT -> DONE
     ASKED, GRANTED, SENT -> CHOOSING     a definite refusal: that server does not have it
     ASKED, GRANTED, SENT -> UNKNOWN      that server may have it: the coordinator decides
+    ASKED, GRANTED, SENT -> NOT_COMPUTED that server could not, and has told the coordinator
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
@@ -38,6 +39,7 @@ class PushState(Enum):
     SENT = "it has the bytes"
     DONE = "it has computed them"
     GIVEN_UP = "nobody took it"
+    NOT_COMPUTED = "the server that took it could not compute it, and has told the coordinator"
     UNKNOWN = "a server may have it, or not"
 
 
@@ -45,14 +47,15 @@ S = PushState
 MOVES: dict[PushState, tuple[PushState, ...]] = {
     S.CHOOSING: (S.WAITING, S.ASKED, S.GIVEN_UP),
     S.WAITING: (S.WAITING, S.ASKED, S.GIVEN_UP),
-    S.ASKED: (S.GRANTED, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
-    S.GRANTED: (S.SENT, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
-    S.SENT: (S.DONE, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
+    S.ASKED: (S.GRANTED, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.GRANTED: (S.SENT, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.SENT: (S.DONE, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
     S.DONE: (),
     S.GIVEN_UP: (),
+    S.NOT_COMPUTED: (),
     S.UNKNOWN: (),
 }
-OVER = (S.DONE, S.GIVEN_UP, S.UNKNOWN)
+OVER = (S.DONE, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN)
 
 
 class Candidates(Protocol):
@@ -143,7 +146,7 @@ class PushProgress:
         """`nobody`: the reason if no server was ever asked."""
         self.state = PushState.CHOOSING
         self.reason: str | None = nobody
-        """Why it is not delivered; None once it is."""
+        """What to tell the coordinator; None if there is nothing, or the server has told it."""
         self._candidates = candidates
         self._give_up_s = now_s + search_s
         self._due_s: float | None = None
@@ -212,7 +215,8 @@ class PushProgress:
                 self._move(PushState.CHOOSING)
                 self._candidates.lost(peer, now_s)
             case NotComputed():
-                self._move(PushState.GIVEN_UP)  # that server tells the coordinator too
+                self._move(PushState.NOT_COMPUTED)
+                self.reason = None  # who heard it from us first would take us for the cause
                 self._candidates.failed(peer, now_s)
             case _:
                 self._move(PushState.UNKNOWN)

@@ -251,6 +251,7 @@ class Coordinator:
         voided = self._step.end_incarnation(incarnation, now_s)
         if self._phase is Phase.REDUCING and member.ready:
             self._phase, self._reduction = Phase.FILLING, None
+            self._step.probe()  # servers count nothing from `Reduce` until the next fence
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 

@@ -83,6 +83,27 @@ async def one_second(work):
     return result
 
 
+def test_a_result_for_whose_encoding_there_is_no_memory_is_told_to_the_trainer():
+    async def main():
+        async with swarm() as r:
+            for number in (2, 3):
+                r.serve(number)
+            await r.trainer.until_ready(2)
+            (door,) = r.trainer.of_stage(0)
+
+            async def pack_bundle(bundle):
+                out_of_memory(bundle)
+
+            r.servers[door.record.peer]._context.tensors.pack_bundle = pack_bundle
+            await r.trainer.push(door, 0)
+            await r.trainer.until(lambda: r.trainer.notes(Undelivered))
+            return r.trainer.notes(Undelivered)[0].reason, len(r.trainer.members)
+
+    reason, members = virtual(main)
+    assert "out of memory" in reason
+    assert members == 2
+
+
 def out_of_memory(_tokens):
     raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
