@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -75,6 +76,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             say(f"run {offer.config.name!r} is over: {reason}")
             if not server.gave_up:
                 choice.over(offer)
+                choice.over(replace(offer, trainer=server.trainer))  # it may have come back as it
     finally:
         compute.close()
 

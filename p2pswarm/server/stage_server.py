@@ -99,6 +99,11 @@ class StageServer:
         return end.reason
 
     @property
+    def trainer(self) -> Contact:
+        """The trainer that coordinates, as far as it knows."""
+        return self._lifecycle.trainer if self._lifecycle else self._context.trainer
+
+    @property
     def seeks(self) -> bool:
         """Whether it has no session now, and looks for a trainer."""
         return self._lifecycle is not None and self._lifecycle.seeking
