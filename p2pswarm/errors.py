@@ -6,7 +6,7 @@
     |- PathError      the connection failed        -> dial the same peer again
     |    DialFailed  LinkLost
     |- Refused        the peer works and says no   -> ask another peer
-    |    Busy(retry_after_s)  NotServing  TooLarge
+    |    Busy(retry_after_s)  NotServing  TooLarge  NotComputed
     |- Late           also a TimeoutError          -> ask another peer, or hedge
     |- NoRoute        no peer can do it            -> wait until one joins or moves
     |- RunEnded       the run is over              -> tell the user why
@@ -78,6 +78,10 @@ class NotServing(Refused):
 
 class TooLarge(Refused):
     """What was announced exceeds the receiver's budget and will never fit."""
+
+
+class NotComputed(Refused):
+    """The peer could not compute what it was given; nothing of it is in its gradient sum."""
 
 
 class Late(SwarmError, TimeoutError):

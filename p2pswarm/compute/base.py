@@ -11,8 +11,9 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; the sum is then 
 """
 # ruff: noqa: N803  shapes are written at the end of names
 
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -30,14 +31,56 @@ class NotFiniteHere(Refused):
     """A loss or a gradient is not finite: the model's fault, or this processor's."""
 
 
+class CountPermit:
+    """The right to add one gradient to the sum; either it is taken, or it is withdrawn before.
+
+    The compute thread takes it just before it adds. The event loop withdraws it when the microbatch
+    is not to be counted any more. One of the two comes first, because `deque.pop` is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._rights = deque((None,))
+        self._withdrawn = False
+
+    @property
+    def taken(self) -> bool:
+        """Whether the gradient is in the sum, or is just being added; ask on the event loop."""
+        return not self._rights and not self._withdrawn
+
+    def take(self) -> bool:
+        """Whether the gradient may be added; whoever gets True adds it."""
+        try:
+            self._rights.pop()
+        except IndexError:
+            return False
+        return True
+
+    def withdraw(self) -> bool:
+        """Whether the gradient will never be in the sum; False if it was taken before."""
+        if not self._withdrawn:
+            self._withdrawn = self.take()
+        return self._withdrawn
+
+
 @dataclass(frozen=True, slots=True)
 class BackwardSpec:
     """The purpose of a backward."""
 
     counting: bool
-    """Add the gradient of the weights to the sum."""
+    """Add the gradient of the weights to the sum, if the permit is still there then."""
     returning: bool
     """A stage below waits for the gradient of what it gave."""
+    permit: CountPermit | None = field(default=None, compare=False)
+    """Without one, counting is all that matters."""
+
+    @property
+    def added(self) -> bool:
+        """Whether the permit was taken: the gradient is in the sum, or is just being added."""
+        return self.permit is not None and self.permit.taken
+
+    def may_add(self) -> bool:
+        """Whether to add the gradient now; asked once, when everything else has succeeded."""
+        return self.counting and (self.permit is None or self.permit.take())
 
 
 @dataclass(frozen=True, slots=True)

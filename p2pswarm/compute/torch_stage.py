@@ -184,7 +184,7 @@ class TorchStage:
             return {}
         found = torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
         _require_finite(found, "a gradient")
-        if spec.counting:
+        if spec.may_add():
             for total, part in zip(self._flat.sums, found, strict=False):
                 total.add_(part)
         return dict(zip(names, found[len(found) - len(names) :], strict=True))

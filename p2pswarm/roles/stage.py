@@ -9,11 +9,13 @@ import functools
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
 import torch
 
+from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
@@ -37,14 +39,17 @@ Say = Callable[[str], None]
 
 
 class ComputeThread:
-    """Implements `Compute`: one thread, so that weights and gradients need no lock."""
+    """Implements `Compute`: one thread, so that weights and gradients need no lock.
+
+    What torch cannot do there is our error, whatever the work is: it never ends the process.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """The result of `work`."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        """The result of `work`; Refused if torch cannot do it."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, computing()(work))
 
     def close(self) -> None:
         """Start nothing more; work that is running ends with the process."""
@@ -71,6 +76,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             say(f"run {offer.config.name!r} is over: {reason}")
             if not server.gave_up:
                 choice.over(offer)
+                choice.over(replace(offer, trainer=server.trainer))  # it may have come back as it
     finally:
         compute.close()
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from p2pswarm.compute.base import Key
 from p2pswarm.compute.bundle_spec import activation_codecs, gradient_codecs
-from p2pswarm.errors import SwarmError
+from p2pswarm.compute.torch_errors import computing
+from p2pswarm.errors import Refused, SwarmError
 from p2pswarm.models.base import Bundle
 from p2pswarm.server.outgoing import (
     Direction,
@@ -76,7 +77,12 @@ class _PendingBundle:
         if encoded is not None:
             return encoded
         todo = self.outgoing.begin(edge_to(to), self._session.members.members, made)
-        return self.outgoing.finish(await self._session.context.tensors.pack_bundle(todo))
+        try:
+            with computing():
+                packed = await self._session.context.tensors.pack_bundle(todo)
+        except Refused as error:  # it is ours: the peer is not to be blamed for it
+            raise Unencodable(str(error)) from error
+        return self.outgoing.finish(packed)
 
 
 class Forwarder:

@@ -96,6 +96,11 @@ class Lifecycle:
         return self._state
 
     @property
+    def trainer(self) -> Contact:
+        """The trainer that it asked last, or asks first."""
+        return self._search.present
+
+    @property
     def orders_wait(self) -> bool:
         """Whether an order of the trainer is too early.
 

@@ -1,9 +1,13 @@
 """The rules of a stage server: what it admits, in which order it computes, what it has counted.
 
 The scheduler is told what comes (a push, its bytes, a result, a fence, a commit), and answers what
-to do. It alone decides what enters the gradient sum. A microbatch enters the ledger when its
-backward is done, at most once, and never under an attempt that was fenced before the backward
-began.
+to do. It alone decides what enters the gradient sum. A microbatch enters the ledger at most once,
+and never after a fence of its attempt was answered without it. What is being computed meanwhile has
+a permit to be counted. A fence withdraws it, or learns that the gradient is in the sum already; so
+its answer never waits for the compute thread.
+
+From `Reduce` until the next fence or commit nothing more of the step is counted: the members of the
+stage are averaging these sums.
 
 Units:   seconds on the caller's clock.
 Errors:  Busy when the queue is full; NotServing for what is of another session, step or attempt;
@@ -15,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from p2pswarm.compute.base import BackwardSpec, Key
+from p2pswarm.compute.base import BackwardSpec, CountPermit, Key
 from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.flow.estimates import Ema
 from p2pswarm.server.expected import ExpectedTensors
@@ -116,6 +120,10 @@ class Scheduler:
         self._queue: dict[WorkItem, float] = {}
         """Each with the time when its bytes were here."""
         self._in_hand: WorkItem | None = None
+        self._permit = CountPermit()
+        """Of what is in hand."""
+        self._reducing = False
+        """Whether the sum is being averaged: nothing of the step is taken up."""
         self._held: dict[Key, HeldInput] = {}
         self._service = Ema(SMOOTHING)
         self._period = Period(0.0)
@@ -124,7 +132,7 @@ class Scheduler:
     def bitmap(self) -> bytes:
         """The ledger as the protocol writes it."""
         first = (self.version or 0) * self._microbatches
-        bits = sum(1 << (m - first) for m in self._ledger)
+        bits = sum(1 << (m - first) for m in self._in_sum())
         return bits.to_bytes(-(-self._microbatches // 8), "little")
 
     @property
@@ -141,7 +149,8 @@ class Scheduler:
         """What a backward pass of the item is to do here."""
         push = item.push
         counting = self.stage in push.counting and push.microbatch not in self._ledger
-        return BackwardSpec(counting, any(stage < self.stage for stage in push.counting))
+        returning = any(stage < self.stage for stage in push.counting)
+        return BackwardSpec(counting, returning, self._permit)
 
     def returns(self, item: WorkItem) -> bool:
         """Whether the gradient of a forward will come back here."""
@@ -179,10 +188,12 @@ class Scheduler:
     def take(self, now_s: float) -> WorkItem | None:
         """What to compute next; None while there is nothing to do, or something is in hand."""
         ready = [t for t in self._queue if t.push.step == self.version]
+        if self._reducing:
+            ready = [t for t in ready if t.work is Work.EVALUATE]
         if self._in_hand is not None or not ready:
             return None
         item = min(ready, key=lambda t: RANK[t.work])  # the first come of the best rank
-        self._in_hand = item
+        self._in_hand, self._permit = item, CountPermit()
         self._period.waits_s.append(now_s - self._queue.pop(item))
         return item
 
@@ -218,36 +229,37 @@ class Scheduler:
         return held.item if held else None
 
     def fence(self, fence: Fence) -> Dropped:
-        """Start nothing more for these attempts; what is in hand has to be waited for."""
+        """Start and count nothing more for these attempts; `counted` tells what was before."""
         self._check_step(fence.incarnation, fence.step)
+        if fence.step == self.version:
+            self._reducing = False
         for work in fence.work:
             mark = (fence.step, work.microbatch)
             self._fences[mark] = max(work.attempt, self._fences.get(mark, -1))
+        if self._in_hand is not None and self._fenced(self._in_hand):
+            self._permit.withdraw()
         in_hand = self._in_hand.key if self._in_hand else None
         held = [h.item for h in self._held.values() if h.item.key != in_hand]
         keys = [item.key for item in held if self._fenced(item)]
         return self._drop([t for t in self._all() if self._fenced(t)], keys)
 
-    def fences_in_hand(self, fence: Fence) -> bool:
-        """Whether the answer to a fence has to wait for the compute thread."""
-        item = self._in_hand
-        return item is not None and any(
-            work.microbatch == item.push.microbatch for work in fence.work
-        )
-
     def counted(self, fence: Fence) -> tuple[int, ...]:
         """Which of the fenced microbatches are in the sum."""
         if fence.step != self.version:
             return ()
-        return tuple(w.microbatch for w in fence.work if w.microbatch in self._ledger)
+        counted = self._in_sum()
+        return tuple(w.microbatch for w in fence.work if w.microbatch in counted)
 
-    def check_reduce(self, order: Reduce, me: bytes) -> None:
-        """Raise NotServing or Refused unless the order is about this sum."""
+    def reduce(self, order: Reduce, me: bytes) -> None:
+        """Count nothing more of this step; NotServing or Refused unless the order fits the sum."""
         self._check_step(order.incarnation, order.step)
         if me not in order.group:
             return
         if order.step != self.version:
             raise NotServing(f"step {order.step}: the weights here are of version {self.version}")
+        self._reducing = True
+        if self._in_hand is not None and self._in_hand.push.step == order.step:
+            self._permit.withdraw()
         if order.counted.rstrip(b"\0") != self.bitmap.rstrip(b"\0"):
             raise Refused(f"the ledger of step {order.step} differs here")
 
@@ -257,11 +269,16 @@ class Scheduler:
 
     def moved_to(self, version: int) -> Dropped:
         """Begin a new step with an empty ledger: the weights are of `version` now."""
-        self.version = version
+        self.version, self._reducing = version, False
         self._ledger.clear()
+        self._permit.withdraw()
         self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
         old = [t for t in self._all() if t.push.step < version]
         return self._drop(old, list(self._held))
+
+    def close(self) -> None:
+        """This incarnation is over: what is in hand is not counted."""
+        self._permit.withdraw()
 
     def retry_after_s(self) -> float:
         """How long until the queue is likely shorter: the time that one forward takes."""
@@ -276,6 +293,13 @@ class Scheduler:
         """What was done since the last call."""
         done, self._period = self._period, Period(now_s)
         return done
+
+    def _in_sum(self) -> set[int]:
+        """The ledger, and what the compute thread adds to the sum just now."""
+        item = self._in_hand
+        if item is None or item.push.step != self.version or not self._permit.taken:
+            return self._ledger
+        return self._ledger | {item.push.microbatch}
 
     def _all(self) -> Iterator[WorkItem]:
         """What is on its way here or queued."""

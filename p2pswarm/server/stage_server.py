@@ -99,9 +99,14 @@ class StageServer:
         return end.reason
 
     @property
+    def trainer(self) -> Contact:
+        """The trainer that coordinates, as far as it knows."""
+        return self._lifecycle.trainer if self._lifecycle else self._context.trainer
+
+    @property
     def seeks(self) -> bool:
         """Whether it has no session now, and looks for a trainer."""
-        return self._lifecycle is not None and self._lifecycle.seeking
+        return bool(self._lifecycle and self._lifecycle.seeking)
 
     @property
     def gave_up(self) -> bool:
@@ -111,9 +116,9 @@ class StageServer:
 
     async def seeking(self) -> float:
         """Wait until it looks for a trainer; returns when to look the run up, in seconds."""
-        while self._lifecycle is None or not self._lifecycle.seeking:
+        while not (lifecycle := self._lifecycle) or not lifecycle.seeking:
             await self._changed.wait()
-        return self._lifecycle.look_again_s(asyncio.get_running_loop().time())
+        return lifecycle.look_again_s(asyncio.get_running_loop().time())
 
     def found(self, trainers: Sequence[Contact]) -> None:
         """Take trainers of the run that answer just now: it asks them first."""
@@ -147,9 +152,7 @@ class StageServer:
         if lifecycle.end is not None:
             self._end_knock()
         self._moved()
-        await self._until(
-            lifecycle, lambda: lifecycle.end is not None or lifecycle.must_say_goodbye
-        )
+        await self._until(lifecycle, lambda: bool(lifecycle.end) or lifecycle.must_say_goodbye)
 
     def _moved(self) -> None:
         """Let everybody know that the lifecycle has moved."""
@@ -330,11 +333,14 @@ class StageServer:
         return parts
 
     async def _push(self, stream: Stream, push: Push) -> None:
-        await self._serving(push.run).worker.push(stream, push)
+        parts = self._serving(push.run)
+        async with parts.carrying_out():
+            await parts.worker.push(stream, push)
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:
         parts = await self._in_order(shard.run)
-        await parts.averaging.shard(stream, shard)
+        async with parts.carrying_out():
+            await parts.averaging.shard(stream, shard)
 
     async def _fetch_state(self, stream: Stream, request: FetchState) -> None:
         parts = self._serving(request.run)
@@ -345,7 +351,7 @@ class StageServer:
     async def _fence(self, peer: object, fence: Fence) -> Message:
         parts = await self._ordered(peer, fence.run)
         async with parts.carrying_out():
-            return await parts.worker.fence(fence)
+            return parts.worker.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
@@ -355,7 +361,7 @@ class StageServer:
             if me in order.group:
                 await replica.reach(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
-            parts.session.scheduler.check_reduce(order, me)
+            parts.session.scheduler.reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)
         return Reduced(outcome.digest, outcome.squared_norm)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from p2pswarm.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
-from p2pswarm.errors import Busy, NotServing, SwarmError
+from p2pswarm.errors import Busy, NotComputed, NotServing, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.models.base import Bundle
 from p2pswarm.server.expected import WorkInputs
@@ -57,8 +57,8 @@ class WorkPlan:
 
     @property
     def counted(self) -> bool:
-        """Whether the gradient is in the sum once the call has returned."""
-        return self.spec.counting and self.call in (StageCall.BACKWARD, StageCall.FINISH)
+        """Whether the gradient is in the sum; known once the call has returned."""
+        return self.spec.added
 
     def run(self, stage: Stage, inputs: WorkInputs) -> Made:
         """Call the stage."""
@@ -130,10 +130,15 @@ def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> 
     return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS], obstacle)
 
 
-def not_computed(push: Push, error: SwarmError) -> Undelivered:
-    """What the trainer is told of a microbatch that the stage has refused."""
+def not_computed(push: Push, error: SwarmError, failure: NotComputed) -> Undelivered:
+    """What the trainer is told of a microbatch that the stage has refused with `error`."""
     obstacle = Obstacle.NOT_FINITE if isinstance(error, NotFiniteHere) else Obstacle.WORK
-    return undelivered(push, str(error), obstacle)
+    return undelivered(push, str(failure), obstacle)
+
+
+def refusal_of(me: bytes, error: SwarmError) -> NotComputed:
+    """What the sender is told instead of a receipt, and the trainer in its note: who and why."""
+    return NotComputed(f"{PeerId(me).short} could not compute it: {error}"[:REASON_CHARS])
 
 
 def load_of(period: Period, queued: int, recomputed: int, now_s: float) -> Load:

@@ -9,9 +9,11 @@ Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is 
 """
 
 import asyncio
+import functools
 from dataclasses import dataclass
 
-from p2pswarm.errors import NotServing, SwarmError, Unusable
+from p2pswarm.compute.base import Key
+from p2pswarm.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.expected import WorkInputs
@@ -26,6 +28,7 @@ from p2pswarm.server.work_plan import (
     load_of,
     not_computed,
     plan,
+    refusal_of,
     refuse_stranger,
 )
 from p2pswarm.swarm.messages.membership import Load
@@ -50,7 +53,8 @@ class Worker:
         self._forwarder = forwarder
         self._jobs: dict[WorkItem, _PendingInput] = {}
         self._wake = asyncio.Event()
-        self._item_done = asyncio.Condition()
+        self._to_drop: list[Key] = []
+        """What was kept for attempts that are over; the compute thread forgets it next."""
 
     async def push(self, stream: Stream, push: Push) -> None:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
@@ -75,31 +79,28 @@ class Worker:
 
     async def work(self) -> None:
         """Compute what comes, until the session ends."""
-        loop = asyncio.get_running_loop()
+        session, loop = self._session, asyncio.get_running_loop()
         while True:
-            item = self._session.scheduler.take(loop.time())
+            if self._to_drop:
+                keys, self._to_drop = tuple(self._to_drop), []
+                await session.context.compute(functools.partial(session.engine.stage.drop, keys))
+            item = session.scheduler.take(loop.time())
             if item is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            await self._compute(item, self._jobs.pop(item))
-            async with self._item_done:
-                self._item_done.notify_all()
+            await self._compute(item, self._jobs[item])
+            self._jobs.pop(item, None)
 
-    async def fence(self, fence: Fence) -> Fenced:
-        """Give attempts up; returns when none of them can begin or go on here."""
+    def fence(self, fence: Fence) -> Fenced:
+        """Give attempts up: none of them will begin, go on or be counted here any more."""
         scheduler = self._session.scheduler
         dropped = scheduler.fence(fence)
         self._refuse(dropped.items, "its attempt is over")
         for work in fence.work:
             self._forwarder.drop_fenced(work.microbatch, work.attempt)
-        async with self._item_done:
-            while scheduler.fences_in_hand(fence):
-                await self._item_done.wait()
-        if dropped.keys:
-            await self._session.context.compute(
-                lambda: self._session.engine.stage.drop(dropped.keys)
-            )
+        self._to_drop += dropped.keys
+        self.wake()
         return Fenced(scheduler.counted(fence))
 
     def moved_to(self, version: int) -> None:
@@ -110,6 +111,7 @@ class Worker:
 
     def close(self) -> None:
         """End this incarnation: nothing more is computed."""
+        self._session.scheduler.close()
         self._refuse(tuple(self._jobs), "this server's incarnation is over")
 
     def load(self, now_s: float) -> Load:
@@ -122,13 +124,17 @@ class Worker:
         work, started_s = plan(session.scheduler, item), loop.time()
         leaving = self._leaving(work, job.inputs)
         result: Made | None = None
+        failure: NotComputed | None = None
         try:
             made = await session.context.compute(lambda: work.run(session.engine.stage, job.inputs))
         except Unusable:  # this server cannot go on
             raise
         except SwarmError as error:
+            if work.counted:  # the sum holds it, or a part of it: this incarnation is over
+                raise
             session.scheduler.failed(item, loop.time() - started_s)
-            session.note(not_computed(item.push, error))
+            failure = refusal_of(session.me, error)
+            session.note(not_computed(item.push, error, failure))
         else:
             if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
                 result, note = made, work.note(made)
@@ -137,7 +143,11 @@ class Worker:
             else:
                 await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
         _send_off(leaving, bundle_in(result))
-        if not job.waiting.done():
+        if job.waiting.done():
+            return
+        if failure is not None:
+            job.waiting.set_exception(failure)
+        else:
             queue_s = started_s - job.arrived_s
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
 

@@ -192,14 +192,14 @@ class SimStage:
         if number is None:
             raise NotServing(f"nothing is kept for {key}")
         self._spend(BACKWARD_SHARE * self._cost.forward_s)
-        if spec.counting:
+        if spec.may_add():
             self._count(number)
         return gradient if spec.returning else {}
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
         self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
-        if spec.counting:
+        if spec.may_add():
             self._count(number_in(tokens_BS))
         return LossResult(self._loss(), given if spec.returning else {})
 

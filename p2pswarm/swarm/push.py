@@ -4,12 +4,14 @@
     CHOOSING -> ASKED -> GRANTED -> SENT -> DONE
     ASKED, GRANTED, SENT -> CHOOSING     a definite refusal: that server does not have it
     ASKED, GRANTED, SENT -> UNKNOWN      that server may have it: the coordinator decides
+    ASKED, GRANTED, SENT -> NOT_COMPUTED that server could not, and has told the coordinator
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
 receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
-push never left. After any other error the receiver may still be computing the microbatch. A plain
-Refused is such an error too, because a handler that was cancelled ends with it.
+push never left. NotComputed is definite too, but ends the attempt: the server has told the
+coordinator, which launches the next one. After any other error the receiver may still be computing
+the microbatch. A plain Refused is such an error too, because a handler that was cancelled ends so.
 
 Units:   seconds on the caller's clock.
 Errors:  none; `reason` tells why a push was not delivered.
@@ -20,7 +22,7 @@ import math
 from enum import Enum
 from typing import Protocol
 
-from p2pswarm.errors import Busy, DialFailed, NotServing, SwarmError, TooLarge
+from p2pswarm.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import MemberView
 
@@ -37,6 +39,7 @@ class PushState(Enum):
     SENT = "it has the bytes"
     DONE = "it has computed them"
     GIVEN_UP = "nobody took it"
+    NOT_COMPUTED = "the server that took it could not compute it, and has told the coordinator"
     UNKNOWN = "a server may have it, or not"
 
 
@@ -44,14 +47,15 @@ S = PushState
 MOVES: dict[PushState, tuple[PushState, ...]] = {
     S.CHOOSING: (S.WAITING, S.ASKED, S.GIVEN_UP),
     S.WAITING: (S.WAITING, S.ASKED, S.GIVEN_UP),
-    S.ASKED: (S.GRANTED, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
-    S.GRANTED: (S.SENT, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
-    S.SENT: (S.DONE, S.CHOOSING, S.GIVEN_UP, S.UNKNOWN),
+    S.ASKED: (S.GRANTED, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.GRANTED: (S.SENT, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
+    S.SENT: (S.DONE, S.CHOOSING, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN),
     S.DONE: (),
     S.GIVEN_UP: (),
+    S.NOT_COMPUTED: (),
     S.UNKNOWN: (),
 }
-OVER = (S.DONE, S.GIVEN_UP, S.UNKNOWN)
+OVER = (S.DONE, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN)
 
 
 class Candidates(Protocol):
@@ -76,7 +80,11 @@ class Candidates(Protocol):
         """A server does not serve this step or attempt."""
         ...
 
-    def lost(self, peer: bytes) -> None:
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """A server could not compute what it took."""
+        ...
+
+    def lost(self, peer: bytes, now_s: float) -> None:
         """A server cannot be reached."""
         ...
 
@@ -115,10 +123,13 @@ class OnlyPeer:
         del peer, now_s
         self._gone = True
 
-    def lost(self, peer: bytes) -> None:
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """It has forgotten the microbatch."""
+        self.refused(peer, now_s)
+
+    def lost(self, peer: bytes, now_s: float) -> None:
         """It cannot be reached."""
-        del peer
-        self._gone = True
+        self.refused(peer, now_s)
 
     def free_at_s(self) -> float | None:
         """When it may be asked again; None if never."""
@@ -135,7 +146,7 @@ class PushProgress:
         """`nobody`: the reason if no server was ever asked."""
         self.state = PushState.CHOOSING
         self.reason: str | None = nobody
-        """Why it is not delivered; None once it is."""
+        """What to tell the coordinator; None if there is nothing, or the server has told it."""
         self._candidates = candidates
         self._give_up_s = now_s + search_s
         self._due_s: float | None = None
@@ -202,10 +213,14 @@ class PushProgress:
                 self._move(PushState.GIVEN_UP)  # it fits no server
             case DialFailed() if self.state is PushState.ASKED:
                 self._move(PushState.CHOOSING)
-                self._candidates.lost(peer)
+                self._candidates.lost(peer, now_s)
+            case NotComputed():
+                self._move(PushState.NOT_COMPUTED)
+                self.reason = None  # who heard it from us first would take us for the cause
+                self._candidates.failed(peer, now_s)
             case _:
                 self._move(PushState.UNKNOWN)
-                self._candidates.lost(peer)
+                self._candidates.lost(peer, now_s)
 
     @property
     def _peer(self) -> bytes:

@@ -69,7 +69,9 @@ class Pusher:
 async def push_to_any(
     candidates: Candidates, nobody: str, view_changed: Signal, push_once: PushOnce
 ) -> str | None:
-    """Push to one server after another; None if one has computed, else the reason.
+    """Push to one server after another; returns what to tell the coordinator, if anything.
+
+    That is the reason why none has computed. A server that failed has told the coordinator itself.
 
     `nobody` is the reason if no server was ever asked; `view_changed` fires when there may be one.
     """

@@ -11,6 +11,9 @@ it takes the time between two answers of a busy server, and the time from grant 
 one. A new server starts with the least virtual time of the others and their median speed. So it is
 tried at once, and not flooded.
 
+A server that fails answers fast, but failing is not being fast: it is not measured then, and is
+avoided for a while, twice as long after each failure. So is one that cannot be reached.
+
 Units:   seconds on the caller's clock.
 Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
 Source:  SWARM Parallelism (arXiv 2301.11913) Algorithm 1. The average is bias-corrected and has a
@@ -26,6 +29,7 @@ from p2pswarm.swarm.messages.membership import MemberRecord
 
 SMOOTHING = 0.1  # weight of the newest sample in the average, as in SWARM and hivemind
 REFUSED_S = 0.25  # pause after a server has said that it does not serve this step or attempt
+AVOID_FIRST_S, AVOID_MAX_S = 0.5, 30.0  # pauses after failures; the limit: a view comes sooner
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 
 
@@ -39,6 +43,8 @@ class _ServerEstimate:
     measured_s: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     settled_s: float = float("-inf")
     busy_until_s: float = float("-inf")
+    avoid_s: float = AVOID_FIRST_S
+    """The pause after its next failure."""
 
     @property
     def expected_s(self) -> float:
@@ -85,6 +91,7 @@ class Router:
         interval_s = max(0.0, now_s - max(started_s, server.settled_s))
         server.settled_s = now_s
         server.measured_s.add(interval_s)
+        server.avoid_s = AVOID_FIRST_S
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """It is full: do not choose it before `until_s`, and take the charge back."""
@@ -96,9 +103,15 @@ class Router:
         """It does not serve this step or attempt: do not choose it for `REFUSED_S`."""
         self.busy(peer, now_s + REFUSED_S)
 
-    def lost(self, peer: bytes) -> None:
-        """It cannot be reached: forget it until a view brings it back."""
-        self._servers.pop(peer, None)
+    def failed(self, peer: bytes, now_s: float) -> None:
+        """It could not compute what it took: avoid it, and let the charge stand."""
+        if server := self._servers.get(peer):
+            server.busy_until_s = now_s + server.avoid_s
+            server.avoid_s = min(2 * server.avoid_s, AVOID_MAX_S)
+
+    def lost(self, peer: bytes, now_s: float) -> None:
+        """It cannot be reached: avoid it; a view without it will come if it is gone."""
+        self.failed(peer, now_s)
 
     def free_at_s(self) -> float | None:
         """When the first busy server may be asked again; None if there is no server at all."""

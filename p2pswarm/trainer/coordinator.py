@@ -240,6 +240,7 @@ class Coordinator:
         if self._phase is Phase.REDUCING and member.ready:
             self._phase = Phase.FILLING
             self._generations.drop()
+            self._step.probe()  # servers count nothing from `Reduce` until the next fence
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 

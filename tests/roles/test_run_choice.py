@@ -1,5 +1,7 @@
 """Which run a server joins, and what it says while there is none."""
 
+import dataclasses
+
 from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
@@ -107,6 +109,16 @@ def test_a_run_that_is_over_is_not_joined_again_and_its_next_wait_is_told():
 
     assert chosen(choice, runs) is None
     assert choice.remarks() == ["there is no run yet: waiting for a trainer"] * 2
+
+
+def test_a_run_that_ended_under_another_trainer_than_it_was_found_by_is_over_for_both():
+    choice, runs = RunChoice(ServeConfig()), announced(FIRST, "a") | announced(SECOND, "a")
+    found, returned = choice.fitting(runs)
+
+    choice.over(found)
+    choice.over(dataclasses.replace(found, trainer=returned.trainer))
+
+    assert chosen(choice, runs) is None
 
 
 def test_the_trainer_of_a_run_of_another_version_is_to_be_told():

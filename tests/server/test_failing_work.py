@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 from server.harness import CONFIG, swarm, virtual
 
-from p2pswarm.config import CodecConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.config import BatchConfig, CodecConfig
+from p2pswarm.errors import NotComputed, Unusable
 from p2pswarm.swarm.messages.microbatch import Undelivered
 
 
@@ -39,11 +39,69 @@ def test_torch_without_memory_is_told_with_the_remedy():
             (door,) = r.trainer.of_stage(0)
             block = r.engines[door.record.peer][-1].weights._flat.blocks[0]
             block.forward = out_of_memory
+            with pytest.raises(NotComputed) as told:
+                await r.trainer.push(door, 0)
+            await r.trainer.until(lambda: r.trainer.notes(Undelivered))
+            (note,) = r.trainer.notes(Undelivered)
+            return note.reason, str(told.value), door.contact.peer.short
+
+    noted, told, who = virtual(main)
+    assert noted == told
+    assert noted.startswith(f"{who} could not compute it: out of memory: lower serve.graph_mib")
+
+
+def test_a_server_that_fails_fast_attracts_no_work_and_is_named():
+    """It would be chosen most of all if a failure counted as a microbatch done in no time."""
+    config = dataclasses.replace(CONFIG, batch=BatchConfig(microbatches=24, rows=2))
+
+    async def main():
+        async with swarm(config) as r:
+            for number in range(2, 8):
+                r.serve(number, compute=one_second)
+            await r.trainer.until_ready(6)
+            door, bad = r.trainer.of_stage(0)[0], r.trainer.of_stage(1)[0]
+            block = r.engines[bad.record.peer][-1].weights._flat.blocks[0]
+            block.forward = out_of_memory
+            for number in range(24):
+                await r.trainer.push(door, number)
+            failed = lambda: {n.microbatch for n in r.trainer.notes(Undelivered)}  # noqa: E731
+            await r.trainer.until(
+                lambda: all(len(r.trainer.holders(n)) == 2 or n in failed() for n in range(24))
+            )
+            reasons = {n.reason.partition(" ")[0] for n in r.trainer.notes(Undelivered)}
+            return len(failed()), reasons, bad.contact.peer.short
+
+    failed, reasons, who = virtual(main)
+    assert 1 <= failed <= 6
+    assert reasons == {who}
+
+
+async def one_second(work):
+    """A processor that takes a second for whatever can be computed."""
+    result = work()
+    await asyncio.sleep(1.0)
+    return result
+
+
+def test_a_result_for_whose_encoding_there_is_no_memory_is_told_to_the_trainer():
+    async def main():
+        async with swarm() as r:
+            for number in (2, 3):
+                r.serve(number)
+            await r.trainer.until_ready(2)
+            (door,) = r.trainer.of_stage(0)
+
+            async def pack_bundle(bundle):
+                out_of_memory(bundle)
+
+            r.servers[door.record.peer]._context.tensors.pack_bundle = pack_bundle
             await r.trainer.push(door, 0)
             await r.trainer.until(lambda: r.trainer.notes(Undelivered))
-            return r.trainer.notes(Undelivered)[0].reason
+            return r.trainer.notes(Undelivered)[0].reason, len(r.trainer.members)
 
-    assert "lower serve.graph_mib" in virtual(main)
+    reason, members = virtual(main)
+    assert "out of memory" in reason
+    assert members == 2
 
 
 def out_of_memory(_tokens):

@@ -38,6 +38,7 @@ def test_a_standby_names_the_coordinator_which_is_asked_at_once_and_first_from_t
 
     assert asks(one, 0.0) == STANDBY
     one.answered(ASSIGNED)
+    assert one.trainer == STANDBY
     one.session_lost("the link was lost", 100.0)
     assert asks(one, 101.0) == STANDBY
 

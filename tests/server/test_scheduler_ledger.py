@@ -125,20 +125,119 @@ def test_a_fence_stands_for_all_earlier_attempts_and_no_later_one():
     one.admit(push(attempt=4), BELOW)
 
 
-def test_a_fence_waits_for_what_is_in_hand_and_tells_that_it_counted():
-    one = scheduler()
+def reduce_order(counted, group=(ME, OTHER), step=0, incarnation=5):
+    return Reduce(RUN, step, 1, incarnation, counted, group, ())
+
+
+def backward_in_hand(one):
+    """A backward on the compute thread, and what it is to do."""
     forwarded(one)
     item = queue(one, backward(), ABOVE)
     one.take(0.0)
+    return item, one.spec(item)
+
+
+def test_a_fence_takes_the_right_to_count_from_what_is_in_hand():
+    one = scheduler()
+    item, spec = backward_in_hand(one)
     order = fence((0, 0), (1, 0))
     dropped = one.fence(order)
 
     assert dropped.keys == ()
-    assert one.fences_in_hand(order)
-    assert not one.fences_in_hand(fence((1, 0)))
-    assert not one.done(item, 0.1, counted=True)
-    assert not one.fences_in_hand(order)
+    assert one.counted(order) == ()
+    assert not spec.may_add()
+    assert not one.done(item, 0.1, counted=spec.added)
+    assert one.bitmap == b"\0"
+
+
+def test_a_fence_tells_of_a_gradient_that_is_just_being_added():
+    one = scheduler()
+    item, spec = backward_in_hand(one)
+    assert spec.may_add()
+    order = fence((0, 0))
+
+    one.fence(order)
+
     assert one.counted(order) == (0,)
+    assert one.bitmap == b"\x01"
+    assert not one.done(item, 0.1, counted=spec.added)
+    assert one.counted(order) == (0,)
+
+
+def test_a_fence_of_another_attempt_or_microbatch_leaves_what_is_in_hand_alone():
+    one = scheduler()
+    forwarded(one, push(attempt=1))
+    item = queue(one, backward(attempt=1), ABOVE)
+    one.take(0.0)
+    spec = one.spec(item)
+
+    one.fence(fence((0, 0), (1, 5)))
+
+    assert spec.may_add()
+    assert one.done(item, 0.1, counted=spec.added)
+
+
+def test_what_is_in_hand_when_the_incarnation_ends_is_not_counted():
+    one = scheduler()
+    _, spec = backward_in_hand(one)
+
+    one.close()
+
+    assert not spec.may_add()
+
+
+def test_while_its_sum_is_averaged_a_server_takes_up_nothing_of_the_step():
+    one = scheduler()
+    count(one, 2)
+    _, spec = backward_in_hand(one)
+    waiting = queue(one, push(3))
+
+    one.reduce(reduce_order(b"\x04"), ME)
+
+    assert not spec.may_add()
+    one.done(one.in_hand, 0.1, counted=spec.added)
+    assert one.take(0.0) is None
+    one.fence(fence(step=1))
+    assert one.take(0.0) is None
+    one.fence(fence())
+    assert one.take(0.0) is waiting
+
+
+def test_a_gradient_that_is_being_added_at_a_reduction_is_missing_in_the_trainers_ledger():
+    one = scheduler()
+    _, spec = backward_in_hand(one)
+    spec.may_add()
+
+    with pytest.raises(Refused, match="ledger"):
+        one.reduce(reduce_order(b""), ME)
+    assert one.take(0.0) is None
+
+
+def test_a_held_out_batch_is_computed_while_the_sum_is_averaged():
+    one = scheduler()
+    one.reduce(reduce_order(b""), ME)
+    item = queue(one, evaluation())
+
+    assert one.take(0.0) is item
+
+
+def test_the_next_step_begins_after_the_commit_of_a_reduction():
+    one = scheduler()
+    one.reduce(reduce_order(b""), ME)
+    item = queue(one, push(B))
+    assert one.take(0.0) is None
+
+    one.moved_to(1)
+
+    assert one.take(0.0) is item
+
+
+def test_an_observer_goes_on():
+    one = scheduler()
+    one.reduce(reduce_order(b"", group=(OTHER,)), ME)
+    item = queue(one, push())
+
+    assert one.take(0.0) is item
 
 
 def test_a_forward_that_was_fenced_in_hand_is_thrown_away():
@@ -177,28 +276,24 @@ def test_a_fence_for_another_incarnation_or_step_is_refused(order):
         scheduler().fence(order)
 
 
-def reduce_order(counted, group=(ME, OTHER), step=0, incarnation=5):
-    return Reduce(RUN, step, 1, incarnation, counted, group, ())
-
-
 def test_an_averaging_is_of_the_ledger_that_the_trainer_knows():
     one = scheduler()
     count(one, 2)
 
-    one.check_reduce(reduce_order(b"\x04"), ME)
-    one.check_reduce(reduce_order(b"\x04\0\0"), ME)
+    one.reduce(reduce_order(b"\x04"), ME)
+    one.reduce(reduce_order(b"\x04\0\0"), ME)
     with pytest.raises(Refused, match="ledger"):
-        one.check_reduce(reduce_order(b"\x06"), ME)
+        one.reduce(reduce_order(b"\x06"), ME)
 
 
 def test_an_observer_has_no_ledger_to_compare():
-    scheduler(version=None).check_reduce(reduce_order(b"\x04", group=(OTHER,), step=9), ME)
+    scheduler(version=None).reduce(reduce_order(b"\x04", group=(OTHER,), step=9), ME)
 
 
 @pytest.mark.parametrize("order", [reduce_order(b"", step=1), reduce_order(b"", incarnation=4)])
 def test_an_averaging_of_another_step_or_incarnation_is_refused(order):
     with pytest.raises(NotServing):
-        scheduler().check_reduce(order, ME)
+        scheduler().reduce(order, ME)
 
 
 def test_a_commit_for_a_former_incarnation_is_refused():

@@ -19,6 +19,7 @@ from server.harness import (
     weights_of,
 )
 
+from p2pswarm.errors import NotComputed
 from p2pswarm.rpc.base import Priority
 from p2pswarm.swarm.messages.membership import Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Push, Undelivered
@@ -219,7 +220,8 @@ def test_a_gradient_that_is_not_finite_is_told_and_not_counted():
                 grant = await stream.receive()
                 assert isinstance(grant, Grant)
                 await r.trainer.tensors.send(stream, grant, [encoded_tensor], Priority.TENSOR)
-                await stream.receive()
+                with pytest.raises(NotComputed, match="not finite"):
+                    await stream.receive()
             await r.trainer.until(lambda: r.trainer.notes(Undelivered))
             await pushing
             flat = r.engines[peer(2).raw][-1].weights._flat

@@ -18,7 +18,7 @@ from server.pushes import (
 )
 
 from p2pswarm.compute.base import BackwardSpec, LossResult
-from p2pswarm.errors import Busy, NotServing
+from p2pswarm.errors import Busy, NotServing, Refused
 from p2pswarm.ids import PeerId
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.scheduler import Period
@@ -29,6 +29,7 @@ from p2pswarm.server.work_plan import (
     bundle_in,
     load_of,
     plan,
+    refusal_of,
     refuse_stranger,
     undelivered,
 )
@@ -73,7 +74,8 @@ def test_a_microbatch_is_kept_only_where_its_gradient_comes_back(stage, counting
 
     assert (work.call, work.exit) == (call, way)
     assert work.forward is work.item
-    assert work.counted is (stage == LAST and LAST in counting)
+    assert work.spec.counting is (stage in counting)
+    assert not work.counted
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,9 @@ def test_a_microbatch_is_kept_only_where_its_gradient_comes_back(stage, counting
 def test_a_gradient_goes_on_while_a_stage_below_counts(stage, counting, way, counted):
     work = gradient_taken(stage, counting)
 
-    assert (work.call, work.exit, work.counted) == (StageCall.BACKWARD, way, counted)
+    assert (work.call, work.exit, work.spec.counting) == (StageCall.BACKWARD, way, counted)
+    assert not work.counted
+    assert work.spec.may_add() is work.counted is counted
     assert work.forward.sender == BELOW
     assert work.item.sender == ABOVE
 
@@ -122,12 +126,19 @@ def test_the_stage_is_called_with_what_came(work, called):
     assert work.run(Recorder(), WorkInputs(tokens, BUNDLE)) == called
 
 
+def added(work):
+    """The plan once its gradient is in the sum, if it counts."""
+    work.spec.may_add()
+    return work
+
+
 def test_the_trainer_is_told_what_is_counted_and_what_was_lost():
     loss = LossResult(2.5, BUNDLE)
 
-    assert taken(LAST).note(loss) == Counted(0, 0, 0, True, 2.5)
-    assert taken(LAST, counting=(0,)).note(loss) == Counted(0, 0, 0, False, 2.5)
-    assert gradient_taken().note(BUNDLE) == Counted(0, 0, 0, True, None)
+    assert added(taken(LAST)).note(loss) == Counted(0, 0, 0, True, 2.5)
+    assert taken(LAST).note(loss) == Counted(0, 0, 0, False, 2.5)
+    assert added(taken(LAST, counting=(0,))).note(loss) == Counted(0, 0, 0, False, 2.5)
+    assert added(gradient_taken()).note(BUNDLE) == Counted(0, 0, 0, True, None)
     assert gradient_taken(counting=(0,)).note({}) == Counted(0, 0, 0, False, None)
     assert taken(LAST, evaluation(3, stage=LAST)).note(1.5) == Evaluated(0, 2**61 + 3, 1.5)
 
@@ -169,6 +180,13 @@ def test_microbatches_come_from_below_and_gradients_from_above():
 
 def test_a_reason_is_cut_to_what_a_message_holds():
     assert undelivered(push(3, 1), "r" * 9999) == Undelivered(0, 3, 1, "r" * REASON_CHARS)
+
+
+def test_a_server_that_cannot_compute_names_itself_and_the_reason():
+    refusal = refusal_of(OTHER, Refused("out of memory"))
+
+    assert str(refusal) == f"{PeerId(OTHER).short} could not compute it: out of memory"
+    assert len(str(refusal_of(OTHER, Refused("r" * 9999)))) == REASON_CHARS
 
 
 def test_a_report_has_means_and_a_rate():

@@ -12,13 +12,14 @@ from p2pswarm.errors import (
     DialFailed,
     Late,
     LinkLost,
+    NotComputed,
     NotServing,
     Refused,
     TooLarge,
 )
 from p2pswarm.swarm.messages.membership import MemberRecord, View
 from p2pswarm.swarm.push import MOVES, OnlyPeer, PushProgress, PushState
-from p2pswarm.swarm.router import REFUSED_S, Router
+from p2pswarm.swarm.router import AVOID_FIRST_S, REFUSED_S, Router
 from p2pswarm.swarm.view import MemberView
 
 NOBODY = "nobody serves stage 1"
@@ -124,6 +125,23 @@ def test_whatever_else_happens_to_a_push_is_the_coordinators_matter(reach, error
     assert progress.state is PushState.UNKNOWN
     assert progress.reason == str(error)
     assert progress.over
+
+
+@pytest.mark.parametrize("reach", [asked, granted, sent])
+def test_a_server_that_could_not_compute_ends_the_attempt_and_is_avoided(reach):
+    candidates = router(FIRST, SECOND)
+    progress = PushProgress(candidates, NOBODY, 0.0)
+    reach(progress)
+    failing = FIRST if candidates.choose(0.0) == SECOND else SECOND
+
+    progress.failed(NotComputed("mzxw6ytb could not compute it: out of memory"), 3.0)
+
+    assert progress.state is PushState.NOT_COMPUTED
+    assert progress.over
+    assert progress.reason is None
+    assert {candidates.choose(3.0 + AVOID_FIRST_S / 2) for _ in range(5)} == {
+        SECOND if failing == FIRST else FIRST
+    }
 
 
 def test_a_server_that_cannot_be_dialled_never_had_it():

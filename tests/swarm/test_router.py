@@ -3,8 +3,11 @@
 import heapq
 import random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.router import Router
+from p2pswarm.swarm.router import AVOID_FIRST_S, AVOID_MAX_S, Router
 
 
 def member(name: int, incarnation: int = 0) -> MemberRecord:
@@ -95,15 +98,52 @@ def test_when_all_are_busy_nobody_is_chosen_and_the_wait_is_known():
     assert built.free_at_s() == 3.0
 
 
-def test_a_lost_peer_is_not_chosen_until_a_view_brings_it_back():
+def test_a_lost_peer_is_avoided_for_a_while_and_tried_again_without_a_new_view():
     one, two = member(1), member(2)
     built = router(one, two)
-    built.lost(one.peer)
-    assert {built.choose(0.0) for _ in range(4)} == {two}
+    built.lost(one.peer, 0.0)
+    assert {built.choose(AVOID_FIRST_S - 0.1) for _ in range(4)} == {two}
 
-    built.update((one, two))
+    assert one in {built.choose(AVOID_FIRST_S) for _ in range(4)}
 
-    assert one in {built.choose(0.0) for _ in range(4)}
+
+def test_pauses_after_failures_double_to_a_limit_and_a_success_makes_them_short_again():
+    one = member(1)
+    built, now_s, pauses_s = router(one), 0.0, []
+    for _ in range(8):
+        built.failed(one.peer, now_s)
+        pauses_s.append(built.free_at_s() - now_s)
+        now_s = built.free_at_s()
+
+    assert pauses_s[:3] == [AVOID_FIRST_S, 2 * AVOID_FIRST_S, 4 * AVOID_FIRST_S]
+    assert pauses_s[-1] == AVOID_MAX_S
+    built.settle(one.peer, now_s, now_s + 1.0)
+    built.failed(one.peer, now_s)
+    assert built.free_at_s() == now_s + AVOID_FIRST_S
+
+
+@given(
+    bad=st.integers(0, 8),
+    fails_s=st.floats(0.0, 0.01),
+    computes_s=st.floats(0.05, 1.0),
+)
+def test_a_server_that_fails_fast_gets_little_of_the_work(bad, fails_s, computes_s):
+    """Once in 30 s at least it may show that it works again."""
+    peers = [member(n) for n in range(1, 10)]
+    built, now_s, failures, done = router(*peers), 0.0, 0, 0
+    while done < 500:
+        chosen = built.choose(now_s)
+        assert chosen is not None
+        if chosen == peers[bad]:
+            failures += 1
+            now_s += fails_s
+            built.failed(chosen.peer, now_s)
+        else:
+            done += 1
+            built.settle(chosen.peer, now_s, now_s + computes_s)
+            now_s += computes_s
+
+    assert failures <= 8 + now_s / AVOID_MAX_S
 
 
 def test_a_new_incarnation_of_a_peer_starts_without_its_history():
@@ -125,7 +165,8 @@ def test_answers_about_strangers_change_nothing():
 
     built.settle(b"x" * 32, 0.0, 1.0)
     built.busy(b"x" * 32, 9.0)
-    built.lost(b"x" * 32)
+    built.lost(b"x" * 32, 9.0)
+    built.failed(b"x" * 32, 9.0)
 
     assert built.choose(0.0) is None
     assert built.free_at_s() is None

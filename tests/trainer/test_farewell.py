@@ -125,7 +125,7 @@ REDUCED = Reduced(b"g", 1.0)
 
 @pytest.mark.parametrize(
     ("unanswered", "answers"),
-    [(Reduce, {}), (Commit, {Reduce: REDUCED, Fence: Fenced(())})],
+    [(Reduce, {Fence: Fenced(())}), (Commit, {Reduce: REDUCED, Fence: Fenced(())})],
     ids=["reduce", "commit"],
 )
 def test_failed_run_ends_though_a_member_never_answers(unanswered: type, answers: dict) -> None:

@@ -1,0 +1,143 @@
+"""Servers that are asked to leave: nothing that they counted is lost if there is time."""
+
+import asyncio
+import dataclasses
+
+import pytest
+from server.harness import (
+    CONFIG,
+    B,
+    Gate,
+    assert_equal,
+    peer,
+    plain_after,
+    swarm,
+    virtual,
+    weights_of,
+)
+
+from p2pswarm.errors import NotServing
+from p2pswarm.swarm.messages.membership import Leaving
+
+ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
+
+
+def now_s():
+    return asyncio.get_running_loop().time()
+
+
+def test_the_last_server_of_a_stage_hands_its_weights_to_a_newcomer_before_it_leaves():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            old = r.serve(2)
+            await r.trainer.until_ready(1)
+            await r.trainer.whole_step()
+            leaving = asyncio.ensure_future(old.leave(60.0))
+            await asyncio.sleep(10.0)
+            await r.trainer.whole_step()
+            assert not leaving.done()
+
+            new = r.serve(3)
+            await leaving
+            assert await r.running.pop(peer(2).raw) == "left"
+            await r.trainer.until(lambda: len(r.trainer.members) == 1)
+            del r.servers[peer(2).raw]
+
+            await r.trainer.whole_step()
+            return new.version, weights_of(r), r.said
+
+    version, weights, said = virtual(main)
+    assert version == 3
+    assert_equal(weights, plain_after(3, ONE_STAGE).flat.parameters)
+    assert [who for who, _ in said] == [peer(2).raw]
+    assert "no other server has the weights of this stage" in said[0][1]
+
+
+def test_the_last_server_of_a_stage_leaves_when_its_grace_is_over():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            server = r.serve(2)
+            await r.trainer.until_ready(1)
+            began_s = now_s()
+            await server.leave(20.0)
+            assert await r.running.pop(peer(2).raw) == "left"
+            return now_s() - began_s, [line for _, line in r.said]
+
+    took_s, said = virtual(main)
+    assert 20.0 <= took_s < 21.0
+    assert "the run waits until one comes back" in said[-1]
+
+
+def test_a_server_that_has_counted_nothing_leaves_at_once_however_long_it_may_take():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            r.serve(2)
+            server = r.serve(3)
+            await r.trainer.until_ready(2)
+            began_s = now_s()
+            await server.leave(3600.0)
+            assert await r.running.pop(peer(3).raw) == "left"
+            return now_s() - began_s
+
+    assert virtual(main) < 1.0
+
+
+def test_a_server_with_a_count_takes_nothing_new_on_and_waits_for_the_commit():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            server = r.serve(2)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            member = r.trainer.members[peer(2).raw]
+            for number in range(B - 1):
+                await r.trainer.push(member, number)
+            leaving = asyncio.ensure_future(server.leave(100.0))
+            await asyncio.sleep(50.0)
+            with pytest.raises(NotServing, match="this server is leaving"):
+                await r.trainer.push(member, B - 1)
+            await r.trainer.push(r.trainer.members[peer(3).raw], B - 1)
+            await r.trainer.until(lambda: all(r.trainer.holders(n) for n in range(B)))
+            await r.trainer.reduce()
+            assert not leaving.done()
+            await r.trainer.commit()
+            await leaving
+            await member.over.wait()
+            return member.notes[-1]
+
+    assert isinstance(virtual(main), Leaving)
+
+
+def test_what_is_in_hand_is_finished_before_a_server_leaves():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            gate = Gate()
+            server = r.serve(2, compute=gate)
+            r.serve(3)
+            await r.trainer.until_ready(2)
+            member = r.trainer.members[peer(2).raw]
+            gate.open.clear()
+            pushing = asyncio.ensure_future(r.trainer.push(member, 0))
+            await gate.waiting.wait()
+            leaving = asyncio.ensure_future(server.leave(30.0))
+            await asyncio.sleep(5.0)
+            gate.open.set()
+            await pushing
+            await r.trainer.until(lambda: r.trainer.holders(0))
+            assert not leaving.done()
+            leaving.cancel()
+
+    virtual(main)
+
+
+def test_a_server_without_a_session_leaves_though_its_join_is_not_answered():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            r.world.kill(peer(1), silent=True)
+            server = r.serve(2)
+            await asyncio.sleep(1.0)
+            began_s = now_s()
+            await server.leave(20.0)
+            assert await r.running.pop(peer(2).raw) == "left"
+            return now_s() - began_s
+
+    assert virtual(main) < 0.1
