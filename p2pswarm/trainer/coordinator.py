@@ -20,6 +20,7 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation, view_parts
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import Commits, StageDigests
+from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.in_flight import runs_window
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import GROUP_MAX, Membership
@@ -51,8 +52,8 @@ class Coordinator:
         self.members = Membership(config.stages)
         """Who is in the run."""
         self._phase = Phase.GATHERING
-        self._runs_s = runs_window()
-        self._step = Step(0, config, self._runs_s)
+        self._timeout = AttemptTimeout()
+        self._step = Step(0, config, self._timeout)
         self._generation = 0
         self._digests = StageDigests()
         self._newcomers = Newcomers()
@@ -375,7 +376,7 @@ class Coordinator:
         self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
         self._reduction = None
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._runs_s)
+        self._step = Step(self.step + 1, self._config, self._timeout)
         self._reduce_failures = 0
         self._newcomers.candidates()  # drop them: they catch up anew with the new version
         for peer, join in self._newcomers.parked():

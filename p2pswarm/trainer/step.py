@@ -7,12 +7,12 @@ Errors:  none; notes of another step or of attempts that are over change nothing
 import math
 
 from p2pswarm.config import RunConfig
-from p2pswarm.flow.estimates import Window
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.fencing import Fencing
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
@@ -32,7 +32,7 @@ class Step:
     After the last step comes one without microbatches: only the evaluation is left.
     """
 
-    def __init__(self, number: int, config: RunConfig, runs_s: Window) -> None:
+    def __init__(self, number: int, config: RunConfig, timeout: AttemptTimeout) -> None:
         self.number = number
         batch = config.batch
         last = number >= config.steps
@@ -44,7 +44,7 @@ class Step:
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
-        self._in_flight = InFlight(jobs, runs_s)
+        self._in_flight = InFlight(jobs, timeout)
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
         self._stages = config.stages
@@ -90,8 +90,7 @@ class Step:
         if job is None:
             return
         if alive:
-            if to not in job.path:
-                job.path.append(to)
+            self._in_flight.handed(job, to)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
@@ -116,7 +115,7 @@ class Step:
     def undelivered(self, note: Undelivered) -> None:
         """An attempt got stuck."""
         if job := self._running(note.step, note.microbatch, note.attempt):
-            job.refusals += 1
+            self._in_flight.refuse(job)
             self._give_up(job, note.reason)
 
     def late(self, now_s: float) -> None:
@@ -152,7 +151,7 @@ class Step:
         """Close a round that all have answered: its jobs may be launched again."""
         settled = self._fencing.settled()
         for job in settled:
-            if job.work is not Work.EVALUATE and not self._ledger.missing(job.microbatch):
+            if job.work is not Work.EVALUATE and self._ledger.all_counted(job.microbatch):
                 self._in_flight.finish(job, now_s)
             else:
                 self._in_flight.again(job, now_s)
@@ -204,12 +203,12 @@ class Step:
         """Enter a contribution, and finish the job if it was the last one missing."""
         result = self._ledger.count(microbatch, stage, incarnation)
         job = self._in_flight.job(microbatch)
-        if result is CountResult.NEW and job and not self._ledger.missing(microbatch):
+        if result is CountResult.NEW and job and self._ledger.all_counted(microbatch):
             self._in_flight.finish(job, now_s)
         return result
 
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
-        job.reason = reason
+        self._in_flight.give_up(job, reason)
         self._fencing.add(job)
 
 
