@@ -13,17 +13,17 @@ import math
 from enum import Enum
 
 from p2pswarm.config import RunConfig
+from p2pswarm.errors import Unusable
 from p2pswarm.swarm.messages.membership import Assigned, Join, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
-from p2pswarm.swarm.view import Incarnation, view_parts
+from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.commits import Commits, StageDigests
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.in_flight import runs_window
+from p2pswarm.trainer.commits import Commits, StageDigests
 from p2pswarm.trainer.ledger import CountResult
-from p2pswarm.trainer.membership import GROUP_MAX, Membership
+from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import REDUCE_S, Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.step import Step
@@ -61,7 +61,6 @@ class Coordinator:
         self._reduce_failures = 0
         self._commits = Commits()
         self._unserved = UnservedStages()
-        self._published = 0
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -222,7 +221,13 @@ class Coordinator:
 
     def _admit(self, peer: bytes, join: Join) -> None:
         keep = join.version == self.step and self._may_keep(join.stage, join.digest)
-        member = self.members.admit(peer, join.address, join.stage, self.step)
+        movable = join.version is not None  # else it was told which stage to serve
+        try:
+            member = self.members.admit(peer, join.address, join.stage, self.step, movable=movable)
+        except Unusable as error:
+            self._actions.append(act.Decline(peer, str(error)))
+            return
+        keep = keep and member.stage == join.stage
         if keep:
             self._newcomers.caught_up(member.incarnation, join.digest)
         message = Assigned(member.stage, member.incarnation.number, self.step, keep)
@@ -281,10 +286,8 @@ class Coordinator:
         if self._phase is Phase.FILLING:
             self._fill(now_s)
         self._watch_unserved_stages(now_s)
-        if self._published != self.members.number:
-            self._published = self.members.number
-            views = view_parts(self._published, self.members.records())
-            self._actions += [act.Publish(view) for view in views]
+        if changes := self.members.changes():
+            self._actions.append(act.Publish(changes))
 
     def _settle_fences(self, now_s: float) -> None:
         """Close a round that all members have answered, and open the next."""
@@ -292,14 +295,15 @@ class Coordinator:
             self._actions.append(settled)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
+        if not self._step.fence_due:
+            return
         incarnations = [m.incarnation for m in self.members.ready()]
         work = self._step.fence(incarnations, now_s)
-        if work is not None:
-            for one in incarnations:
-                fence = Fence(self._run, self.step, one.number, work)
-                self._actions.append(act.SendFence(one, fence))
-            if not incarnations:
-                self._settle_fences(now_s)
+        for one in incarnations:
+            fence = Fence(self._run, self.step, one.number, work)
+            self._actions.append(act.SendFence(one, fence))
+        if not incarnations:
+            self._settle_fences(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
@@ -309,8 +313,7 @@ class Coordinator:
             assert member is not None, "an incarnation that ended is no candidate"
             others = self.members.ready(member.stage)
             unknown = self._digests.known(member.stage, self.step) is None
-            if (unknown and others) or len(others) >= GROUP_MAX:
-                # wait until a member reports the digest, or the group has a free place
+            if unknown and others:  # wait until a member reports the digest
                 self._newcomers.caught_up(incarnation, digest)
             elif self._digests.agrees(member.stage, self.step, digest):
                 self.members.make_ready(incarnation)
@@ -332,7 +335,7 @@ class Coordinator:
 
     def _window(self) -> int:
         """How many microbatches may be on their way."""
-        entries, servers = len(self.members.ready(0)), len(self.members.ready())
+        entries, servers = self.members.ready_count(0), self.members.ready_count()
         default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
         return self._config.batch.window or default
 

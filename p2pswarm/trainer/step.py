@@ -170,10 +170,13 @@ class Step:
         """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
 
-    def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...] | None:
-        """Open the next round, if one is due and none is open; what to fence."""
-        if self._fencing.open or self._fencing.idle:
-            return None
+    @property
+    def fence_due(self) -> bool:
+        """Whether the next round is to be opened."""
+        return not (self._fencing.open or self._fencing.idle)
+
+    def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
+        """Open the next round; what to fence."""
         return self._fencing.begin(incarnations, now_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
