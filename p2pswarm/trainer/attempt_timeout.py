@@ -26,22 +26,28 @@ class AttemptTimeout:
 
     def __init__(self) -> None:
         self._took_s = Window(MEASURED)
-        self._usual_s = TIMEOUT_FIRST_S
+        self.usual_s = TIMEOUT_FIRST_S
+        """The time by those that finished."""
         self._backed_off_s = 0.0
+
+    @property
+    def most_took_s(self) -> float | None:
+        """The 95th percentile of those that finished; None before the first."""
+        return self._took_s.quantile(0.95)
 
     @property
     def timeout_s(self) -> float:
         """How long an attempt may be under way."""
-        return max(self._usual_s, self._backed_off_s)
+        return max(self.usual_s, self._backed_off_s)
 
     def finished(self, took_s: float) -> None:
         """An attempt was counted by every stage."""
         self._took_s.add(took_s)
-        usual_s, slowest_s = self._took_s.quantile(0.95), self._took_s.quantile(1.0)
-        assert usual_s is not None, "there is a sample now"
+        most_s, slowest_s = self.most_took_s, self._took_s.quantile(1.0)
+        assert most_s is not None, "there is a sample now"
         assert slowest_s is not None, "there is a sample now"
-        usual_s = min(USUAL_MAX_S, USUAL_FACTOR * usual_s)
-        self._usual_s = max(TIMEOUT_MIN_S, usual_s, SLOWEST_FACTOR * slowest_s)
+        most_s = min(USUAL_MAX_S, USUAL_FACTOR * most_s)
+        self.usual_s = max(TIMEOUT_MIN_S, most_s, SLOWEST_FACTOR * slowest_s)
         self._backed_off_s = 0.0
 
     def late(self, given_s: float) -> float:

@@ -68,7 +68,7 @@ class InFlight:
         """What runs through an incarnation."""
         self._timeout = timeout
         self._late: list[tuple[float, int, int]] = []
-        """A heap: when it may be late, microbatch, attempt."""
+        """A heap: when to look whether it is late, microbatch, attempt."""
         self._again: list[tuple[float, int]] = []
         """A heap: when it may be launched again, microbatch."""
         self._refused: list[tuple[int, int]] = []
@@ -98,14 +98,15 @@ class InFlight:
             self._running[job.microbatch] = job
             job.phase, job.launched_s, job.path = JobPhase.RUNNING, now_s, []
             job.attempt += 1
-            heappush(self._late, (self._late_s(job), job.microbatch, job.attempt))
+            heappush(self._late, (now_s + self._timeout.usual_s, job.microbatch, job.attempt))
         return job
 
     def handed(self, job: MicrobatchJob, to: Incarnation) -> None:
         """The running attempt of a job goes through an incarnation."""
-        if to not in job.path:
+        through = self._through.setdefault(to, {})
+        if job.microbatch not in through:
+            through[job.microbatch] = job
             job.path.append(to)
-            self._through.setdefault(to, {})[job.microbatch] = job
 
     def finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted it."""
@@ -151,21 +152,19 @@ class InFlight:
 
     def late(self, now_s: float) -> list[MicrobatchJob]:
         """The running jobs that have been under way for too long; each is told once."""
-        late, given_s = [], []
-        while self._late and self._late[0][0] <= now_s:
-            _, microbatch, attempt = heappop(self._late)
-            job = self.running(microbatch, attempt)
-            if job is None:
-                continue
-            late_s = self._late_s(job)
-            if late_s > now_s:  # it may take longer than was thought when it was launched
-                heappush(self._late, (late_s, microbatch, attempt))
-                continue
-            late.append(job)
-            given_s.append(late_s - job.launched_s)
-        for job, one_s in zip(late, given_s, strict=True):  # after all: none teaches the others
-            job.timeout_s = self._timeout.late(one_s)
-        return late
+        late = []
+        for job in self._looked_at(now_s):
+            given_s = max(job.timeout_s, self._timeout.timeout_s)
+            late_s = job.launched_s + given_s
+            if late_s <= now_s:
+                late.append((job, given_s))
+            else:  # look again before that: the time is shorter once one finishes
+                pause_s = max(self._timeout.usual_s, now_s - job.launched_s)
+                again_s = min(late_s, now_s + pause_s)
+                heappush(self._late, (again_s, job.microbatch, job.attempt))
+        for job, given_s in late:  # after all: those that are late together do not teach each other
+            job.timeout_s = self._timeout.late(given_s)
+        return [job for job, _ in late]
 
     def next_deadline_s(self, now_s: float) -> float | None:
         """When to ask what is late, or what may be launched again."""
@@ -177,8 +176,14 @@ class InFlight:
             times.append(again_s)
         return min(times, default=None)
 
-    def _late_s(self, job: MicrobatchJob) -> float:
-        return job.launched_s + max(job.timeout_s, self._timeout.timeout_s)
+    def _looked_at(self, now_s: float) -> list[MicrobatchJob]:
+        """The running jobs of which it is time to look whether they are late."""
+        jobs = []
+        while self._late and self._late[0][0] <= now_s:
+            _, microbatch, attempt = heappop(self._late)
+            if job := self.running(microbatch, attempt):
+                jobs.append(job)
+        return jobs
 
     def _next_again_s(self) -> float | None:
         """When the first of the jobs that wait may be launched again."""

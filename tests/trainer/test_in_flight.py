@@ -164,7 +164,23 @@ def test_a_job_that_was_late_keeps_its_longer_time_when_others_finish():
 
     launched(in_flight, 1, job.not_before_s)
 
-    assert in_flight.next_deadline_s(job.not_before_s) == job.not_before_s + 2 * TIMEOUT_MIN_S
+    given_s = 2 * TIMEOUT_MIN_S
+    assert in_flight.late(job.not_before_s + given_s - 1.0) == []
+    assert in_flight.late(job.not_before_s + given_s) == [job]
+
+
+def test_a_longer_time_is_over_for_all_when_one_finishes():
+    timeout = AttemptTimeout()
+    timeout.finished(0.1)
+    in_flight = InFlight([MicrobatchJob(n, Work.FORWARD) for n in range(2)], timeout)
+    timeout.late(1000.0)
+    launched(in_flight, 2)
+    assert in_flight.late(TIMEOUT_MIN_S) == []
+
+    timeout.finished(0.1)
+
+    assert in_flight.next_deadline_s(TIMEOUT_MIN_S) == 2 * TIMEOUT_MIN_S
+    assert in_flight.late(2 * TIMEOUT_MIN_S) == [in_flight.job(0), in_flight.job(1)]
 
 
 def test_what_went_through_a_server_is_known_until_it_is_over():
