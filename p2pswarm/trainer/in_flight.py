@@ -143,9 +143,8 @@ class InFlight:
     def most_refused(self) -> MicrobatchJob | None:
         """The job that got stuck most often, of those that are not done; None if none did."""
         while self._refused:
-            refusals, microbatch = self._refused[0]
-            job = self._jobs[microbatch]
-            if job.phase is not JobPhase.DONE and job.refusals == -refusals:
+            job = self._jobs[self._refused[0][1]]
+            if job.phase is not JobPhase.DONE:  # an older entry of it is below its newest
                 return job
             heappop(self._refused)
         return None
