@@ -2,9 +2,10 @@
 
 Two stages of two servers each, a trainer and a bootstrap node, every one a process through the
 real command line; a server is killed by SIGKILL in the middle of a step and another is started in
-its place. The plain loop trains on the same microbatches in one process. All is float64 and travels
-raw, so that rounding hides nothing: sums are only added in another order (1e-14 or so), while a
-microbatch that is lost or counted twice shows at 1e-3.
+its place. The plain loop trains on the same microbatches in one process. By default all is float64
+and travels raw, so that rounding hides nothing: sums are only added in another order (1e-14 or so),
+while a microbatch that is lost or counted twice shows at 1e-3. `--codec` and `--dtype` tell what a
+codec changes; a difference above 1e-9 is a failure all the same.
 
 A kill is due every `--kill-every` steps (0: once, halfway). It waits until both stages have two
 ready servers again, so a machine that starts a process slowly sees fewer of them.
@@ -157,15 +158,16 @@ def main() -> int:
             sequence_length=options.sequence_length,
             microbatches=options.microbatches,
             rows=options.rows,
-            dtype="float64",
-            codec="raw",
+            dtype=options.dtype,
+            codec=options.codec,
             weights=str(ours),
             data=options.data,
         )
         try:
             killed, counts = train(run, options)
             train_plainly(run, theirs, options)
-            relative, largest, name = compare(dict(tensors(ours)), dict(tensors(theirs)))
+            (written,) = Path(folder).glob("swarm-*.safetensors")  # its name tells run and step
+            relative, largest, name = compare(dict(tensors(written)), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
             return 1
@@ -198,6 +200,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sequence-length", type=int, default=64)
     parser.add_argument("--microbatches", type=int, default=24, help="a step")
     parser.add_argument("--rows", type=int, default=4, help="of a microbatch")
+    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
+    parser.add_argument("--codec", default="raw", help="of what passes between the stages")
     parser.add_argument("--seed", type=int, default=1, help="of who is killed and when in a step")
     parser.add_argument("--patience-s", type=float, default=900.0, help="for one run")
     parser.add_argument("--json", type=Path)

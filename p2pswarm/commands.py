@@ -7,6 +7,7 @@ Errors:  one line on stderr; exit code 2 for what the user can correct, 1 for a 
 """
 
 import importlib
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from p2pswarm.config import NodeConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import RunEnded, SwarmError
-from p2pswarm.flags import CheckCommand, ExampleCommand, parse
+from p2pswarm.flags import CheckCommand, ExampleCommand, StatusCommand, VerifyCommand, parse
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.outfile import check_target
 from p2pswarm.setting_report import check_files, report
@@ -45,6 +46,8 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             check_files(config)
             sys.stdout.write(report(config, source))
             return 0
+        case VerifyCommand() as command:
+            return _verify(command)
         case Options() as options:
             for path in (options.json, options.plot):
                 if path:
@@ -52,10 +55,35 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             sys.stdout.write("p2pswarm demo: starting\n")
             sys.stdout.flush()  # matplotlib takes a moment to load
             code: int = importlib.import_module("p2pswarm.demo.demo").main(options)
+        case StatusCommand(config=config, run=run, json=json):
+            code = importlib.import_module("p2pswarm.roles.status").main(config, run, json=json)
         case NodeConfig() as config:
             check_files(config)
             code = importlib.import_module("p2pswarm.node_process").main(config, begun_s)
     return code
+
+
+def _verify(command: VerifyCommand) -> int:
+    """Verify a checkpoint; scripts get their JSON whatever is found."""
+    verification = importlib.import_module("p2pswarm.checkpoint.verification")
+    try:
+        found = verification.verify(command.target, _say_beside if command.json else _say)
+    except SwarmError:
+        if command.json:
+            _say(json.dumps(verification.NOTHING.as_json()))
+        raise
+    if command.json:
+        _say(json.dumps(found.as_json()))
+    return 0 if found.ok else FAILED
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()  # a large checkpoint takes minutes
+
+
+def _say_beside(line: str) -> None:
+    sys.stderr.write(f"{line}\n")  # stdout is for the JSON
 
 
 def _failed(error: SwarmError) -> int:

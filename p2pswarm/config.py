@@ -166,6 +166,8 @@ class RunConfig:
     steps: Annotated[int, Between(1, 10**9)] = 1_000
     min_replicas: Annotated[int, Between(1, 64)] = 1
     """How many servers each stage needs before the first step starts."""
+    on_stage_lost: Annotated[str, OneOf("wait", "end")] = "wait"
+    """When no server holds a stage's weights: wait for one that does, or end after 30 s."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -191,7 +193,7 @@ class TrainConfig:
     held_out_share: Annotated[float, Between(0.001, 0.5)] = 0.1
     """The share of the files (of the bytes, if there is one file) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
-    """The file to write at the end; "" writes none."""
+    """The file to write at the end, with the run's name and the step added; "" writes none."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
     """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
 
@@ -210,6 +212,8 @@ class ServeConfig:
     """The number of torch's threads; 0: torch chooses."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory that forwards keep for their backwards; above it, a forward is computed again."""
+    grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
+    """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,10 @@
     |- Late           also a TimeoutError          -> ask another peer, or hedge
     |- NoRoute        no peer can do it            -> wait until one joins or moves
     |- RunEnded       the run is over              -> tell the user why
+    |- NotSaved       a checkpoint was not written -> train on, tell the user why
     '- Unusable       the user's input is wrong    -> print one line with the remedy
+         BadCheckpoint    it is torn or damaged    -> use the one before
+         OtherCheckpoint  it is of another run     -> name the right one
 
 A caller's mistake is a ValueError or TypeError; our own bug is an AssertionError.
 Errors carry only strings and numbers, so that this module imports nothing.
@@ -91,3 +94,15 @@ class RunEnded(SwarmError):
 
 class Unusable(SwarmError):
     """What the user gave cannot be used; the message is one line with the remedy."""
+
+
+class NotSaved(SwarmError):
+    """A checkpoint could not be written: training goes on, and the message tells the user why."""
+
+
+class BadCheckpoint(Unusable):
+    """A checkpoint is torn, damaged or half deleted: use the one before."""
+
+
+class OtherCheckpoint(Unusable):
+    """A checkpoint is of another run, model, text or program: name the right one."""

@@ -30,8 +30,16 @@ NODE_TEXT = (
     "and serves the stage that needs it most."
 )
 TRAIN_TEXT = (
-    "Starts a training run on your text, waits for servers, and writes the weights at the end."
+    "Starts a training run on your text, waits for servers, and writes the weights at the end: to "
+    "the file that train.weights names, with the run's name and step added, such as "
+    "weights-my-run-step-2000.safetensors. A file that is there is never overwritten."
 )
+VERIFY_TEXT = (
+    "Reads every byte of a checkpoint, and compares it with what the run's trainer signed. A line "
+    "for each stage says what is there."
+)
+STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
+ANY_PORT = ":0"
 DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
     "the way, and draws what was learnt."
@@ -54,7 +62,27 @@ class ExampleCommand:
     text: str
 
 
-Command = NodeConfig | Options | CheckCommand | ExampleCommand
+@dataclass(frozen=True, slots=True)
+class StatusCommand:
+    """Ask the trainers of a swarm how their runs stand."""
+
+    config: NodeConfig
+    run: str
+    """The name of a run; empty: all."""
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyCommand:
+    """Prove that a checkpoint is whole."""
+
+    target: str
+    """A checkpoint, or a folder or URL that holds some."""
+    json: bool
+    """Print one JSON object instead of lines."""
+
+
+Command = NodeConfig | Options | CheckCommand | ExampleCommand | StatusCommand | VerifyCommand
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -63,6 +91,12 @@ def parse(argv: Sequence[str]) -> Command:
     flags = parser.parse_args(argv)
     if flags.command == "demo":
         return _options(flags, parser)
+    if flags.command == "status":
+        config = NodeConfig(bootstrap=tuple(flags.bootstrap), listen=ANY_PORT)
+        check(config)
+        return StatusCommand(config, flags.run, flags.json)
+    if flags.command == "verify":
+        return VerifyCommand(flags.target, flags.json)
     if flags.command == "node" and flags.example:
         return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
     config = _settings(flags)
@@ -143,6 +177,17 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
     train.set_defaults(role="trainer")
     _add_node_flags(train)
+    _add_status_flags(
+        commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
+    )
+    _add_verify_flags(
+        commands.add_parser(
+            "verify",
+            help="prove that a checkpoint is whole",
+            description=VERIFY_TEXT,
+            epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
+        )
+    )
     _add_demo_flags(
         commands.add_parser(
             "demo", help="train a small transformer on this machine alone", description=DEMO_TEXT
@@ -177,6 +222,27 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
     parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
+
+
+def _add_status_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        required=True,
+        metavar="HOST:PORT",
+        help="ask through this node of the swarm; may be given several times",
+    )
+    parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
+    parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
+
+
+def _add_verify_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="PATH",
+        help="a checkpoint, or a folder or URL (s3://...) with checkpoints: then the newest",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
 
 
 def _add_demo_flags(parser: argparse.ArgumentParser) -> None:

@@ -15,12 +15,15 @@ import signal
 import sys
 import threading
 import time
+from types import FrameType
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.net.event_loop import run
 from p2pswarm.roles.greeting import greeting
+from p2pswarm.roles.leave_request import LEAVE_S as GRACE_S
+from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import write_line as say
 from p2pswarm.roles.stack import open_stack
 
@@ -35,19 +38,21 @@ class Shutdown:
     """The end of a process: a signal, the end of stdin, or the role itself asks for it.
 
     The first signal asks the role to leave, the second ends the process. A process that was asked
-    to leave ends after `LEAVE_S` at the latest.
+    to leave ends after `LEAVE_S` at the latest. SIGTERM is how a machine is told that it will end:
+    a stage server then may take the time of its settings to hand over.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.asked = asyncio.Event()
+    def __init__(self, loop: asyncio.AbstractEventLoop, config: NodeConfig) -> None:
+        self.asked = LeaveRequest()
         self._loop = loop
+        self._notice_s = config.serve.grace_s if config.role == "stage" else self.asked.grace_s
         self._begun = False
 
     def watch_signals(self) -> None:
         """Handle signals from now on, even while the loop is busy."""
         for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-                signal.signal(number, lambda *_: self._signalled())
+                signal.signal(number, self._signalled)
 
     def watch_stdin(self) -> None:
         """Leave when stdin ends, as it does when the program at its other end ends."""
@@ -58,9 +63,12 @@ class Shutdown:
         await self.asked.wait()
         self._begin(FAILED)
 
-    def _signalled(self) -> None:
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        del frame
         if self._begun:
             os._exit(INTERRUPTED)
+        if number == signal.SIGTERM:
+            self.asked.grace_s = self._notice_s
         say("leaving; once more to leave at once")
         self._begin(INTERRUPTED)
 
@@ -73,7 +81,8 @@ class Shutdown:
         if self._begun:
             return
         self._begun = True
-        late = threading.Timer(LEAVE_S, os._exit, (code,))
+        limit_s = LEAVE_S + max(0.0, self.asked.grace_s - GRACE_S)
+        late = threading.Timer(limit_s, os._exit, (code,))
         late.daemon = True
         late.start()
         self._loop.call_soon_threadsafe(self.asked.set)
@@ -93,7 +102,7 @@ def main(config: NodeConfig, begun_s: float) -> int:
 
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
     """Join, run the role, leave."""
-    shutdown = Shutdown(asyncio.get_running_loop())
+    shutdown = Shutdown(asyncio.get_running_loop(), config)
     shutdown.watch_signals()
     if config.leave_at_eof:
         shutdown.watch_stdin()

@@ -3,7 +3,7 @@
 While a run lasts, a disk may fill up or a folder may be deleted. So `check_target` tries the path
 before the run, with the space that the file will need. `write_target` writes it at the end. If the
 path can no longer be written, it takes another name in the same folder, or else the folder for
-temporary files.
+temporary files. A file that is there is kept, and ours gets another name.
 
 Units:   bytes.
 Errors:  Unusable, one line with the path and the reason.
@@ -53,17 +53,18 @@ def check_target(path: Path, needs_bytes: int = 0) -> None:
         )
 
 
-def write_target(path: Path, write: Callable[[Path], None]) -> Written:
+def write_target(path: Path, write: Callable[[Path], None], *, replace: bool = False) -> Written:
     """Have `write` make a file, and move it to `path` or to the first path that works.
 
-    Raises Unusable if none of them can be written.
+    `replace`: a file at `path` is replaced, as that of a picture that is drawn anew. Raises
+    Unusable if no path can be written.
     """
     refusals: list[str] = []
     for choose in (_itself, _other_name, _temporary):
         place = path
         try:
             place = choose(path)
-            return Written(place, _write(place, write), tuple(refusals))
+            return Written(place, _write(place, write, replace=replace), tuple(refusals))
         except OSError as error:
             refusals.append(_refusal(place, error))
     raise Unusable("; ".join(refusals))
@@ -82,14 +83,19 @@ def _temporary(path: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="p2pswarm-")) / path.name
 
 
-def _write(place: Path, write: Callable[[Path], None]) -> int:
+def _write(place: Path, write: Callable[[Path], None], *, replace: bool) -> int:
     """Write a file beside `place`, then move it there; returns its size."""
     _refuse_what_is_no_file(place)
+    if not replace:
+        _refuse_what_is_there(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(place)
     try:
         write(beside)
-        beside.replace(place)
+        if replace:
+            beside.replace(place)
+        else:
+            _give_name(beside, place)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
@@ -102,6 +108,22 @@ def _refuse_what_is_no_file(path: Path) -> None:
         raise IsADirectoryError(0, "it is a folder")
     if path.exists() and not path.is_file():
         raise OSError(0, "it is a device or a pipe, not a file")
+
+
+def _refuse_what_is_there(path: Path) -> None:
+    if path.exists():
+        raise FileExistsError(0, "it is there already, and is kept")
+
+
+def _give_name(beside: Path, place: Path) -> None:
+    """Move a file to a name that is free; another process may have taken it meanwhile."""
+    try:
+        place.hardlink_to(beside)
+    except OSError:  # taken, or a file system without links
+        _refuse_what_is_there(place)
+        beside.rename(place)
+    else:
+        beside.unlink()
 
 
 def _beside(path: Path) -> Path:

@@ -63,7 +63,7 @@ def _train_rows(train: TrainConfig) -> list[Row]:
     only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
     return [
         ("text", f"{train.data}{only}; {train.held_out_share:.1%} held out"),
-        ("weights", str(train.weights or "not written")),
+        ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
     ]
 
 

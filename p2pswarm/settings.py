@@ -23,7 +23,7 @@ from p2pswarm.setting_names import unknown
 
 RUN_VERSION = 1  # rises when the meaning of a manifest changes
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
-RUN_TAG = b"p2pswarm-run-1:"
+RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
@@ -103,9 +103,15 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
     return run
 
 
-def run_id(config: bytes) -> bytes:
-    """A run's 16-byte id, a hash of the configuration that `run_to_json` wrote."""
-    return hashlib.sha256(RUN_TAG + config).digest()[:RUN_ID_BYTES]
+def run_id(config: bytes, corpus: bytes = b"", nonce: bytes = b"") -> bytes:
+    """A run's 16-byte id: a hash of all that makes it this run and no other.
+
+    `config` is what `run_to_json` wrote, `corpus` the digest of the text. `nonce` is drawn when the
+    run first starts, so that two runs of one file and one text are two. Without text, as in a
+    simulation, both are empty.
+    """
+    parts = (RUN_TAG, len(corpus).to_bytes(1), corpus, len(nonce).to_bytes(1), nonce, config)
+    return hashlib.sha256(b"".join(parts)).digest()[:RUN_ID_BYTES]
 
 
 def _as_in_a_file(value: object) -> object:

@@ -24,7 +24,7 @@ transport
 rpc
 dht tensors
 swarm
-allreduce state
+allreduce state checkpoint
 trainer compute
 server
 roles sim
@@ -44,6 +44,7 @@ SHELL = frozenset(
         "api/server.py",
         "api/train.py",
         "api/trainer.py",
+        "checkpoint/saving.py",
         "cli.py",
         "commands.py",
         "crypto/key_file.py",
@@ -52,6 +53,7 @@ SHELL = frozenset(
         "dht/node.py",
         "dht/query_runner.py",
         "dht/upkeep.py",
+        "flow/deferred_cancel.py",
         "flow/signal.py",
         "net/base.py",
         "net/bulk_threads.py",
@@ -64,6 +66,7 @@ SHELL = frozenset(
         "roles/output.py",
         "roles/stack.py",
         "roles/stage.py",
+        "roles/status.py",
         "roles/trainer.py",
         "rpc/base.py",
         "rpc/handler_pool.py",
@@ -71,6 +74,7 @@ SHELL = frozenset(
         "rpc/stream.py",
         "server/forwarder.py",
         "server/replica.py",
+        "server/session_parts.py",
         "server/stage_server.py",
         "server/worker.py",
         "sim/compute.py",
@@ -93,7 +97,15 @@ SHELL = frozenset(
 )
 """The files that may await or meet the operating system. They pump and never decide."""
 SHELL_SHARE_MAX = 0.27  # of the package's lines; it only goes down
-OUTSIDE = {"net", "roles", "demo", "node_process.py", "commands.py", "crypto/key_file.py"}
+OUTSIDE = {
+    "net",
+    "roles",
+    "demo",
+    "node_process.py",
+    "commands.py",
+    "crypto/key_file.py",
+    "checkpoint/folder.py",
+}
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {"compute", "data", "models", "tensors/codecs", "roles", "trainer"}  # compute on tensors
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "uuid", "secrets"}

@@ -70,11 +70,34 @@ def test_too_little_space_is_named_at_the_start(tmp_path):
 def test_a_file_is_written_whole_in_the_place_of_the_old_one(tmp_path):
     (tmp_path / "x").write_text("before")
 
-    written = write_target(tmp_path / "x", write)
+    written = write_target(tmp_path / "x", write, replace=True)
 
     assert (tmp_path / "x").read_bytes() == b"result"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert str(written) == f"{tmp_path / 'x'}, 6 bytes"
+
+
+def test_a_finished_file_is_never_overwritten(tmp_path):
+    (tmp_path / "x").write_text("finished")
+
+    written = write_target(tmp_path / "x", write)
+    again = write_target(tmp_path / "x", write)
+
+    assert (tmp_path / "x").read_text() == "finished"
+    assert [written.path.name, again.path.name] == ["x-2", "x-3"]
+    assert "it is there already, and is kept" in str(written)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x-2", "x-3"]
+
+
+def test_a_file_that_comes_while_ours_is_written_is_kept(tmp_path):
+    def beaten(place) -> None:
+        (tmp_path / "x").write_text("another process's")
+        place.write_bytes(b"ours")
+
+    written = write_target(tmp_path / "x", beaten)
+
+    assert (tmp_path / "x").read_text() == "another process's"
+    assert written.path == tmp_path / "x-2"
 
 
 def test_a_folder_that_has_gone_is_made_again(tmp_path):

@@ -25,6 +25,8 @@ class RunSettings(TypedDict, total=False):
     """The seed of the first weights and of the order of the samples."""
     min_replicas: int
     """The servers of each stage that the first step waits for."""
+    on_stage_lost: str
+    """When no server holds a stage's weights: "wait" for one that does, or "end"."""
     optimizer: OptimizerConfig | Table
     """AdamW and its schedule: `learning_rate`, `warmup_steps`, ..."""
     batch: BatchConfig | Table

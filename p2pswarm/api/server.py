@@ -3,7 +3,6 @@
 Errors:  Unusable when torch has no such device. A run that ends is no error.
 """
 
-import asyncio
 import dataclasses
 import logging
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 from p2pswarm.api.node import Node, load_role
 from p2pswarm.config import ServeConfig
 from p2pswarm.roles.discovery import find_run
+from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.settings import from_values
 
@@ -60,7 +60,7 @@ class Server:
         self._serve = from_values(ServeConfig, values, "serve")
         self._node = node
         self._server: Serving | None = None
-        self._leaving = asyncio.Event()
+        self._leaving = LeaveRequest()
 
     @property
     def stage(self) -> int | None:
@@ -75,8 +75,9 @@ class Server:
     async def serve(self) -> str:
         """Wait for the run, serve it until it ends or `leave` is called, and return the reason.
 
-        The run counts as ended when its trainer has been gone for a minute. If this call is
-        cancelled, the server ends as in a crash: others replay what it had counted in the step.
+        A trainer that is gone is looked for until `leave` is called, or until a trainer of another
+        run of this name is found. If this call is cancelled, the server ends as in a crash: others
+        replay what it had counted in the step.
 
         Raises:
             p2pswarm.errors.Unusable: Torch has no such device.
@@ -92,8 +93,10 @@ class Server:
             return LEFT
         compute = role.ComputeThread()
         try:
-            self._server = role.stage_server(stack, offer, compute, device)
-            reason: str = await role.serve_run(self._server, offer, self._leaving, log.info)
+            self._server = role.stage_server(stack, offer, compute, device, log.info)
+            reason: str = await role.serve_run(
+                stack, choice, self._server, offer, self._leaving, log.info
+            )
         finally:
             compute.close()
         return reason

@@ -41,7 +41,8 @@ def train(
     Args:
         run: What to train.
         data: The text to train on: a path, or `p2pswarm.data.Bytes`.
-        weights: The safetensors file to write at the end; None writes none.
+        weights: The safetensors file to write at the end; None writes none. A file that is there
+            is kept, and a number is added to the name of the new one.
         bootstrap: HOST:PORT of nodes that are in the swarm already.
         device: The device of the servers of this process, as in `Server`.
         progress: `live`, `lines`, `json`, or `auto`: live in a terminal, lines elsewhere.

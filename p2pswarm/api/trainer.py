@@ -87,7 +87,8 @@ class RunTrainer:
         The tensors are named `blocks.NUMBER.PARAMETER`. Call it after `Ended`, inside the block.
 
         Returns:
-            The path of the file: `path`, or one beside it if `path` could not be written.
+            The path of the file: `path`, or one beside it if `path` could not be written or is
+            there already. Nothing is overwritten.
 
         Raises:
             p2pswarm.errors.NoRoute: A stage has no server left that holds its weights.

@@ -7,7 +7,7 @@ server calls them one at a time, from one thread. Torch implements them (`torch_
 Shapes:  tokens_BS has B rows of S = T + 1 tokens: T inputs, and the targets one place further. A
          bundle crosses from stage to stage (docs/bundle.md); it is empty before the first stage.
          The gradient of a bundle has the keys of its differentiable tensors, in the same order.
-Errors:  Refused with the reason when a loss or gradient is not finite; the sum is then unchanged.
+Errors:  NotFiniteHere when a loss or a gradient is not finite; the sum is then unchanged.
 """
 # ruff: noqa: N803  shapes are written at the end of names
 
@@ -18,11 +18,16 @@ from typing import Protocol
 from torch import Tensor
 
 from p2pswarm.allreduce.base import Sums
+from p2pswarm.errors import Refused
 from p2pswarm.models.base import Bundle
 from p2pswarm.tensors.bundle import BundleSpec
 
 Key = tuple[int, int]
 """(microbatch, attempt)."""
+
+
+class NotFiniteHere(Refused):
+    """A loss or a gradient is not finite: the model's fault, or this processor's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +89,13 @@ class Stage(Protocol):
 
 
 class Weights(Protocol):
-    """The weights of a stage, their gradient sum and the optimizer's state."""
+    """The weights of a stage, their gradient sum and the optimizer's state.
+
+    A digest is of weights and optimizer state (`state/state_tree.py`).
+    """
 
     def reset(self, *, draw: bool) -> bytes:
-        """Empty the gradient sum; `draw`: make the weights of version 0. Returns their digest."""
+        """Empty the gradient sum; `draw`: make the weights of version 0. Returns the digest."""
         ...
 
     def reduction(self) -> Sums:
@@ -95,15 +103,18 @@ class Weights(Protocol):
         ...
 
     def apply(self, reduced: Sums, update: Update) -> bytes:
-        """Change the weights by a reduced gradient and empty the sum; returns their digest."""
+        """Change the weights by a reduced gradient and empty the sum; returns the digest."""
         ...
 
     def snapshot(self) -> memoryview:
         """Copy weights and optimizer state."""
         ...
 
-    def install(self, snapshot: memoryview) -> bytes:
-        """Load a snapshot; returns its weights' digest. BadMessage if it does not fit."""
+    def install(self, snapshot: memoryview, digest: bytes) -> bool:
+        """Load a snapshot if `digest` is its own, and else change nothing and return False.
+
+        Raises BadMessage for a snapshot of another size; nothing is changed then either.
+        """
         ...
 
 

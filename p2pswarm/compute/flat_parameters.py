@@ -4,7 +4,7 @@ Parameters are views into one buffer. So averaging, digests, snapshots and the o
 one flat tensor.
 
 Units:   elements of the run's dtype; `nbytes` where bytes are meant.
-Shapes:  N elements in a stage; every parameter starts at a multiple of `ALIGN`.
+Shapes:  N elements in a stage, laid out as `tensors/flat_layout.py` says.
 Errors:  Unusable for blocks that cannot be trained.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from p2pswarm.compute.digest import digest_of
+from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
 from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.flat_layout import flat_layout
 
-ALIGN = 16  # elements: 64 bytes of float32, a cache line
+STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
 
 
@@ -44,16 +46,16 @@ class FlatParameters:
         fill_buffers(run, numbers, self.blocks, device)
         self.numbers = numbers
         self._run = run
-        self.segments: list[Segment] = []
-        length = 0
-        for parameter in self._all_parameters():
-            stop = length + parameter.numel()
-            self.segments.append(Segment(length, stop, parameter.dim() >= 2))  # noqa: PLR2004
-            length = -(-stop // ALIGN) * ALIGN
+        shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, self.blocks))
+        layout = flat_layout(run.model.dtype, shapes)
+        self.segments = [
+            Segment(t.start, t.stop, len(t.shape) >= 2)  # noqa: PLR2004
+            for t in layout.tensors
+        ]
         dtype = DTYPES[run.model.dtype]
 
         def zeros() -> Tensor:
-            return torch.zeros(length, dtype=dtype, device=device)
+            return torch.zeros(layout.length, dtype=dtype, device=device)
 
         self.params_N, self.exp_avg_N, self.exp_avg_sq_N = zeros(), zeros(), zeros()
         self.sum_N = zeros()
@@ -75,11 +77,11 @@ class FlatParameters:
             state_N.zero_()
 
     def digest(self) -> bytes:
-        """The digest of the weights' bytes."""
-        return digest_of(self.params_N)
+        """The digest of weights and moments."""
+        return digest_of(*self.state())
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The buffers that a snapshot holds, in its order."""
+        """The buffers that a snapshot holds and the digest covers, in their order."""
         return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
 
     def _all_parameters(self) -> list[nn.Parameter]:
@@ -104,6 +106,11 @@ def squared_norm(x_N: Tensor) -> float:
         torch.dot(wide, wide).item()
         for wide in (part.double() for part in torch.split(x_N, NORM_CHUNK))
     )
+
+
+def state_of(snapshot: memoryview, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Weights, first and second moments of a snapshot, without a copy."""
+    return torch.frombuffer(snapshot, dtype=dtype).chunk(STATE_TENSORS)
 
 
 def host_bytes(x_N: Tensor) -> memoryview:

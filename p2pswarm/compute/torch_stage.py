@@ -7,8 +7,9 @@ bits.
 
 Units:   bytes.
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced (`tensors/bundle.py`).
-Errors:  Refused when a loss or a gradient is not finite, or torch has no memory; NotServing when
-         nothing is kept for a key; Unusable when a block gives another bundle than when traced.
+Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;
+         NotServing when nothing is kept for a key; Unusable when a block gives another bundle than
+         when traced.
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
@@ -19,12 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from p2pswarm.compute.base import BackwardSpec, Key, LossResult
+from p2pswarm.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import BadMessage, NotServing, Refused
+from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
 from p2pswarm.models.boundary import run_blocks
 
@@ -99,7 +100,7 @@ class TorchStage:
         loss = self._loss(self._run(tokens_BS, leaves), tokens_BS)
         value = loss.item()
         if not math.isfinite(value):
-            raise Refused(f"the loss is {value}")
+            raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
         share = torch.full_like(loss, self._share)
         return LossResult(value, self._differentiate([loss], [share], leaves, spec))
 
@@ -190,7 +191,7 @@ class TorchStage:
 
 
 def _require_finite(tensors: Sequence[Tensor], what: str) -> None:
-    """Raise Refused for NaN, infinities, and values whose squares overflow.
+    """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow.
 
     The check takes dot products: they cost 1 % of a backward, a tenth of what norms cost.
     """
@@ -198,4 +199,4 @@ def _require_finite(tensors: Sequence[Tensor], what: str) -> None:
     squares = [torch.dot(x, x).to(flats[0].dtype) for x in flats]
     total = torch.stack(squares).sum()  # on a GPU, one wait for all
     if not math.isfinite(total.item()):
-        raise Refused(f"{what} is not finite: lower the learning rate or look at the text")
+        raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")

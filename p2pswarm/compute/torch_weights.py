@@ -17,7 +17,12 @@ from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Engine, Update
 from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, squared_norm
+from p2pswarm.compute.flat_parameters import (
+    FlatParameters,
+    host_bytes,
+    squared_norm,
+    state_of,
+)
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import RunConfig
@@ -110,16 +115,19 @@ class TorchWeights:
             place_N.copy_(x_N)  # one by one: a GPU may lack memory for a second state
         return host_bytes(copy_N)
 
-    def install(self, snapshot: memoryview) -> bytes:
-        """Overwrite weights and moments; the sum is emptied."""
+    def install(self, snapshot: memoryview, digest: bytes) -> bool:
+        """Overwrite weights and moments, if they are whole; the sum is emptied."""
         state = self._flat.state()
         if snapshot.nbytes != sum(x_N.nbytes for x_N in state):
             raise BadMessage(f"a snapshot of {snapshot.nbytes} bytes does not fit this stage")
-        values = torch.frombuffer(snapshot, dtype=self._flat.params_N.dtype)
+        parts = state_of(snapshot, self._flat.params_N.dtype)
+        if digest_of(*parts) != digest:
+            return False
         with torch.no_grad():
-            for x_N, part in zip(state, values.chunk(len(state)), strict=True):
+            for x_N, part in zip(state, parts, strict=True):
                 x_N.copy_(part)
-        return self.reset(draw=False)
+            self._flat.sum_N.zero_()
+        return True
 
 
 def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: int) -> Engine:

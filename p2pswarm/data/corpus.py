@@ -26,6 +26,13 @@ class Corpus:
     rows: int
     sequence_length: int
 
+    def digest(self) -> bytes:
+        """SHA-256 of all text, 32 bytes: trainers with the same make the same microbatches."""
+        digest = hashlib.sha256(len(self.train).to_bytes(8))  # so that no border can be moved
+        for text in (self.train, self.held_out):
+            digest.update(text.data)
+        return digest.digest()
+
     def microbatch(self, number: int) -> Bytes:
         """tokens_BS of a microbatch of the run."""
         return self._draw(self.train, "train", number)

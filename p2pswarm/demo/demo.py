@@ -211,7 +211,7 @@ def _write(options: Options, history: RunHistory, ready_s: float, console: Conso
     for name, path, write in wanted:
         if path is not None:
             try:
-                console.print(f"{name}: {write_target(path, write)}", highlight=False)
+                console.print(f"{name}: {write_target(path, write, replace=True)}", highlight=False)
             except Unusable as error:
                 lost.append(str(error))
     return lost

@@ -24,7 +24,10 @@ class Block(nn.Module, ABC):
 
     @abstractmethod
     def draw(self, generator: torch.Generator) -> None:
-        """Fill the parameters with their first values."""
+        """Fill the parameters with their first values.
+
+        `normal_` and `uniform_` give the same bits on every processor (`first_weights.py`).
+        """
 
 
 def bundle_of(value: Value) -> Bundle:

@@ -18,6 +18,7 @@ from torch import nn
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block
+from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.gpt import gpt
 from p2pswarm.models.registry import Family, family, register
 
@@ -70,28 +71,31 @@ def fill_buffers(
 def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> None:
     """Draw version 0 of the blocks `numbers`; it is the same on every machine."""
     for number, block in zip(numbers, blocks, strict=True):
-        tag = f"p2pswarm-init-1:{run.seed}:{number}".encode()
+        tag = f"{TAG}:{run.seed}:{number}".encode()
         seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
         if isinstance(block, Block):
-            block.draw(torch.Generator().manual_seed(seed))
-        else:
-            _reset(block, seed)
+            with PortableDraws(run.seed, number, block):
+                block.draw(torch.Generator().manual_seed(seed))
+            continue
+        there = copy.deepcopy(block).cpu()
+        with PortableDraws(run.seed, number, there):
+            _reset(there, seed)
+        for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
+            parameter.copy_(drawn)
 
 
 def _reset(block: nn.Module, seed: int) -> None:
-    """Let torch's own modules draw, on the CPU, so that every device begins alike.
+    """Let torch's own modules draw.
 
-    Their `reset_parameters` takes no generator, only torch's global one.
+    Their `reset_parameters` takes no generator. What they draw otherwise than by `normal_` and
+    `uniform_` comes from torch's global one.
     """
-    there = copy.deepcopy(block).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for module in there.modules():
+        for module in block.modules():
             reset = _reset_of(module)
             if reset is not None:
                 reset()
-    for parameter, drawn in zip(block.parameters(), there.parameters(), strict=True):
-        parameter.copy_(drawn)
 
 
 def _reset_of(module: nn.Module) -> Callable[[], object] | None:

@@ -122,9 +122,7 @@ class Head(Block):
 
 
 def _normal(parameter: nn.Parameter, std: float, generator: torch.Generator) -> None:
-    """Draw on the CPU, so that every device begins with the same values."""
-    drawn = torch.empty(parameter.shape, dtype=parameter.dtype)
-    parameter.copy_(drawn.normal_(0.0, std, generator=generator))
+    parameter.normal_(0.0, std, generator=generator)
 
 
 def _rotate(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:

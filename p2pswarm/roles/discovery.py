@@ -6,11 +6,13 @@ Errors:  those of the DHT are logged, and the next look is taken all the same.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from p2pswarm.dht.messages import Ping
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact
-from p2pswarm.roles.run_choice import RunChoice
+from p2pswarm.roles.run_choice import RunChoice, preferred
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
@@ -21,7 +23,33 @@ log = logging.getLogger(__name__)
 
 RECORD_S = 60.0  # a run whose trainer died is offered no longer than this
 TRY_AGAIN_S = 1.0  # somebody waits for it
+ANSWER_S = 2.0  # for a trainer to show that it lives: a dial and a round trip
 TELL_S = 2.0  # for a trainer of another version to answer; a run that is found waits no longer
+
+
+class TrainerSeeker(Protocol):
+    """The part of a stage server that looks for a trainer; to import its class loads torch."""
+
+    @property
+    def seeks(self) -> bool:
+        """Whether it has no session now."""
+        ...
+
+    async def seeking(self) -> float:
+        """Wait until it has no session; returns in how many seconds to look the run up."""
+        ...
+
+    def found(self, trainers: Sequence[Contact]) -> None:
+        """These trainers of its run answer."""
+        ...
+
+    def may_change_run(self) -> bool:
+        """Whether it may join another run."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Look for this run's trainer no longer."""
+        ...
 
 
 async def announce(stack: NodeStack, manifest: Manifest) -> None:
@@ -43,24 +71,73 @@ async def announce(stack: NodeStack, manifest: Manifest) -> None:
 async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], None]) -> RunOffer:
     """Look the runs up until there is one to join; the DHT knows no other way to wait.
 
-    Trainers of another version are told so meanwhile.
+    Trainers of another version are told so meanwhile. Of several runs, one whose trainer answers
+    is joined.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         while True:
-            try:
-                records = await stack.dht.get(RUNS_KEY)
-            except SwarmError as error:
-                log.info("the runs could not be looked up: %s", error)
-                records = {}
-            offer = choice.choose({subkey: record.value for subkey, record in records.items()})
+            offers = choice.fitting(await _manifests(stack))
             for remark in choice.remarks():
                 say(remark)
             for trainer in choice.to_be_told(loop.time()):
                 tasks.create_task(_tell_version(stack.rpc, trainer, choice.version))
-            if offer is not None:
+            if offers:
+                several = [o.trainer for o in offers] if len(offers) > 1 else []
+                offer = preferred(offers, await answering(stack.rpc, several))
+                assert offer is not None, "there is an offer"
                 return offer
             await asyncio.sleep(LOOK_AGAIN_S)
+
+
+async def follow_run(
+    stack: NodeStack, choice: RunChoice, lost: RunOffer, seeker: TrainerSeeker
+) -> None:
+    """Look a run up again whenever its server looks for a trainer; until cancelled.
+
+    The server is told which trainers of its run answer. If none does and another run can be
+    joined, a server that may go gives its run up.
+    """
+    while True:
+        await asyncio.sleep(await seeker.seeking())
+        if not seeker.seeks:
+            continue
+        offers = choice.instead_of(lost, await _manifests(stack))
+        there = await answering(stack.rpc, [offer.trainer for offer in offers])
+        ours = [o.trainer for o in offers if o.run == lost.run and o.trainer in there]
+        others = [o for o in offers if o.run != lost.run and o.trainer in there]
+        if ours:
+            seeker.found(ours)
+        elif others and seeker.may_change_run():
+            seeker.give_up(
+                f"its trainer does not answer, and that of {others[0].config.name!r} does"
+            )
+
+
+async def answering(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:
+    """Those of `trainers` that answer within `ANSWER_S`; all are asked at the same time."""
+    async with asyncio.TaskGroup() as tasks:
+        asked = [(trainer, tasks.create_task(_answers(rpc, trainer))) for trainer in trainers]
+    return [trainer for trainer, task in asked if task.result()]
+
+
+async def _answers(rpc: Rpc, trainer: Contact) -> bool:
+    try:
+        await rpc.call(trainer, Ping(""), ANSWER_S)
+    except SwarmError as error:
+        log.info("%s does not answer: %s", trainer.address, error)
+        return False
+    return True
+
+
+async def _manifests(stack: NodeStack) -> dict[bytes, bytes]:
+    """The manifests in the DHT by their trainers' ids; none if they could not be looked up."""
+    try:
+        records = await stack.dht.get(RUNS_KEY)
+    except SwarmError as error:
+        log.info("the runs could not be looked up: %s", error)
+        return {}
+    return {subkey: record.value for subkey, record in records.items()}
 
 
 async def _tell_version(rpc: Rpc, trainer: Contact, version: int) -> None:

@@ -20,6 +20,7 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
+from p2pswarm.roles.trouble import trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 
@@ -74,10 +75,10 @@ class Reporter:
                 self._replayed += count
                 many = "microbatches are" if count > 1 else "microbatch is"
                 event = Note(seconds, f"{count} {many} sent again: {report.reason}")
-            case act.VersionsRefused():
-                event = Note(seconds, _refused(report))
-            case _:
+            case act.MemberJoined() | act.MemberReady() | act.MemberLost() | act.Loaded():
                 return self._member(report, seconds, now_s)
+            case _:
+                event = Note(seconds, trouble_text(report))
         return [event]
 
     def _member(self, report: act.Report, seconds: float, now_s: float) -> list[Event]:
@@ -140,16 +141,6 @@ class Reporter:
 
     def _counts(self) -> MicrobatchCounts:
         return MicrobatchCounts(self._asked, self._counted, self._replayed)
-
-
-def _refused(report: act.VersionsRefused) -> str:
-    who = "1 server speaks" if report.servers == 1 else f"{report.servers} servers speak"
-    many = "s" if len(report.versions) > 1 else ""
-    versions = ", ".join(map(str, report.versions))
-    return (
-        f"{who} version{many} {versions} of runs, this trainer {report.ours}: "
-        "install the same release on both sides"
-    )
 
 
 def _short(incarnation: Incarnation) -> str:

@@ -4,7 +4,7 @@ Units:   `now_s` seconds on the caller's clock.
 Errors:  none; a manifest that cannot be used is complained about once and passed over.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from p2pswarm.config import ServeConfig
 from p2pswarm.errors import BadMessage
@@ -34,18 +34,20 @@ class RunChoice:
         self._over.add((offer.run, _trainer(offer)))
         self._said.clear()
 
-    def choose(self, manifests: Mapping[bytes, bytes]) -> RunOffer | None:
-        """The run to join, or None; `manifests` by their trainers' ids, as the DHT keeps them."""
-        offers = self._usable(manifests)
-        named = [offer for offer in offers if self._serve.run in ("", offer.config.name)]
-        stage = self._serve.stage
-        fitting = [offer for offer in named if stage is None or stage < offer.config.stages]
+    def fitting(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+        """The runs that may be joined; `manifests` by their trainers' ids, as the DHT keeps them.
+
+        If there is none, a remark says why.
+        """
+        offers = self.usable(manifests)
+        named = self._named(offers)
+        fitting = self._with_stage(named)
         if fitting:
-            return fitting[0]
+            return fitting
         if named:
             run = named[0].config
             self._say(
-                f"run {run.name!r} has no stage {stage} (serve.stage), its stages are "
+                f"run {run.name!r} has no stage {self._serve.stage} (serve.stage), its stages are "
                 f"0 to {run.stages - 1}: waiting for another run"
             )
         elif offers:
@@ -53,7 +55,12 @@ class RunChoice:
             self._say(f"no run is named {self._serve.run!r}; there is {there}: waiting")
         else:
             self._say("there is no run yet: waiting for a trainer")
-        return None
+        return []
+
+    def instead_of(self, lost: RunOffer, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+        """The offers of a run whose trainer was lost, then those of other runs; no remarks."""
+        fitting = self._with_stage(self._named(self.usable(manifests)))
+        return sorted(fitting, key=lambda offer: offer.run != lost.run)
 
     def remarks(self) -> list[str]:
         """What is to be said, each thing once; drained by reading."""
@@ -64,7 +71,7 @@ class RunChoice:
         """The trainers of the last choice to tell now that we speak another version."""
         return self._notices.due(self._unreadable, now_s)
 
-    def _usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+    def usable(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
         """Every run that has not ended, by trainer."""
         offers = []
         self._unreadable = []
@@ -81,10 +88,23 @@ class RunChoice:
                 offers.append(offer)
         return offers
 
+    def _named(self, offers: list[RunOffer]) -> list[RunOffer]:
+        return [offer for offer in offers if self._serve.run in ("", offer.config.name)]
+
+    def _with_stage(self, offers: list[RunOffer]) -> list[RunOffer]:
+        stage = self._serve.stage
+        return [offer for offer in offers if stage is None or stage < offer.config.stages]
+
     def _say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             self._remarks.append(text)
+
+
+def preferred(offers: Sequence[RunOffer], answering: Collection[Contact]) -> RunOffer | None:
+    """The first offer whose trainer answers; the first of all if none does."""
+    there = [offer for offer in offers if offer.trainer in answering]
+    return next(iter([*there, *offers]), None)
 
 
 def _trainer(offer: RunOffer | UnreadableOffer) -> bytes:

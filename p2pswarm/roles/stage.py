@@ -17,7 +17,8 @@ import torch
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
-from p2pswarm.roles.discovery import find_run
+from p2pswarm.roles.discovery import find_run, follow_run
+from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import NodeStack
@@ -50,7 +51,7 @@ class ComputeThread:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
+async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Serve run after run until asked to leave."""
     serve = stack.config.serve
     keep_freed_memory()
@@ -63,12 +64,13 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = stage_server(stack, offer, compute, device)
-            reason = await serve_run(server, offer, leaving, say)
+            server = stage_server(stack, offer, compute, device, say)
+            reason = await serve_run(stack, choice, server, offer, leaving, say)
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
-            choice.over(offer)
+            if not server.gave_up:
+                choice.over(offer)
     finally:
         compute.close()
 
@@ -106,7 +108,7 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 def stage_server(
-    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device
+    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device, say: Say
 ) -> StageServer:
     """A server of the run in `offer`, on this node."""
     serve, config = stack.config.serve, offer.config
@@ -121,17 +123,26 @@ def stage_server(
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
+        say=say,
     )
     return StageServer(context)
 
 
-async def serve_run(server: StageServer, offer: RunOffer, leaving: asyncio.Event, say: Say) -> str:
-    """Serve until the run ends or we leave; returns the reason."""
+async def serve_run(
+    stack: NodeStack,
+    choice: RunChoice,
+    server: StageServer,
+    offer: RunOffer,
+    leaving: LeaveRequest,
+    say: Say,
+) -> str:
+    """Serve until the run ends, or we leave, or go to another run; returns the reason."""
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(_run(server))
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
             tasks.create_task(_tell(server, offer, say)),
+            tasks.create_task(follow_run(stack, choice, offer, server)),
         ]
         await asyncio.wait((work,))
         for task in beside:
@@ -146,9 +157,9 @@ async def _run(server: StageServer) -> str:
         return str(error)
 
 
-async def _leave(server: StageServer, work: asyncio.Task[str], leaving: asyncio.Event) -> None:
+async def _leave(server: StageServer, work: asyncio.Task[str], leaving: LeaveRequest) -> None:
     await leaving.wait()
-    await server.leave()
+    await server.leave(leaving.grace_s)
     await asyncio.wait((work,), timeout=END_S)
     work.cancel()
 

@@ -18,17 +18,26 @@ from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
+from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
-from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.roles.weights_file import (
+    model_size,
+    named_weights,
+    state_sizes,
+    weights_name,
+    write_weights,
+)
+from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
+from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
@@ -44,7 +53,8 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
     config = stack.config
     check_model(config.run)
     if config.train.weights is not None:
-        check_target(config.train.weights, model_size(config.run).file_bytes)
+        last = weights_name(config.train.weights, config.run, config.run.steps)
+        check_target(last, model_size(config.run).file_bytes)
     corpus = await asyncio.to_thread(read_corpus, config)
     say(
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
@@ -74,19 +84,32 @@ async def open_trainer(
     `tell` is called with every event as it happens.
     """
     run_config = stack.config.run
-    manifest = sign_manifest(stack.identity, run_config, stack.endpoint.contact.address)
+    text = await asyncio.to_thread(corpus.digest)
+    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES))
+    manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     reporter = Reporter(run_config, model_size(run_config).parameters)
+    status = LatestStatus(identity.run, run_config.stages)
     loop = asyncio.get_running_loop()
+
+    def show(event: Event) -> None:
+        status.told(event, loop.time())
+        tell(event)
 
     def report(report: act.Report) -> None:
         for event in reporter.report(report, loop.time()):
-            tell(event)
+            show(event)
+
+    def asked(peer: PeerId, question: AskStatus) -> RunStatus:
+        del peer
+        return status.answer(question, loop.time())
+
+    stack.rpc.serve_unary(AskStatus, asked)
 
     context = TrainerContext(
         rpc=stack.rpc,
         tensors=tensors_within(stack.config.network, torch.device("cpu")),
         run=run_config,
-        run_id=run_id(run_to_json(run_config)),
+        run_id=identity.run,
         corpus=corpus,
         report=report,
         rng=Random(os.urandom(32)),
@@ -95,7 +118,7 @@ async def open_trainer(
         announcing = tasks.create_task(announce(stack, manifest))
         async with Trainer(context) as trainer:
             for event in reporter.offered():
-                tell(event)
+                show(event)
             yield trainer
         announcing.cancel()
 
@@ -120,7 +143,7 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
         return ""
     try:
         async with asyncio.timeout(SAVE_S if ended is None else None):
-            written = await save(trainer, config.run, path)
+            written = await save(trainer, config.run, path, named=True)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -130,9 +153,17 @@ async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | N
     return f"weights: {written}"
 
 
-async def save(trainer: Trainer, run_config: RunConfig, path: Path) -> Written:
-    """Fetch the weights from their servers and write them; returns where they are."""
+async def save(
+    trainer: Trainer, run_config: RunConfig, path: Path, *, named: bool = False
+) -> Written:
+    """Fetch the weights from their servers and write them; returns where they are.
+
+    `named`: the run's name and the step are added to the name of the file.
+    """
     snapshots = await trainer.weights(state_sizes(run_config))
+    if named:
+        step = min(snapshot.version for snapshot in snapshots)
+        path = weights_name(path, run_config, step)
     return await asyncio.to_thread(_write, path, run_config, snapshots)
 
 

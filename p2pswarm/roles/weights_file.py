@@ -15,7 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.checkpoint.names import slug
+from p2pswarm.compute.digest import digest_of
+from p2pswarm.compute.flat_parameters import FlatParameters, state_of
+from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -58,17 +61,27 @@ def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tup
     """Every parameter of the model, from one snapshot of each stage, in the order of stages."""
     for stage, snapshot in enumerate(snapshots):
         flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
-        weights = torch.frombuffer(snapshot.data, dtype=flat.params_N.dtype)
-        flat.params_N.copy_(weights[: flat.length])
-        if flat.digest() != snapshot.digest:
+        state = state_of(snapshot.data, flat.params_N.dtype)
+        flat.params_N.copy_(state[0])
+        if digest_of(*state) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
-        for number, block in zip(flat.numbers, flat.blocks, strict=True):
-            for name, parameter in block.named_parameters():
-                yield f"blocks.{number}.{name}", parameter.detach()
+        for name, parameter in named_parameters(flat.numbers, flat.blocks):
+            yield name, parameter.detach()
+
+
+def weights_name(path: Path, run: RunConfig, step: int) -> Path:
+    """The path of a run's weights of a step: `path` with the run's name and the step in its name.
+
+    So a run that is started again does not come to the file of the run before.
+    """
+    return path.with_name(f"{path.stem}-{slug(run.name)}-step-{step}{path.suffix}")
 
 
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:
-    """Write a file at `path`, or nearby if that fails; `about` is `run` in the metadata."""
+    """Write a new file at `path`, or nearby if that fails or if there is one already.
+
+    `about` is `run` in the metadata.
+    """
     whole = {name: tensor.contiguous() for name, tensor in tensors}
     return write_target(path, lambda place: _save(whole, place, about))
 

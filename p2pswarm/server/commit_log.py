@@ -1,29 +1,35 @@
 """Which weights a server holds, and which reductions and commits follow them.
 
-A replica is a snapshot and the commits after it. While the snapshot of a newcomer is on its way,
-the log keeps the commits of the steps that pass, with their reduced gradients; they are applied in
-order when the snapshot is here. A newcomer that missed a reduction needs a later snapshot instead.
+A replica is a snapshot and the commits after it. A commit is applied once: if it is sent again, it
+is answered with what it made. What memory holds, and the reduction that could be applied to it,
+outlive the session: the next one may go on with both.
+
+While the snapshot of a newcomer is on its way, the log keeps the commits of the steps that pass,
+with their reduced gradients; they are applied in order when the snapshot is here. A newcomer that
+missed a reduction needs a later snapshot instead.
 
 A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may come
 to it before the reduction that it applies. The commit then waits for its reduction.
 
 Units:   version v = weights after v commits.
-Errors:  NotServing for a commit that was applied before; BadMessage for a snapshot
-         that the kept commits do not follow.
+Errors:  NotServing for weights that cannot be kept, and for a commit of a step that another
+         generation made; BadMessage for a snapshot that the kept commits do not follow.
 Source:  docs/training.md.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from p2pswarm.allreduce.base import AveragedGradient, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.swarm.messages.membership import HeldReduction
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 BACKLOG_MAX = 64  # reductions kept while weights come, each of the stage's size
+MADE_MAX = 16  # commits that may be sent again; a trainer resends those that nobody answered
 NO_ROUND = RoundId(-1, 0)
 
 
@@ -39,9 +45,11 @@ class CommitDecision(Enum):
     """What a commit means for the weights here."""
 
     APPLY = "its reduction is here, and the weights are of its step"
+    APPLIED = "the weights hold it already: it is answered with what it made"
     KEPT = "its reduction is here, the weights are not yet: it is applied when they are"
     MISSED = "its reduction will not come: the weights have to be of a later version"
     LOST = "its reduction will not come, and the weights are of its step: they cannot follow"
+    LATER = "its reduction comes slowly: it is noted, and decided when that is over"
     WAIT = "its reduction, or the commit before it, is on the way"
 
 
@@ -62,32 +70,80 @@ class KeptCommit:
     sums: Sums
 
 
+@dataclass(frozen=True, slots=True)
+class HeldWeights:
+    """Whole weights in memory, whether they are the stage's newest or not."""
+
+    version: int
+    digest: bytes
+    reduced: ReducedGradient | None = None
+    """The reduction of step `version`, if it is here: its commit would make the next version."""
+
+    @property
+    def reduction(self) -> HeldReduction | None:
+        """What the trainer is told of the reduction."""
+        if self.reduced is None:
+            return None
+        round_ = self.reduced.round
+        return HeldReduction(round_.step, round_.generation, self.reduced.outcome.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a commit made."""
+
+    generation: int
+    digest: bytes
+
+
 class CommitLog:
     """The version of the weights of one stage; outlives the sessions of the server."""
 
-    def __init__(self, backlog_max: int = BACKLOG_MAX) -> None:
-        self.version: int | None = None
-        """None while the weights are not here."""
-        self.digest = b""
-        """The digest of the weights of `version`."""
+    def __init__(self, backlog_max: int = BACKLOG_MAX, made_max: int = MADE_MAX) -> None:
+        self.held: HeldWeights | None = None
+        """The weights in memory: kept through sessions until others take their place."""
         self.needed = 0
         """A snapshot has to be of this version or a later one."""
+        self._loading = False
         self._backlog_max = backlog_max
         self._backlog: list[KeptCommit] = []
         self._begun: RoundId | None = None
         self._over = NO_ROUND
         self._reduced: ReducedGradient | None = None
+        self._noted: Commit | None = None
+        self._made: dict[int, _Made] = {}
+        self._made_max = made_max
+
+    @property
+    def version(self) -> int | None:
+        """The version of the weights that this session works with; None while it has none."""
+        return None if self.held is None or self._loading else self.held.version
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the weights in memory; empty without any."""
+        return b"" if self.held is None else self.held.digest
 
     def begin(self, since: int, *, keep: bool) -> FirstWeights:
-        """Start a session that takes part in the steps from `since` on."""
-        if keep and self.version != since:
-            raise NotServing(f"the weights are of version {self.version}, not {since}")
-        self._backlog, self._begun, self._over, self._reduced = [], None, NO_ROUND, None
-        self.needed = since
+        """Start a session that takes part in the steps from `since` on.
+
+        Kept weights are of version `since`, or of the one before if the reduction of that step is
+        here: its commit is then sent again.
+        """
+        held = self.held
+        if keep and (held is None or not self._may_go_on(held, since)):
+            version = None if held is None else held.version
+            raise NotServing(f"the weights are of version {version}, not {since}")
+        self._backlog, self._begun, self._noted, self.needed = [], None, None, since
+        self._reduced = held.reduced if keep and held is not None else None
+        self._over = NO_ROUND if self._reduced is None else self._reduced.round
+        self._loading = not keep
         if keep:
             return FirstWeights.KEPT
-        self.version = None
-        return FirstWeights.DRAWN if since == 0 else FirstWeights.FETCHED
+        if since == 0:
+            self.held = None
+            return FirstWeights.DRAWN
+        return FirstWeights.FETCHED
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -98,12 +154,36 @@ class CommitLog:
             done = True
         finally:
             if not done:
-                self.version = None
+                self.held = None
 
     def became(self, version: int, digest: bytes) -> None:
-        """The weights are of `version` now."""
-        self.version, self.digest = version, digest
+        """The weights in memory are of `version` now, drawn or installed."""
+        self.held = HeldWeights(version, digest)
+        self._made = {}
+
+    def loaded(self) -> None:
+        """The session has its weights."""
+        assert self.held is not None, "they became of a version"
+        self._loading = False
         self._drop_closed()
+
+    def unchanged(self, digest: bytes) -> None:
+        """Raise NotServing if weights that were kept are not what they were any more."""
+        if digest != self.digest:
+            raise NotServing("the weights in memory have changed by themselves: a fault of it")
+
+    def applied(self, order: Commit, digest: bytes) -> None:
+        """A commit was applied to the weights."""
+        self.held = HeldWeights(order.step + 1, digest)
+        self._made[order.step] = _Made(order.generation, digest)
+        self._made.pop(order.step - self._made_max, None)
+        self._drop_closed()
+
+    def made(self, step: int) -> bytes:
+        """The digest of the version that the commit of a step made here; empty if unknown."""
+        if self.version == step + 1:
+            return self.digest
+        return self._made[step].digest if step in self._made else b""
 
     def reduction_begun(self, order: Reduce) -> None:
         """A reduction is under way; it takes the place of an earlier one."""
@@ -117,7 +197,17 @@ class CommitLog:
             self._begun = None
         if reduced is not None:
             self._reduced = reduced
+            if self.held is not None and self.held.version == round_.step:
+                self.held = replace(self.held, reduced=reduced)
         self._drop_closed()
+
+    def noted(self, round_: RoundId) -> Commit | None:
+        """The commit that was to be decided LATER, when its reduction is over; once."""
+        order = self._noted
+        if order is None or RoundId(order.step, order.generation) != round_:
+            return None
+        self._noted = None
+        return order
 
     def must_commit_before(self, step: int) -> bool:
         """Whether a reduction of an earlier step is here, or on the way, without its commit."""
@@ -127,16 +217,23 @@ class CommitLog:
     def committed(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide what to do about a commit; one that may APPLY is not yet applied.
 
-        `patient`: it may wait for a reduction that is on the way.
+        `patient`: its sender waits for an answer while a reduction is on the way. One that has
+        begun is always waited for: a step may last longer than anybody waits for an answer.
         """
+        if self.version is not None and order.step < self.version:
+            self._require_same(order)
+            return CommitDecision.APPLIED
+        if self.version is None and (known := self._decided_before(order)) is not None:
+            return known
         round_ = RoundId(order.step, order.generation)
         here = self._reduced is not None and self._reduced.round == round_
         if patient and (round_ > self._over or self._is_ahead(order)):
             return CommitDecision.WAIT
+        if round_ == self._begun:
+            self._noted = order
+            return CommitDecision.LATER
         if self.version is None:
             return self._kept_or_missed(order, here=here)
-        if self.version > order.step:
-            raise NotServing(f"a commit of step {order.step} to version {self.version}")
         return CommitDecision.APPLY if here and self.version == order.step else CommitDecision.LOST
 
     def take(self) -> Sums:
@@ -155,6 +252,28 @@ class CommitLog:
                 raise BadMessage(f"weights of version {version}, commits from {kept.order.step} on")
         self._backlog = []
         return following
+
+    def _may_go_on(self, held: HeldWeights, since: int) -> bool:
+        """Whether weights can be brought to version `since` without a snapshot."""
+        return held.version == since or (held.version == since - 1 and held.reduced is not None)
+
+    def _require_same(self, order: Commit) -> None:
+        """Raise NotServing for a commit of a step that was made from another reduction."""
+        made = self._made.get(order.step)
+        if made is not None and made.generation != order.generation:
+            raise NotServing(
+                f"step {order.step} was made here from generation {made.generation}, "
+                f"not {order.generation}"
+            )
+
+    def _decided_before(self, order: Commit) -> CommitDecision | None:
+        """What was decided about a commit that came before, while the weights are on their way."""
+        if any(
+            (kept.order.step, kept.order.generation) == (order.step, order.generation)
+            for kept in self._backlog
+        ):
+            return CommitDecision.KEPT
+        return CommitDecision.MISSED if order.step < self.needed else None
 
     def _is_ahead(self, order: Commit) -> bool:
         """Whether a commit has overtaken the one before it."""

@@ -32,6 +32,7 @@ from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_plan import undelivered
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.types import Obstacle
 from p2pswarm.swarm.push import OnlyPeer, PushProgress
 from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.tensors.codecs.base import Tensor, Unencodable
@@ -121,14 +122,15 @@ class Forwarder:
         self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
     ) -> None:
         """Do `work`; tell the trainer the reason if it failed."""
+        obstacle = Obstacle.ROAD
         try:
             reason = await work
         except Unencodable as error:
             pending.outgoing.failed(error)
-            reason = str(error)
+            reason, obstacle = str(error), Obstacle.WORK
         if reason is not None:
             log.info("microbatch %d attempt %d: %s", *item.key, reason)
-            self._session.note(undelivered(item.push, reason))
+            self._session.note(undelivered(item.push, reason, obstacle))
 
     async def _onward(self, item: WorkItem, tokens: Tensor, pending: _PendingBundle) -> str | None:
         session = self._session

@@ -1,29 +1,36 @@
 """The lifecycle of a stage server: it joins a run, loads weights, serves, leaves, and joins again.
 
 A session is one incarnation: from the trainer's `Assigned` to the end of their stream. The
-server outlives its sessions and tries to join again, less and less often, until the trainer has
-been gone for too long.
+server outlives its sessions and looks for the trainer again: every 2 s at least, and less often
+when the trainer has been gone for `rejoin_s`. It looks until the user ends it, or until another
+run is found meanwhile.
 
     OUT -> JOINING -> PREPARING -> LOADING -> SERVING -> FINISHING -> LEAVING -> OVER
 
+A server that is asked to leave while no other has the weights of its stage is STAYING in between.
 Every state of a session falls back to OUT when the session is lost.
 
 Units:   seconds on the caller's clock.
 Errors:  LinkLost and BadMessage for a message that the trainer should not have sent.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from p2pswarm.errors import BadMessage, LinkLost
-from p2pswarm.swarm.messages.membership import Assigned, MemberRecord, Ready, View
+from p2pswarm.ids import Contact
+from p2pswarm.server.trainer_search import TrainerSearch
+from p2pswarm.swarm.messages.membership import Assigned, MemberRecord, Ready, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import Message
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
-REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 5.0
+KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
+REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
+SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
 STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
-LEAVE_S = 3.0  # the process has 5 s to stop; leaving after the step saves a replay
+SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
 LEFT = "left"
 
 
@@ -35,6 +42,7 @@ class ServerState(Enum):
     PREPARING = "makes memory for its stage"
     LOADING = "gets its weights"
     SERVING = "computes"
+    STAYING = "was asked to leave, and computes until another server has its stage's weights"
     FINISHING = "leaves after this step: it takes no new microbatch"
     LEAVING = "says goodbye"
     OVER = "will not join again"
@@ -46,8 +54,9 @@ MOVES: dict[ServerState, tuple[ServerState, ...]] = {
     S.JOINING: (S.PREPARING, S.OUT, S.OVER),
     S.PREPARING: (S.LOADING, S.LEAVING, S.OUT, S.OVER),
     S.LOADING: (S.SERVING, S.LEAVING, S.OUT, S.OVER),
-    S.SERVING: (S.FINISHING, S.OUT, S.OVER),
-    S.FINISHING: (S.LEAVING, S.OUT, S.OVER),
+    S.SERVING: (S.STAYING, S.FINISHING, S.OUT, S.OVER),
+    S.STAYING: (S.FINISHING, S.LEAVING, S.OVER),
+    S.FINISHING: (S.STAYING, S.LEAVING, S.OVER),
     S.LEAVING: (S.OVER,),
     S.OVER: (),
 }
@@ -58,16 +67,16 @@ class ServerEnd:
     """Why a server is over."""
 
     reason: str
-    failed: bool = False
-    """The trainer was gone for too long."""
+    gave_up: bool = False
+    """The run may go on: this server has only stopped looking for its trainer."""
 
 
 class Lifecycle:
     """One server in one run."""
 
-    def __init__(self, trainer: str, rejoin_s: float, now_s: float) -> None:
-        """`trainer`: its address, for error texts; `rejoin_s`: how long it may be gone."""
-        self._trainer = trainer
+    def __init__(self, trainers: Sequence[Contact], rejoin_s: float, now_s: float) -> None:
+        """`trainers`: the first to ask first; `rejoin_s`: how long to look for one quickly."""
+        self._search = TrainerSearch(trainers)
         self._rejoin_s = rejoin_s
         self._state = ServerState.OUT
         self._pause_s = REJOIN_FIRST_S
@@ -75,6 +84,9 @@ class Lifecycle:
         self._seen_s = now_s  # when we were last in the run
         self._due_s: float | None = None
         self._met = False
+        self._ever_met = False
+        self._told_gone = False
+        self._remarks: list[str] = []
         self.end: ServerEnd | None = None
         """Set when the server is over."""
 
@@ -94,13 +106,46 @@ class Lifecycle:
 
     @property
     def may_join(self) -> bool:
-        """Whether it is time to ask the trainer for a stage."""
+        """Whether it is time to ask a trainer for a stage."""
         return self._state is ServerState.OUT and self._due_s is None
+
+    @property
+    def seeking(self) -> bool:
+        """Whether it has no session."""
+        return self._state in (ServerState.OUT, ServerState.JOINING)
+
+    @property
+    def others_to_ask(self) -> bool:
+        """Whether another trainer may be asked at once if this one does not answer."""
+        return self._search.others
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was asked to leave and is still in the run."""
+        return self._state in (ServerState.STAYING, ServerState.FINISHING, ServerState.LEAVING)
+
+    @property
+    def closing(self) -> bool:
+        """Whether it takes no new microbatch."""
+        return self._state in (ServerState.FINISHING, ServerState.LEAVING)
 
     @property
     def must_say_goodbye(self) -> bool:
         """Whether the trainer is to be told that this server leaves."""
         return self._state is ServerState.LEAVING
+
+    def remarks(self) -> list[str]:
+        """What the user is to be told; drained by reading."""
+        remarks, self._remarks = self._remarks, []
+        return remarks
+
+    def may_change_run(self, now_s: float) -> bool:
+        """Whether it may go to another run: its own trainer never answered, or not for long."""
+        return self.seeking and (not self._ever_met or self._gone(now_s))
+
+    def look_again_s(self, now_s: float) -> float:
+        """How long to wait until the run's trainers are looked up again."""
+        return SEEK_S if self._gone(now_s) else REJOIN_MAX_S / 2
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
@@ -111,13 +156,19 @@ class Lifecycle:
         if self._due_s is None or now_s < self._due_s:
             return
         self._due_s = None
-        if self._state is ServerState.FINISHING:
+        if self._state is ServerState.STAYING:
+            self._remarks.append(
+                "leaving although no other server has the weights of this stage: "
+                "the run waits until one comes back with them"
+            )
+        if self._state in (ServerState.STAYING, ServerState.FINISHING):
             self._move(ServerState.LEAVING)
 
-    def joining(self, now_s: float) -> None:
-        """Begin to ask the trainer for a stage."""
+    def joining(self, now_s: float) -> Contact:
+        """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
         self._tried_s, self._met = now_s, False
+        return self._search.ask()
 
     def answered(self, message: Message | None) -> Assigned | None:
         """Take the trainer's answer to `Join`; None if the server is over."""
@@ -126,11 +177,29 @@ class Lifecycle:
         if isinstance(message, Finished):
             self._finish(message.reason)
             return None
+        if isinstance(message, StandsBy):
+            if (coordinator := message.contact) is not None:
+                self._search.found([coordinator])
+            raise LinkLost(f"the trainer at {self._search.present.address} does not coordinate")
         if not isinstance(message, Assigned):
             raise LinkLost(f"the trainer answered {type(message).__name__}")
-        self._met = True
+        self._met = self._ever_met = True
+        self._search.coordinates()
+        if self._told_gone:
+            self._told_gone = False
+            self._remarks.append(f"the trainer at {self._search.present.address} is there again")
         self._move(ServerState.PREPARING)
         return message
+
+    def found(self, trainers: Sequence[Contact], now_s: float) -> bool:
+        """These trainers of the run answer just now; True if the one asked is to be given up."""
+        if not trainers or not self.seeking:
+            return False
+        self._search.found(trainers)
+        if self._state is ServerState.OUT:
+            self._due_s = None if self._due_s is None else now_s
+            return False
+        return self._search.present not in trainers
 
     def prepared(self) -> None:
         """The memory of the stage is here."""
@@ -153,24 +222,48 @@ class Lifecycle:
             raise BadMessage(f"a {type(message).__name__} from the trainer")
         return message
 
+    def woke(self, late_s: float) -> None:
+        """A timer fired `late_s` after its time; raises LinkLost if the machine slept for long.
+
+        A server that slept is out of the run already. It need not wait until its link says so.
+        """
+        if late_s >= SLEPT_S:
+            raise LinkLost(f"this machine slept for {late_s:.0f} s")
+
     def ready_after_commit(
         self, record: MemberRecord | None, version: int, digest: bytes
     ) -> Ready | None:
         """What to say after a commit: a server that is not ready in the view says it again."""
         return None if record is not None and record.ready else Ready(version, digest)
 
-    def leave(self, now_s: float) -> None:
-        """Somebody asks the server to leave: at the end of the step, if it serves."""
+    def leave(self, now_s: float, grace_s: float, *, last: bool) -> None:
+        """Somebody asks the server to leave: at the end of the step, if it serves.
+
+        `grace_s`: the most time that it may take. `last`: no other server has the weights of its
+        stage; it then stays for that time, or until there is one.
+        """
         match self._state:
             case ServerState.SERVING:
+                self._due_s = now_s + grace_s
                 self._move(ServerState.FINISHING)
-                self._due_s = now_s + LEAVE_S
+                self.has_successor(there=not last)
             case ServerState.PREPARING | ServerState.LOADING:
                 self._move(ServerState.LEAVING)
             case ServerState.OUT | ServerState.JOINING:
                 self._finish(LEFT)
             case _:
                 pass  # it is leaving already
+
+    def has_successor(self, *, there: bool) -> None:
+        """Whether another server has the weights of this stage now."""
+        if self._state is ServerState.FINISHING and not there:
+            self._move(ServerState.STAYING)
+            self._remarks.append(
+                "no other server has the weights of this stage: leaving when one has them, or "
+                "when the time to leave is over; ask once more to leave at once"
+            )
+        elif self._state is ServerState.STAYING and there:
+            self._move(ServerState.FINISHING)
 
     def step_ended(self) -> None:
         """The weights have moved: nothing of the step is lost by leaving now."""
@@ -182,30 +275,52 @@ class Lifecycle:
         """The trainer has been told that this server leaves."""
         self._finish(LEFT)
 
+    def give_up(self, reason: str) -> None:
+        """Stop looking for the trainer: the server is over, unless it has a session."""
+        if self.seeking:
+            self._finish(reason, gave_up=True)
+
     def session_lost(self, reason: str, now_s: float) -> None:
-        """The session, or the try to begin one, has failed: try again, or give up."""
+        """The session, or the try to begin one, has failed: ask the next trainer, or pause."""
         if self._state is ServerState.OVER:
             return
-        if self._state in (ServerState.FINISHING, ServerState.LEAVING):
+        if self.leaving:
             self._finish(LEFT)
             return
         if self._met:
             self._seen_s = now_s
+            self._remarks.append(f"out of the run, joining again: {reason}")
         if now_s - self._tried_s > STEADY_S:
             self._pause_s = REJOIN_FIRST_S
-        gone_s = now_s - self._seen_s
-        if gone_s >= self._rejoin_s:
-            gone = f"the trainer at {self._trainer} is gone for {gone_s:.0f} s"
-            self._finish(f"{gone}: {reason}", failed=True)
-            return
         self._move(ServerState.OUT)
+        if not self._met and self._search.others:
+            self._due_s = now_s
+            return
+        if self._gone(now_s):
+            self._tell_gone(reason, now_s)
+            self._due_s = now_s + SEEK_S
+            return
         self._due_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, REJOIN_MAX_S)
 
-    def _finish(self, reason: str, *, failed: bool = False) -> None:
+    def _gone(self, now_s: float) -> bool:
+        """Whether the trainer has been gone for so long that it is looked for less often."""
+        return self.seeking and now_s - self._seen_s >= self._rejoin_s
+
+    def _tell_gone(self, reason: str, now_s: float) -> None:
+        if self._told_gone:
+            return
+        self._told_gone = True
+        gone_s = now_s - self._seen_s
+        self._remarks.append(
+            f"the trainer at {self._search.present.address} is gone for {gone_s:.0f} s ({reason}): "
+            f"looking for it every {SEEK_S:.0f} s"
+        )
+
+    def _finish(self, reason: str, *, gave_up: bool = False) -> None:
         self._move(ServerState.OVER)
         self._due_s = None
-        self.end = ServerEnd(reason, failed)
+        self.end = ServerEnd(reason, gave_up)
 
     def _move(self, state: ServerState) -> None:
         assert state in MOVES[self._state], f"{self._state} -> {state}"

@@ -132,6 +132,11 @@ class Scheduler:
         """What is being computed now."""
         return self._in_hand
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is here that the end of this incarnation would void."""
+        return not (self._ledger or self._held or self._in_hand or self.queued())
+
     def spec(self, item: WorkItem) -> BackwardSpec:
         """What a backward pass of the item is to do here."""
         push = item.push

@@ -3,6 +3,7 @@
 Errors:  none here.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.wire.message import Message
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
@@ -29,17 +32,22 @@ class ServerContext:
     run: RunConfig
     run_id: bytes
     trainer: Contact
+    """Where the run was found: the trainer that is asked first."""
     compute: Compute
     """The one thread that touches weights and gradients."""
     make_engine: Callable[[int], Engine]
     """Memory and blocks for a stage."""
     make_router: Callable[[], Router]
     rejoin_s: float = 60.0
-    """How long to look for a trainer that was lost."""
+    """How long to look quickly for a trainer that was lost; after that, less often."""
     piece_bytes: int = PIECE_BYTES
     """Bytes of a snapshot that are requested at a time."""
     stage: int | None = None
     """The one stage to serve; None: whichever needs a server most."""
+    standbys: tuple[Contact, ...] = ()
+    """Other trainers of the run, to be asked if the first does not coordinate it."""
+    say: Callable[[str], None] = log.info
+    """Tells the user what a person should know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,8 @@ class MemberSession:
     """One incarnation: begins with `Assigned`, ends with the stream to the trainer."""
 
     context: ServerContext
+    trainer: Contact
+    """The coordinator that numbered this incarnation; nobody else may give orders."""
     engine: Engine
     scheduler: Scheduler
     members: MemberView
@@ -55,3 +65,20 @@ class MemberSession:
     """Tell the trainer, in order."""
     view_changed: Signal
     """Fired when the router may know other servers than before."""
+
+    @property
+    def me(self) -> bytes:
+        """Our own peer id."""
+        peer = self.context.rpc.contact.peer
+        assert peer is not None, "we know our own id"
+        return peer.raw
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether another server has the weights of this stage."""
+        return any(m.peer != self.me for m in self.members.ready(self.scheduler.stage))
+
+    def route_anew(self) -> None:
+        """Let the router know the servers of the next stage, and wake pushes that wait for one."""
+        self.router.update(self.members.ready(self.scheduler.stage + 1))
+        self.view_changed.fire()

@@ -5,29 +5,24 @@ This file keeps the stream with the trainer and gives every request to the part 
 `lifecycle` decides when to join, to leave and to give up.
 
 Units:   seconds.
-Errors:  RunEnded, with the reason, when the trainer is gone for good or refuses this server.
+Errors:  Unusable when this machine cannot serve the stage; RunEnded when a trainer says so.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.errors import Late, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
-from p2pswarm.server.expected import expected_tensors
-from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
-from p2pswarm.server.notes import NoteQueue
+from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle
 from p2pswarm.server.replica import Replica, WeightsLost
-from p2pswarm.server.scheduler import Scheduler
-from p2pswarm.server.session import MemberSession, ServerContext
-from p2pswarm.server.worker import Worker
+from p2pswarm.server.session import ServerContext
+from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import fetch
 from p2pswarm.swarm.messages.averaging import Shard
@@ -35,57 +30,15 @@ from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
-from p2pswarm.swarm.view import MemberView
 from p2pswarm.wire.message import Message
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
 class _SessionOver(Exception):
     """The run or this server's part in it is over."""
-
-
-@dataclass(slots=True)
-class _SessionParts:
-    """What serves during one session."""
-
-    session: MemberSession
-    worker: Worker
-    averaging: Averaging
-    notes: NoteQueue
-    failed: asyncio.Future[None]
-    """Ends the session with an error."""
-    orders: list[asyncio.Timeout] = field(default_factory=list)
-    """The orders that are being carried out; they end with the session."""
-
-    @asynccontextmanager
-    async def carrying_out(self) -> AsyncIterator[None]:
-        """Run a block; if the session ends first, the block ends with NotServing."""
-        scope = asyncio.timeout(None)
-        self.orders.append(scope)
-        try:
-            async with scope:
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise  # a Late of the work itself
-            raise NotServing("this server's incarnation is over") from None
-        finally:
-            self.orders.remove(scope)
-
-    def fail(self, error: SwarmError) -> None:
-        """End the session; the server joins again."""
-        if not self.failed.done():
-            self.failed.set_exception(error)
-
-    def close(self) -> None:
-        """End what is being carried out, and what waits to be computed."""
-        now_s = asyncio.get_running_loop().time()
-        if not self.failed.cancel() and not self.failed.cancelled():
-            self.failed.exception()  # the first error has been raised already
-        for scope in self.orders:
-            scope.reschedule(now_s)
-        self.worker.close()
 
 
 class StageServer:
@@ -95,11 +48,13 @@ class StageServer:
         self._context = context
         self._replica: Replica | None = None
         self._donor: Donor | None = None
-        self._session: _SessionParts | None = None
+        self._session: SessionParts | None = None
         self._changed = Signal()
         """The lifecycle has moved, or the trainer is to be told something."""
         self._lifecycle: Lifecycle | None = None
         """None before `run`."""
+        self._knock: asyncio.Timeout | None = None
+        """The limit of a join that was not answered yet."""
         rpc = context.rpc
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
@@ -125,34 +80,93 @@ class StageServer:
         return self.stage
 
     async def run(self) -> str:
-        """Serve until the run ends or `leave` is called; returns why."""
+        """Serve until the run ends, or `leave` or `give_up` is called; returns why."""
         loop, context = asyncio.get_running_loop(), self._context
-        lifecycle = Lifecycle(str(context.trainer.address), context.rejoin_s, loop.time())
-        self._lifecycle = lifecycle
+        trainers = context.trainer, *context.standbys
+        lifecycle = self._lifecycle = Lifecycle(trainers, context.rejoin_s, loop.time())
         while (end := lifecycle.end) is None:
-            lifecycle.joining(loop.time())
+            trainer = lifecycle.joining(loop.time())
+            self._moved()
             try:
-                await self._join(lifecycle)
+                await self._join(lifecycle, trainer)
             except (RunEnded, Unusable):
                 raise
             except SwarmError as error:
-                log.warning("out of the run: %s", error)
+                log.info("out of the run: %s", error)
                 lifecycle.session_lost(str(error), loop.time())
+                self._moved()
             await self._until(lifecycle, lambda: lifecycle.may_join or lifecycle.end is not None)
-        if end.failed:
-            raise RunEnded(end.reason)
         return end.reason
 
-    async def leave(self) -> None:
-        """Admit nothing more, wait a while for the end of the step, and tell the trainer."""
-        lifecycle, session = self._lifecycle, self._session
+    @property
+    def seeks(self) -> bool:
+        """Whether it has no session now, and looks for a trainer."""
+        return self._lifecycle is not None and self._lifecycle.seeking
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it ended because it stopped looking for its trainer."""
+        end = self._lifecycle.end if self._lifecycle else None
+        return end is not None and end.gave_up
+
+    async def seeking(self) -> float:
+        """Wait until it looks for a trainer; returns when to look the run up, in seconds."""
+        while self._lifecycle is None or not self._lifecycle.seeking:
+            await self._changed.wait()
+        return self._lifecycle.look_again_s(asyncio.get_running_loop().time())
+
+    def found(self, trainers: Sequence[Contact]) -> None:
+        """Take trainers of the run that answer just now: it asks them first."""
+        now_s = asyncio.get_running_loop().time()
+        if self._lifecycle is not None and self._lifecycle.found(trainers, now_s):
+            self._end_knock()
+        self._moved()
+
+    def may_change_run(self) -> bool:
+        """Whether no trainer of this run has answered for so long that another run is better."""
+        now_s = asyncio.get_running_loop().time()
+        return self._lifecycle is not None and self._lifecycle.may_change_run(now_s)
+
+    def give_up(self, reason: str) -> None:
+        """Stop looking for the trainer; `run` returns the reason. A session goes on."""
+        if self._lifecycle is not None:
+            self._lifecycle.give_up(reason)
+            self._end_knock()
+            self._moved()
+
+    async def leave(self, grace_s: float) -> None:
+        """Admit nothing more, wait at most so long for the end of the step, and tell the trainer.
+
+        The last server of its stage waits for another one first, within the same time.
+        """
+        lifecycle = self._lifecycle
         if lifecycle is None:
             return
-        lifecycle.leave(asyncio.get_running_loop().time())
-        if session is not None:
-            session.session.scheduler.closing = True
+        last = self._session is None or not self._session.session.has_successor
+        lifecycle.leave(asyncio.get_running_loop().time(), grace_s, last=last)
+        if lifecycle.end is not None:
+            self._end_knock()
+        self._moved()
+        await self._until(
+            lifecycle, lambda: lifecycle.end is not None or lifecycle.must_say_goodbye
+        )
+
+    def _moved(self) -> None:
+        """Let everybody know that the lifecycle has moved."""
+        lifecycle, parts = self._lifecycle, self._session
+        assert lifecycle is not None, "nothing moves before `run`"
+        if parts is not None:
+            scheduler = parts.session.scheduler
+            scheduler.closing = lifecycle.closing
+            if lifecycle.closing and scheduler.idle:  # it has nothing that its leaving would void
+                lifecycle.step_ended()
+        for remark in lifecycle.remarks():
+            self._context.say(remark)
         self._changed.fire()
-        await self._until(lifecycle, lambda: lifecycle.state is not ServerState.FINISHING)
+
+    def _end_knock(self) -> None:
+        if self._knock is not None and not self._knock.expired():
+            self._knock.reschedule(asyncio.get_running_loop().time())
 
     async def _until(self, lifecycle: Lifecycle, fact: Callable[[], bool]) -> None:
         """Wait for a fact about the lifecycle, and keep its deadlines."""
@@ -162,30 +176,48 @@ class StageServer:
                     await self._changed.wait()
             except TimeoutError:
                 lifecycle.on_deadline(asyncio.get_running_loop().time())
-                self._changed.fire()
+                self._moved()
 
-    async def _join(self, lifecycle: Lifecycle) -> None:
-        """Keep one stream with the trainer, from `Join` to its end."""
+    async def _join(self, lifecycle: Lifecycle, trainer: Contact) -> None:
+        """Keep one stream with a trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
+        held = await replica.held() if replica else None
         join = Join(
             context.run_id,
             str(context.rpc.contact.address),
             replica.stage if replica else context.stage,
-            replica.version if replica else None,
-            replica.digest if replica and replica.version is not None else b"",
-            None,
+            held.version if held else None,
+            held.digest if held else b"",
+            held.reduction if held else None,
         )
-        async with context.rpc.open_stream(context.trainer, join, None) as stream:
-            assigned = lifecycle.answered(await _within(JOIN_S, stream.receive()))
+        async with contextlib.AsyncExitStack() as blocks:
+            opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
+            stream = await self._knocking(KNOCK_S if lifecycle.others_to_ask else None, opening)
+            if lifecycle.end is not None:
+                return
+            assigned = lifecycle.answered(await self._knocking(JOIN_S, stream.receive()))
             if assigned is None:
                 return
             log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
             try:
-                await self._serve(stream, assigned, lifecycle)
+                await self._serve(stream, trainer, assigned)
             except BaseExceptionGroup as group:
                 error = cause_of(group)
                 if not isinstance(error, _SessionOver):
                     raise error from None
+
+    async def _knocking(self, limit_s: float | None, answer: Awaitable[T]) -> T:
+        """Wait for an answer of the trainer; `_end_knock` ends that, as the limit does."""
+        try:
+            async with asyncio.timeout(limit_s) as knock:
+                self._knock = knock
+                return await answer
+        except TimeoutError:
+            if not knock.expired():
+                raise
+            raise Late("the trainer did not answer in time") from None
+        finally:
+            self._knock = None
 
     async def _prepared(self, assigned: Assigned) -> Replica:
         """The replica of a stage: the one that is here, or a new one."""
@@ -200,47 +232,30 @@ class StageServer:
             self._donor = Donor(replica.snapshot)
         return replica
 
-    async def _serve(self, stream: Stream, assigned: Assigned, lifecycle: Lifecycle) -> None:
+    async def _serve(self, stream: Stream, trainer: Contact, assigned: Assigned) -> None:
         """Serve one session; raises a group of the errors that ended it."""
-        replica = await self._prepared(assigned)
-        notes = NoteQueue(asyncio.get_running_loop().time())
+        lifecycle, replica = self._lifecycle, await self._prepared(assigned)
+        assert lifecycle is not None, "a session is a part of `run`"
         async with asyncio.TaskGroup() as tasks:
-            parts = self._session = self._parts(replica, assigned, notes, tasks)
+            parts = self._session = session_parts(
+                self._context, replica, (trainer, assigned), self._changed, tasks
+            )
             try:
                 await replica.begin(assigned.since, keep=assigned.keep)
                 lifecycle.prepared()
-                self._changed.fire()
+                self._moved()
                 tasks.create_task(self._listen(stream, parts, lifecycle))
                 tasks.create_task(self._tell(stream, parts, lifecycle))
                 tasks.create_task(parts.worker.work())
                 await self._load(parts, replica, assigned.stage)
                 lifecycle.loaded()
-                self._changed.fire()
+                self._moved()
                 await parts.failed  # or a task ends the session
             finally:
                 self._session = None
                 parts.close()
 
-    def _parts(
-        self, replica: Replica, assigned: Assigned, notes: NoteQueue, tasks: asyncio.TaskGroup
-    ) -> _SessionParts:
-        context, run = self._context, self._context.run
-
-        def note(message: Message) -> None:
-            notes.add(message)
-            self._changed.fire()
-
-        expected = expected_tensors(run, replica.engine)
-        stage, incarnation = assigned.stage, assigned.incarnation
-        scheduler = Scheduler(stage, run.stages, incarnation, run.batch.microbatches, expected)
-        members, router = MemberView(), context.make_router()
-        session = MemberSession(context, replica.engine, scheduler, members, router, note, Signal())
-        averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)
-        worker = Worker(session, Forwarder(session, tasks))
-        failed = asyncio.get_running_loop().create_future()
-        return _SessionParts(session, worker, averaging, notes, failed)
-
-    async def _load(self, parts: _SessionParts, replica: Replica, stage: int) -> None:
+    async def _load(self, parts: SessionParts, replica: Replica, stage: int) -> None:
         """Get the weights, and tell the trainer."""
         context, session = self._context, parts.session
         me = context.rpc.contact.peer
@@ -260,16 +275,18 @@ class StageServer:
         parts.worker.moved_to(replica.version)
         session.note(Ready(replica.version, replica.digest))
 
-    async def _listen(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
+    async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
         while (part := lifecycle.told(await stream.receive())) is not None:
             if session.members.receive(part):
-                _route_anew(session)
+                session.route_anew()
                 parts.averaging.members_changed()
+                lifecycle.has_successor(there=session.has_successor)
+                self._moved()
         raise _SessionOver
 
-    async def _tell(self, stream: Stream, parts: _SessionParts, lifecycle: Lifecycle) -> None:
+    async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Send notes in the order they were made, the load every second, and goodbye at the end."""
         loop = asyncio.get_running_loop()
         while True:
@@ -279,36 +296,38 @@ class StageServer:
                 break
             if parts.notes.load_is_due(loop.time()):
                 await stream.send(parts.worker.load(loop.time()))
-                _route_anew(parts.session)  # a lost server may be back
+                parts.session.route_anew()  # a lost server may be back
                 continue
-            try:
-                async with asyncio.timeout_at(parts.notes.next_deadline_s()):
+            due_s = parts.notes.next_deadline_s()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
+            lifecycle.woke(loop.time() - due_s)
         await stream.send(Leaving())
         lifecycle.said_goodbye()
+        self._moved()
         raise _SessionOver
 
-    def _serving(self, run_id: bytes) -> _SessionParts:
+    def _serving(self, run_id: bytes) -> SessionParts:
         """The parts of the present session."""
         if self._session is None or run_id != self._context.run_id:
             raise NotServing("not in this run now")
         return self._session
 
-    async def _in_order(self, run_id: bytes) -> _SessionParts:
+    async def _in_order(self, run_id: bytes) -> SessionParts:
         """As `_serving`, for a message that may come before the assignment that it follows."""
         lifecycle = self._lifecycle
         while lifecycle is not None and lifecycle.orders_wait:
             await self._changed.wait()
         return self._serving(run_id)
 
-    async def _ordered(self, peer: object, run_id: bytes) -> _SessionParts:
+    async def _ordered(self, peer: object, run_id: bytes) -> SessionParts:
         """As `_in_order`, for an order that only the trainer may give."""
-        trainer = self._context.trainer.peer
+        parts = await self._in_order(run_id)
+        trainer = parts.session.trainer.peer
         if trainer is not None and peer != trainer:
             raise Refused("only the trainer may ask this")
-        return await self._in_order(run_id)
+        return parts
 
     async def _push(self, stream: Stream, push: Push) -> None:
         await self._serving(push.run).worker.push(stream, push)
@@ -331,13 +350,12 @@ class StageServer:
     async def _reduce(self, peer: object, order: Reduce) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
-        me = self._context.rpc.contact.peer
-        assert me is not None, "we know our own id"
-        async with parts.carrying_out():
-            if me.raw in order.group:
+        me = parts.session.me
+        async with self._moving(parts, replica):
+            if me in order.group:
                 await replica.reach(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
-            parts.session.scheduler.check_reduce(order, me.raw)
+            parts.session.scheduler.check_reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)
         return Reduced(outcome.digest, outcome.squared_norm)
 
@@ -345,40 +363,32 @@ class StageServer:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
-        async with parts.carrying_out():
-            try:
-                moved = await replica.commit(order)
-            except WeightsLost as error:
-                parts.fail(error)
-                raise
-        if not moved:
-            return Committed(order.step + 1, b"")
-        version, digest = replica.version, replica.digest
-        assert version is not None, "it has just moved"
-        if parts is self._session and self._lifecycle is not None:
-            parts.worker.moved_to(version)
-            record = parts.session.members.record(_raw(self._context.rpc.contact))
-            if (ready := self._lifecycle.ready_after_commit(record, version, digest)) is not None:
-                parts.session.note(ready)
-            self._lifecycle.step_ended()
-            self._changed.fire()
-        return Committed(version, digest)
+        async with self._moving(parts, replica):
+            made = await replica.commit(order)
+        return Committed(order.step + 1, made)
 
+    @contextlib.asynccontextmanager
+    async def _moving(self, parts: SessionParts, replica: Replica) -> AsyncIterator[None]:
+        """Run a block that may change the weights or lose them."""
+        try:
+            async with parts.carrying_out():
+                yield
+        except WeightsLost as error:
+            parts.fail(error)
+            raise
+        finally:
+            self._weights_moved(parts, replica)  # even if nobody waits for the answer now
 
-async def _within(limit_s: float, answer: Awaitable[Message | None]) -> Message | None:
-    try:
-        async with asyncio.timeout(limit_s):
-            return await answer
-    except TimeoutError:
-        raise Late(f"the trainer did not answer in {limit_s:g} s") from None
-
-
-def _route_anew(session: MemberSession) -> None:
-    """Let the router know the servers of the next stage, and wake the pushes that wait for one."""
-    session.router.update(session.members.ready(session.scheduler.stage + 1))
-    session.view_changed.fire()
-
-
-def _raw(who: Contact) -> bytes:
-    assert who.peer is not None, "we know our own id"
-    return who.peer.raw
+    def _weights_moved(self, parts: SessionParts, replica: Replica) -> None:
+        """Begin the next step, if a commit has made new weights."""
+        lifecycle, version, digest = self._lifecycle, replica.version, replica.digest
+        if lifecycle is None or parts is not self._session:
+            return
+        if version is None or version == parts.session.scheduler.version:
+            return
+        parts.worker.moved_to(version)
+        record = parts.session.members.record(parts.session.me)
+        if (ready := lifecycle.ready_after_commit(record, version, digest)) is not None:
+            parts.session.note(ready)
+        lifecycle.step_ended()
+        self._moved()

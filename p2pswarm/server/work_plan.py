@@ -9,15 +9,15 @@ Errors:  NotServing or Busy for a sender that is not next to this stage.
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from p2pswarm.compute.base import BackwardSpec, LossResult, Stage
-from p2pswarm.errors import Busy, NotServing
+from p2pswarm.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
+from p2pswarm.errors import Busy, NotServing, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.models.base import Bundle
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.scheduler import Period, Scheduler, WorkItem
 from p2pswarm.swarm.messages.membership import Load, MemberRecord
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Undelivered
-from p2pswarm.swarm.messages.types import REASON_CHARS, Work
+from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
 
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
 
@@ -125,9 +125,15 @@ def refuse_stranger(
         raise Busy("the sender is not in the view here yet", UNKNOWN_RETRY_S)
 
 
-def undelivered(push: Push, reason: str) -> Undelivered:
+def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> Undelivered:
     """What the trainer is told of a microbatch that cannot go on from here."""
-    return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS])
+    return Undelivered(push.step, push.microbatch, push.attempt, reason[:REASON_CHARS], obstacle)
+
+
+def not_computed(push: Push, error: SwarmError) -> Undelivered:
+    """What the trainer is told of a microbatch that the stage has refused."""
+    obstacle = Obstacle.NOT_FINITE if isinstance(error, NotFiniteHere) else Obstacle.WORK
+    return undelivered(push, str(error), obstacle)
 
 
 def load_of(period: Period, queued: int, recomputed: int, now_s: float) -> Load:

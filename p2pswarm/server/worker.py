@@ -24,9 +24,9 @@ from p2pswarm.server.work_plan import (
     WorkPlan,
     bundle_in,
     load_of,
+    not_computed,
     plan,
     refuse_stranger,
-    undelivered,
 )
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Push, Receipt
@@ -56,7 +56,7 @@ class Worker:
         """Serve one stream with a sender: grant, bytes, compute, receipt."""
         session, loop = self._session, asyncio.get_running_loop()
         scheduler, sender = session.scheduler, stream.peer.raw
-        refuse_stranger(push, sender, session.context.trainer.peer, session.members.record(sender))
+        refuse_stranger(push, sender, session.trainer.peer, session.members.record(sender))
         item = scheduler.admit(push, sender)
         try:
             async with session.context.tensors.accept(stream, push.tensors) as coming:
@@ -128,7 +128,7 @@ class Worker:
             raise
         except SwarmError as error:
             session.scheduler.failed(item, loop.time() - started_s)
-            session.note(undelivered(item.push, str(error)))
+            session.note(not_computed(item.push, error))
         else:
             if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
                 result, note = made, work.note(made)

@@ -36,6 +36,7 @@ from p2pswarm.rpc.framing import (
     status_of,
 )
 from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
+from p2pswarm.sim.link import SimLink
 from p2pswarm.sim.process import Population, SimProcess
 from p2pswarm.sim.world import Host
 from p2pswarm.wire.message import Message, decode, encode
@@ -91,6 +92,7 @@ class SimCall:
     __slots__ = (
         "_caller",
         "_ended",
+        "_link",
         "_replied",
         "_server",
         "_target",
@@ -106,6 +108,7 @@ class SimCall:
         self._caller = caller
         self._timeout_s = timeout_s
         self._target: Host | None = None
+        self._link: SimLink | None = None
         self._server: SimPeer | None = None
         self._ended = False
         self._replied = False
@@ -118,7 +121,11 @@ class SimCall:
             return  # no host has that address, or we are dead ourselves
         if not meant:
             error = BadHandshake(f"{to.address} is not {to.peer}")
-            caller.clock.call_later(2 * caller.way_s(target), self.settle, error)
+            caller.later(2 * caller.way_s(target), self.settle, error)
+        elif (link := caller.population.link(caller, target)) is not None:
+            self._link = link
+            link.join(self, caller, self._lose_link)
+            self._send(target, request)
         elif dial_s := caller.dial_s(target):
             caller.clock.call_later(dial_s, self._send, target, request)
         else:
@@ -145,7 +152,7 @@ class SimCall:
         if server is None:
             if target.alive:
                 error = DialFailed(f"nobody listens at {target.address}")
-                caller.clock.call_later(caller.way_s(target), self.settle, error)
+                caller.later(caller.way_s(target), self.settle, error)
             return
         if caller.world.config.dial_rtts:
             server.note_link(caller.host, caller, 0.0)
@@ -165,12 +172,16 @@ class SimCall:
             order = HandlerRequest(peer, request, self._timeout_s, self._done)
             server.pools[Kind.UNARY].start(self, order, outcome)
             server.lost[self] = self._lose
+            if self._link is not None:
+                self._link.join((self, server), server, self._cancel)
         else:
             self.finish(outcome)
 
     def _done(self) -> None:
         assert self._server is not None
         self._server.lost.pop(self, None)
+        if self._link is not None:
+            self._link.leave((self, self._server))
 
     def finish(self, outcome: Message | SwarmError | None) -> None:
         """At the server: the handler is done."""
@@ -208,11 +219,17 @@ class SimCall:
         assert self._target is not None
         wait_s = max(wait_s, self._caller.way_s(self._target))
         error = LinkLost("the process at the other end is gone")
-        self._caller.clock.call_later(wait_s, self.settle, error)
+        self._caller.later(wait_s, self.settle, error)
+
+    def _lose_link(self) -> None:
+        """At the caller: the link has ended; a handler that runs learns it from its own end."""
+        self.settle(LinkLost("the link was lost before the reply"))
 
     def end(self) -> None:
         """At the caller, after any outcome: stop a handler that still runs."""
         self._ended = True
+        if self._link is not None:
+            self._link.leave(self)
         if self._target is not None and not self._replied:
             self._caller.deliver(self._target, MESSAGE_BYTES, self._cancel)
 

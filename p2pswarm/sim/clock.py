@@ -4,6 +4,7 @@ Units:   virtual seconds.
 """
 
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any, Protocol
 
 
@@ -14,11 +15,23 @@ class SimClock(Protocol):
         """The time now."""
         ...
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> object:
-        """Call back at that time."""
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> object:
+        """Call back at that time; `context` says whose timer it is."""
         ...
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> object:
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> object:
         """Call back after that time."""
         ...
 

@@ -140,23 +140,38 @@ class CountingWeights:
         size_bytes = max(NUMBER_BYTES, self.cost.state_bytes)
         return memoryview(self.version.to_bytes(NUMBER_BYTES).ljust(size_bytes, b"\0"))
 
-    def install(self, snapshot: memoryview) -> bytes:
-        """Load a snapshot."""
-        self.version = int.from_bytes(snapshot[:NUMBER_BYTES])
-        return self.reset(draw=False)
+    def install(self, snapshot: memoryview, digest: bytes) -> bool:
+        """Load a snapshot, if it is whole."""
+        version = int.from_bytes(snapshot[:NUMBER_BYTES])
+        if self._digest(version) != digest:
+            return False
+        self.version = version
+        self.sum_N.zero_()
+        return True
 
     def digest(self) -> bytes:
-        """The digest of the weights: replicas of one version have the same."""
-        return hashlib.sha256(f"{self._stage}:{self.version}".encode()).digest()
+        """The digest of the state: replicas of one version have the same."""
+        return self._digest(self.version)
+
+    def _digest(self, version: int) -> bytes:
+        return hashlib.sha256(f"{self._stage}:{version}".encode()).digest()
 
 
 class SimStage:
     """Implements `Stage`."""
 
     def __init__(
-        self, run: RunConfig, stage: int, tally: CountingWeights, spend: Callable[[float], None]
+        self,
+        run: RunConfig,
+        stage: int,
+        tally: CountingWeights,
+        spend: Callable[[float], None],
+        counted: Callable[[int, int], None],
     ) -> None:
+        """`counted` is told the stage and the number of each microbatch that enters the sum."""
         self.recomputed = 0
+        self._stage = stage
+        self._counted = counted
         self._last = stage == run.stages - 1
         self._tally = tally
         self._spend = spend
@@ -178,14 +193,14 @@ class SimStage:
             raise NotServing(f"nothing is kept for {key}")
         self._spend(BACKWARD_SHARE * self._cost.forward_s)
         if spec.counting:
-            self._tally.count(number)
+            self._count(number)
         return gradient if spec.returning else {}
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
         self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
         if spec.counting:
-            self._tally.count(number_in(tokens_BS))
+            self._count(number_in(tokens_BS))
         return LossResult(self._loss(), given if spec.returning else {})
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
@@ -199,16 +214,26 @@ class SimStage:
         for key in list(self._kept if keys is None else keys):
             self._kept.pop(key, None)
 
+    def _count(self, number: int) -> None:
+        self._tally.count(number)
+        self._counted(self._stage, number)
+
     def _loss(self) -> float:
         return FIRST_LOSS * math.exp(-self._tally.version / DECAY_STEPS)
 
 
-def sim_engine(run: RunConfig, stage: int, cost: Cost, processor: Processor) -> Engine:
-    """Stage `stage` of a run on a simulated processor."""
+def sim_engine(
+    run: RunConfig,
+    stage: int,
+    cost: Cost,
+    processor: Processor,
+    counted: Callable[[int, int], None] = lambda _stage, _number: None,
+) -> Engine:
+    """Stage `stage` of a run on a simulated processor; `counted` as for `SimStage`."""
     tally = CountingWeights(run, stage, cost)
     spec = BundleSpec((BundleKey("x", activation_layout(run), differentiable=True),))
     return Engine(
-        SimStage(run, stage, tally, processor.spend),
+        SimStage(run, stage, tally, processor.spend, counted),
         tally,
         len(tally.snapshot()),
         takes=spec if stage else BundleSpec(),

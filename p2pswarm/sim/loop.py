@@ -11,13 +11,18 @@ this clock starts at 0.
 
 Units:   seconds of virtual time.
 Errors:  RuntimeError when every task waits and no timer is set.
-Source:  looptime, aiotools #69; CPython issue #116342. The loop uses four private names of
-         `asyncio.BaseEventLoop`; tests/sim/test_loop.py pins them.
+Source:  looptime, aiotools #69; CPython issue #116342. The loop uses private names of
+         `asyncio.BaseEventLoop` and `asyncio.Handle`; tests/sim/test_loop.py pins them.
 """
 
 import asyncio
+import heapq
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
+
+from p2pswarm.sim.suspension import PROCESS
 
 T = TypeVar("T")
 CLOCK_STEP_S = 1e-6  # timers closer than this run together; far below any latency
@@ -36,8 +41,51 @@ class _Jump:
         return []
 
 
+class _Soon(asyncio.Handle):
+    """A callback that waits while its process is stopped."""
+
+    __slots__ = ()
+    _args: tuple[Any, ...]
+    _callback: Callable[..., object]
+    _context: Context
+    _loop: "SimLoop"
+
+    def _run(self) -> None:
+        process = self._context.get(PROCESS)
+        if process is not None and process.stopped:
+            process.wait(self)
+        else:
+            super()._run()
+
+    def resume(self) -> None:
+        """Run it in the next turn of the loop."""
+        self._loop.resume(self)
+
+
+class _Timer(asyncio.TimerHandle):
+    """A timer that waits while its process is stopped, and fires late."""
+
+    __slots__ = ()
+    _context: Context
+    _loop: "SimLoop"
+
+    def _run(self) -> None:
+        process = self._context.get(PROCESS)
+        if process is not None and process.stopped:
+            process.wait(self)
+        else:
+            super()._run()
+
+    def resume(self) -> None:
+        """Run it in the next turn of the loop."""
+        self._loop.resume(self)
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """asyncio on virtual time, in one thread."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +96,30 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
         return self.now_s
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call back at that time, or when the process goes on that asked for it."""
+        timer = _Timer(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True  # type: ignore[attr-defined]  # noqa: SLF001  as asyncio does
+        return timer
+
+    def _call_soon(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> asyncio.Handle:
+        handle = _Soon(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def resume(self, handle: asyncio.Handle) -> None:
+        """Run what waited for its process, in the next turn."""
+        self._ready.append(handle)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any

@@ -2,7 +2,7 @@
 
 A process may end in two ways. After a power cut no peer is told: callers wait for their deadline,
 and the other end of a link gives it up after `DEAD_AFTER_S`. When only the process dies, its host's
-kernel tells all peers at once.
+kernel tells all peers at once. A process may also be stopped for a while, and go on.
 
 Units:   virtual seconds, bytes.
 Errors:  none; `sim/call.py` and `sim/rpc.py` raise them to callers.
@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.sim.clock import SimClock
+from p2pswarm.sim.link import DEAD_AFTER_S, SimLink
+from p2pswarm.sim.suspension import WORLD, Suspension
 from p2pswarm.sim.world import Host, World, WorldConfig
-
-DEAD_AFTER_S = 15.0  # silence that ends a link, as in transport/config.py
 
 
 class SimProcess:
@@ -28,6 +28,8 @@ class SimProcess:
         self.contact = Contact(host.peer, host.address)
         """Its peer id and address in the simulated world."""
         self.running = True
+        self.suspension = Suspension()
+        """Whether it is stopped; its tasks run in the context of this."""
         self.lost: dict[object, Callable[[float], None]] = {}
         """The callbacks for this process's death; they get the seconds until others notice."""
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
@@ -38,17 +40,30 @@ class SimProcess:
         """The event loop that runs the world."""
         return self.population.clock()
 
+    def take(self, event: Callable[..., object], *args: Any) -> None:
+        """Let the network tell this process something: now, or when it goes on."""
+        if self.running:
+            self.suspension.arrived(event, *args)
+
+    def later(self, wait_s: float, event: Callable[..., object], *args: Any) -> None:
+        """Let the network tell this process something after `wait_s`."""
+        self.clock.call_later(wait_s, self.take, event, *args, context=WORLD)
+
     def deliver(
         self, target: Host, size_bytes: int, event: Callable[..., None], *args: Any
     ) -> bool:
         """Call `event` when bytes of ours have come to `target`; False if they never will."""
         if not self.running:
             return False
+        link = self.population.link(self, target)
+        if link is not None and not link.passes(self):
+            link.hold(self, lambda: self.deliver(target, size_bytes, event, *args))
+            return True
         clock = self.clock
         came_s = self.world.arrival_s(self.host, target, size_bytes, clock.time())
         if came_s is None:
             return False
-        clock.call_at(came_s, event, *args)
+        clock.call_at(came_s, self.population.arrived, target, event, *args, context=WORLD)
         return True
 
     def dial_s(self, target: Host) -> float:
@@ -75,8 +90,10 @@ class SimProcess:
         return self.world.one_way_s(self.host, other)
 
     def stop(self, *, silent: bool) -> None:
-        """End; the other ends of our streams are told at once, or find out later."""
+        """End; the other ends of our links are told at once, or find out later."""
         self.running = False
+        self.suspension.forget_arrivals()
+        self.suspension.release()  # what was to run is cancelled, and has to run for that
         for tell in tuple(self.lost.values()):
             tell(DEAD_AFTER_S if silent else 0.0)
         self.lost.clear()
@@ -92,15 +109,19 @@ class Population(Generic[P]):
         self, seed: int, config: WorldConfig | None, clock: Callable[[], SimClock]
     ) -> None:
         """`clock` gives the event loop that runs the world, once it runs."""
-        self.world = World(seed, config or WorldConfig())
+        self.world = World(seed, config or WorldConfig(), self.watch)
         self.clock = clock
         self._running: dict[int, P] = {}
+        self._links: dict[tuple[int, int], SimLink] = {}
+        """The links that streams use, by the indices of their hosts."""
 
     def enter(self, peer: PeerId, at: tuple[float, float] | None) -> Host:
         """The host of a new process: a new one, or the one it had."""
         host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
         if host.index in self._running:
             self.kill(peer, silent=False)
+        for link in self.links_of(host):
+            link.end_after(0.0)  # the new kernel knows nothing of it
         host.alive = True
         return host
 
@@ -116,6 +137,61 @@ class Population(Generic[P]):
         host.alive = not silent
         if process is not None:
             process.stop(silent=silent)
+            for link in self.links_of(host):
+                link.died(process, silent=silent)
+
+    def freeze(self, process: P) -> None:
+        """Stop a process as SIGSTOP does: its kernel goes on."""
+        process.suspension.stop()
+        self.watch()
+
+    def thaw(self, process: P) -> None:
+        """Let a process go on; once for each time that it was stopped."""
+        if process.suspension.stopped:
+            process.suspension.go_on()
+            self.watch()
+
+    def watch(self) -> None:
+        """Look at all links: something has changed."""
+        for link in list(self._links.values()):
+            link.watch()
+
+    def reset(self, a: Host, b: Host) -> None:
+        """End the link between two hosts that go on, as a router does that forgets it."""
+        link = self._links.get(_pair(a, b))
+        if link is not None:
+            link.end_after(0.0)
+
+    def link(self, process: SimProcess, target: Host) -> SimLink | None:
+        """The link that is up between a process and the one on `target`, as it knows."""
+        link = self._links.get(_pair(process.host, target)) if self._links else None
+        return link if link is not None and process in link.ends else None
+
+    def link_between(self, near: SimProcess, far: SimProcess) -> SimLink:
+        """The link between two processes; it is made if there is none."""
+        pair = _pair(near.host, far.host)
+        link = self._links.get(pair)
+        if link is None or near not in link.ends or far not in link.ends:
+
+            def over() -> None:
+                if self._links.get(pair) is made:
+                    del self._links[pair]
+
+            made = link = SimLink(self.world, self.clock(), (near, far), over)
+            self._links[pair] = made
+        return link
+
+    def arrived(self, target: Host, event: Callable[..., object], *args: Any) -> None:
+        """Bytes have come to a host: tell the process there, or the event that there is none."""
+        process = self._running.get(target.index)
+        if process is None:
+            event(*args)
+        else:
+            process.take(event, *args)
+
+    def links_of(self, host: Host) -> list[SimLink]:
+        """The links of the processes on a host."""
+        return [link for pair, link in self._links.items() if host.index in pair]
 
     def find(self, to: Contact) -> tuple[Host | None, bool]:
         """The host at an address, and whether it is the peer that was meant."""
@@ -133,3 +209,7 @@ class Population(Generic[P]):
     def digest(self) -> str:
         """Equal for two runs that sent the same bytes at the same times."""
         return self.world.digest
+
+
+def _pair(a: Host, b: Host) -> tuple[int, int]:
+    return (a.index, b.index) if a.index < b.index else (b.index, a.index)

@@ -50,16 +50,27 @@ class SimRpc(SimPeer):
     async def connect(self, to: Contact) -> "SimRpc":
         """The process at a contact, once a link to it is up."""
         host, meant = self.population.find(to)
-        if host is None or not self.world.connected(self.host, host):
+        link = self.population.link(self, host) if host is not None and meant else None
+        if link is not None:  # nobody knows yet if it is dead
+            far = next(end for end in link.ends if end is not self)
+            assert isinstance(far, SimRpc), "streams run between processes with handlers"
+            return far
+        process: SimRpc | None = self.population.at(host) if host is not None else None
+        if host is None or not self._reaches(host, process):
             await asyncio.sleep(DIAL_S)
             raise DialFailed(f"{to.address} does not answer")
-        process: SimRpc | None = self.population.at(host)
         await asyncio.sleep(2 * self.way_s(host) if not (meant and process) else self.dial_s(host))
         if process is None or not process.running:
             raise DialFailed(f"nobody listens at {to.address}")
         if not meant:
             raise BadHandshake(f"{to.address} is not {to.peer}")
         return process
+
+    def _reaches(self, host: Host, process: "SimRpc | None") -> bool:
+        """Whether a handshake with a host can end: both paths are whole, and nobody is stopped."""
+        world = self.world
+        both = world.connected(self.host, host) and world.connected(host, self.host)
+        return both and not (process is not None and process.suspension.stopped)
 
     @asynccontextmanager
     async def open_stream(
@@ -80,6 +91,8 @@ class SimRpc(SimPeer):
 
     def opened(self, here: SimStreamTransport, opening: Message, timeout_s: float | None) -> None:
         """A peer opened a stream."""
+        if here.gone:
+            return  # the link was lost meanwhile
         stream = RpcStream(here)
         try:
             self._attend(stream, here, opening, timeout_s)

@@ -12,7 +12,7 @@ import asyncio
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Arrival
-from p2pswarm.sim.process import DEAD_AFTER_S, SimProcess
+from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream_end import SimStreamEnd
 
@@ -49,8 +49,7 @@ class SimStreamTransport(SimStreamEnd):
         flat = data.cast("B")
         for offset in range(0, len(flat), CHUNK_BYTES):
             if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + CHUNK_BYTES])):
-                await asyncio.sleep(DEAD_AFTER_S)
-                raise LinkLost("the link went silent under a transfer")
+                raise LinkLost("the stream ended under a transfer")
             await asyncio.sleep(self.uplink_wait_s)
 
 

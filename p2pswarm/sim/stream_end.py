@@ -11,8 +11,10 @@ from typing import Any, Protocol
 from p2pswarm.errors import LinkLost, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.rpc.framing import reset_error
-from p2pswarm.sim.process import DEAD_AFTER_S, SimProcess
+from p2pswarm.sim.link import SimLink
+from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
+from p2pswarm.sim.suspension import WORLD
 
 WINDOW_BYTES = 256 * 1024  # unread messages of one stream, as in transport/mux.py
 FRAME_COST_BYTES = 64  # what a frame costs besides its data: header, tag, Python objects
@@ -49,8 +51,7 @@ class SimStreamEnd:
         self._unread_bytes = 0
         self._owed_bytes = 0
         self._halves = 2  # directions that have not ended
-        self.dark = False
-        """Whether nothing gets through any more, though neither end knows it."""
+        self._link: SimLink = here.population.link_between(here, there)
         self.gone = False
         """Whether the stream has ended here."""
 
@@ -62,7 +63,7 @@ class SimStreamEnd:
     def join(self, far: "SimStreamEnd") -> None:
         """Meet the other end."""
         self.far = far
-        self.here.lost[self] = self._die
+        self._link.join(self, self.here, self.lose)
 
     def leave(self) -> None:
         """Our side has finished; what still comes is ignored."""
@@ -70,22 +71,22 @@ class SimStreamEnd:
 
     def post(self, size_bytes: int, event: Callable[..., None], *args: Any) -> None:
         """Call `event` at the other end when `size_bytes` have arrived, in order."""
-        if self.gone or self.dark:
+        if self.gone or not self.here.running:
+            return
+        if not self._link.passes(self.here):
+            self._link.hold(self.here, lambda: self.post(size_bytes, event, *args))
             return
         clock = self.here.clock
         world, here, there = self.here.world, self.here.host, self.there.host
         came_s = world.arrival_s(here, there, size_bytes, clock.time())
-        if came_s is None or not self.here.running:
-            self._break()
-            return
+        assert came_s is not None, "the path is whole"
         self._last_s = max(self._last_s, came_s)
         self._on_way.append((event, args))
-        clock.call_at(self._last_s, self._arrive)
+        clock.call_at(self._last_s, self._arrive, context=WORLD)
 
     def _arrive(self) -> None:
         event, args = self._on_way.popleft()
-        if self.there.running:
-            event(*args)
+        self.there.take(event, *args)
 
     def send(self, stream: int, data: bytes, *, ended: bool) -> None:
         """Send one frame."""
@@ -136,11 +137,20 @@ class SimStreamEnd:
         self._over()
 
     def post_bulk(self, transfer: int, offset: int, chunk: bytes) -> bool:
-        """Send bulk bytes, which may overtake messages; False if they will never arrive."""
-        if self.gone or self.dark:
+        """Send bulk bytes, which may overtake messages; False if the stream has ended."""
+        if self.gone or not self.here.running:
             return False
         event = self.far.bulk_came
-        return self.here.deliver(self.there.host, len(chunk), event, transfer, offset, chunk)
+        if not self._link.passes(self.here):
+            self._link.hold(self.here, lambda: self.post_bulk(transfer, offset, chunk))
+            return True
+        clock, size_bytes = self.here.clock, len(chunk)
+        came_s = self.here.world.arrival_s(
+            self.here.host, self.there.host, size_bytes, clock.time()
+        )
+        assert came_s is not None, "the path is whole"
+        clock.call_at(came_s, self.there.take, event, transfer, offset, chunk, context=WORLD)
+        return True
 
     @property
     def uplink_wait_s(self) -> float:
@@ -149,35 +159,18 @@ class SimStreamEnd:
 
     def bulk_came(self, transfer: int, offset: int, chunk: bytes) -> None:
         """Bulk bytes from the other end."""
-        if self.here.running and not self.buffers.arrived(self.peer, transfer, offset, chunk):
+        if not self.gone and not self.buffers.arrived(self.peer, transfer, offset, chunk):
             self.close()
 
     def close(self) -> None:
-        """The other end broke the protocol."""
-        self.lose()
-        self.far.lose_after(0.0)
-
-    def lose_after(self, wait_s: float) -> None:
-        """The other end is gone: this end learns it after `wait_s`, or one latency if longer."""
-        way_s = self.here.way_s(self.there.host)
-        self.here.clock.call_later(max(wait_s, way_s), self.lose)
-
-    def _die(self, wait_s: float) -> None:
-        """Our process ends: our end learns it now, the other end `wait_s` later."""
-        self.far.lose_after(wait_s)
-        self.lose()
+        """The other end broke the protocol: the link ends."""
+        self._link.end_after(0.0)
 
     def lose(self) -> None:
         """The link has ended."""
         if self.stream is not None and not self.gone:
             self.stream.fail(LinkLost(f"the link to {self.peer.short} is lost"))
         self._over()
-
-    def _break(self) -> None:
-        """Nothing gets through any more; both ends notice after `DEAD_AFTER_S`."""
-        self.dark = True
-        self.lose_after(DEAD_AFTER_S)
-        self.far.lose_after(DEAD_AFTER_S)
 
     def _end_half(self) -> None:
         self._halves -= 1
@@ -186,4 +179,4 @@ class SimStreamEnd:
 
     def _over(self) -> None:
         self.gone = True
-        self.here.lost.pop(self, None)
+        self._link.leave(self)

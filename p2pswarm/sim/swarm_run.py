@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.faults import FaultPlan
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer import actions as act
 
@@ -50,6 +51,8 @@ class SwarmConfig:
     """
     rebirth_s: float = 5.0
     """Time from a death until the next server joins."""
+    faults: FaultPlan = field(default_factory=FaultPlan)
+    """What goes wrong besides, and when. A death that would end the run is left out."""
     patience_s: float = 36_000.0
     """The time limit of a run."""
 
@@ -94,6 +97,16 @@ class MachineRecord:
     def there_s(self, begin_s: float, end_s: float) -> float:
         """How long it ran between two times."""
         return max(0.0, (end_s if self.died_s is None else self.died_s) - max(self.born_s, begin_s))
+
+
+def may_lose_memory(machines: Sequence[MachineRecord], victim: int) -> bool:
+    """Whether the others of its stage hold weights as new as those of one machine."""
+    record = machines[victim]
+    return not record.holds_weights or any(
+        other.holds_weights and other.stage == record.stage
+        for place, other in enumerate(machines)
+        if place != victim and (other.version or 0) >= (record.version or 0)
+    )
 
 
 def may_die(machines: Sequence[MachineRecord]) -> list[int]:

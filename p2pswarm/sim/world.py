@@ -13,7 +13,7 @@ import hashlib
 import math
 import random
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from p2pswarm.ids import Address, PeerId
@@ -67,6 +67,8 @@ class Host:
     alive: bool = True
     island: int = 0
     """Hosts on different islands cannot reach each other."""
+    late_s: float = 0.0
+    """What its link adds to the latency of every path, while it is slow."""
     up_free_s: float = 0.0
     """When the uplink will have sent everything that it was given."""
     down_free_s: float = 0.0
@@ -76,8 +78,14 @@ class Host:
 class World:
     """All hosts and the paths between them; determined by the seed and the calls."""
 
-    def __init__(self, seed: int, config: WorldConfig) -> None:
+    def __init__(
+        self, seed: int, config: WorldConfig, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        """`changed` is called when paths were cut or are whole again."""
         self.config = config
+        self._changed = changed
+        self._cuts: dict[tuple[int, int], int] = {}
+        """How often each path is cut, by the indices of its hosts."""
         self.rng = random.Random(seed)
         self.hosts: dict[bytes, Host] = {}
         """By peer id, in the order in which they were placed."""
@@ -103,23 +111,45 @@ class World:
 
     def partition(self, *islands: Iterable[PeerId]) -> None:
         """Cut the world into these islands; all other hosts are on one more island."""
-        self.heal()
+        self._place_on_one_island()
         for number, members in enumerate(islands, start=1):
             for peer in members:
                 self.hosts[peer.raw].island = number
+        self._changed()
 
     def heal(self) -> None:
-        """Make it one world again."""
-        for host in self.hosts.values():
-            host.island = 0
+        """Make it one world again; paths that were cut one by one stay so."""
+        self._place_on_one_island()
+        self._changed()
+
+    def cut(self, paths: Iterable[tuple[Host, Host]]) -> None:
+        """Let nothing pass from the first host of each path to the second."""
+        for a, b in paths:
+            self._cuts[a.index, b.index] = self._cuts.get((a.index, b.index), 0) + 1
+        self._changed()
+
+    def mend(self, paths: Iterable[tuple[Host, Host]]) -> None:
+        """Take one cut of each of these paths away."""
+        for a, b in paths:
+            cuts = self._cuts.pop((a.index, b.index)) - 1
+            if cuts:
+                self._cuts[a.index, b.index] = cuts
+        self._changed()
 
     def one_way_s(self, a: Host, b: Host) -> float:
         """Latency without jitter, loss and queues."""
-        return self.config.rtt_least_s / 2 + math.hypot(a.x_s - b.x_s, a.y_s - b.y_s)
+        way_s = self.config.rtt_least_s / 2 + math.hypot(a.x_s - b.x_s, a.y_s - b.y_s)
+        return way_s + a.late_s + b.late_s
 
     def connected(self, a: Host, b: Host) -> bool:
         """Whether a packet from `a` would come to `b` now."""
+        if self._cuts and (a.index, b.index) in self._cuts:
+            return False
         return a.alive and b.alive and a.island == b.island
+
+    def _place_on_one_island(self) -> None:
+        for host in self.hosts.values():
+            host.island = 0
 
     def arrival_s(self, source: Host, target: Host, size_bytes: int, now_s: float) -> float | None:
         """When bytes that `source` sends now reach `target`; None if they never will."""

@@ -12,6 +12,6 @@ class Snapshot:
 
     version: int
     digest: bytes
-    """The digest of the weights."""
+    """The digest of weights and optimizer state (`state_tree.py`)."""
     data: memoryview
     """Weights and optimizer state, as `compute/` lays them out."""

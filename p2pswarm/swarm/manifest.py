@@ -8,6 +8,7 @@ Errors:  BadMessage for a manifest that is forged or broken. One of another vers
          program is no error: its trainer is known and can be told.
 """
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -24,9 +25,26 @@ from p2pswarm.settings import (
 )
 from p2pswarm.swarm.messages.run import Manifest
 
-MANIFEST_TAG = b"p2pswarm-manifest-1:"
+MANIFEST_TAG = b"p2pswarm-manifest-2:"
+NONCE_BYTES = 16
 RUNS_KEY = hashlib.sha256(b"p2pswarm-runs-1:").digest()
 """The DHT's key of every run's manifest; the subkey is the trainer's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """All that makes a run this run and no other. A run that is resumed keeps it."""
+
+    config: RunConfig
+    corpus: bytes
+    """The digest of its text."""
+    nonce: bytes
+    """Drawn when the run first started, NONCE_BYTES long."""
+
+    @property
+    def run(self) -> bytes:
+        """The id of the run."""
+        return run_id(run_to_json(self.config), self.corpus, self.nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +52,7 @@ class RunOffer:
     """A run that can be joined."""
 
     run: bytes
-    """The id of the run: a hash of its config."""
+    """The id of the run."""
     config: RunConfig
     trainer: Contact
 
@@ -44,30 +62,37 @@ class UnreadableOffer:
     """A run of another version of the program: who signed it is sure, but it cannot be joined."""
 
     run: bytes
-    """The id of the run: a hash of its config."""
+    """The id of the run."""
     trainer: Contact
     reason: str
     """What is wrong, in one line with the remedy."""
 
 
-def sign_manifest(identity: Identity, config: RunConfig, address: Address) -> Manifest:
-    """Make what the trainer of `config`, reachable at `address`, announces."""
-    text = run_to_json(config)
-    where = str(address)
-    signature = identity.sign(MANIFEST_TAG, text + b"\0" + where.encode())
-    return Manifest(text, identity.public_key, where, signature)
+def sign_manifest(identity: Identity, run: RunIdentity, address: Address) -> Manifest:
+    """Make what the trainer of `run`, reachable at `address`, announces."""
+    text, key, where = run_to_json(run.config), identity.public_key, str(address)
+    unsigned = Manifest(text, run.corpus, run.nonce, key, where, b"")
+    signature = identity.sign(MANIFEST_TAG, signed_part(unsigned))
+    return dataclasses.replace(unsigned, signature=signature)
+
+
+def signed_part(manifest: Manifest) -> bytes:
+    """The bytes that the signature covers; neither JSON nor an address has a NUL."""
+    text = manifest.config + b"\0" + manifest.address.encode() + b"\0"
+    return text + manifest.corpus + manifest.nonce
 
 
 def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | UnreadableOffer:
     """Check a manifest's signature, and read it as a program of `version` does."""
-    signed = manifest.config + b"\0" + manifest.address.encode()
-    if not verify(manifest.trainer_key, MANIFEST_TAG, signed, manifest.signature):
+    signature = manifest.signature
+    if not verify(manifest.trainer_key, MANIFEST_TAG, signed_part(manifest), signature):
         raise BadMessage("a manifest with a wrong signature")
     try:
         address = Address.parse(manifest.address)
     except ValueError as error:
         raise BadMessage(f"a manifest without an address: {error}") from error
-    run, trainer = run_id(manifest.config), Contact(PeerId.of_key(manifest.trainer_key), address)
+    run = run_id(manifest.config, manifest.corpus, manifest.nonce)
+    trainer = Contact(PeerId.of_key(manifest.trainer_key), address)
     try:
         config = run_from_json(manifest.config, version)
     except OtherRunVersion as error:

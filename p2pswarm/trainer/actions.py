@@ -48,11 +48,21 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelLaunch:
+    """End the push of an attempt that is given up: the next attempt must find it over."""
+
+    microbatch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendFence:
     """Call a member; back as `fenced`, or `lost` if it does not answer."""
 
     incarnation: Incarnation
     message: Fence
+    limit_s: float
+    """When the member counts as gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,8 @@ class SendReduce:
 
     incarnation: Incarnation
     message: Reduce
+    limit_s: float
+    """When the coordinator gives the reduction up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +134,10 @@ class StepDone:
 
     step: int
     loss: float
-    """Mean nats per token over the step's microbatches, with the weights before the commit."""
+    """Mean nats per token over the step's microbatches, with the weights before the commit.
+
+    Only over those whose loss was told; NaN if none was.
+    """
     gradient_norm: float
     learning_rate: float
     microbatches: int
@@ -149,6 +164,58 @@ class StagesUnserved:
     """Report: these stages lack servers; the run waits for them, or has them again if empty."""
 
     stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSought:
+    """Report: no server holds a stage's weights any more; this one held them last."""
+
+    stage: int
+    version: int
+    last: Incarnation
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigestsTied:
+    """Report: as many members of a stage report one digest as another; the first peer's stands."""
+
+    stage: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AveragingSlow:
+    """Report: an averaging was given up after `took_s`; the next may take `limit_s`."""
+
+    step: int
+    took_s: float
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFails:
+    """Report: a server has failed several times in a row; it gets a pause if it can be spared."""
+
+    incarnation: Incarnation
+    stage: int
+    failures: int
+    reason: str
+    pause_s: float | None
+    """None if its stage has no other server."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoadBroken:
+    """Report: microbatches do not get from one server to another, nor their gradients back."""
+
+    lower: Incarnation | None
+    """None: the trainer below stage 0, or a server that is not known."""
+    upper: Incarnation
+    stage: int
+    """Of the upper one."""
+    failures: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +251,11 @@ Report = (
     | StepDone
     | EvaluationDone
     | StagesUnserved
+    | WeightsSought
+    | DigestsTied
+    | AveragingSlow
+    | ServerFails
+    | RoadBroken
     | RunBegun
     | Loaded
     | VersionsRefused
@@ -191,4 +263,15 @@ Report = (
 )
 """What a person may want to know."""
 
-Action = Assign | Decline | Publish | Launch | SendFence | SendReduce | SendCommit | Evict | Report
+Action = (
+    Assign
+    | Decline
+    | Publish
+    | Launch
+    | CancelLaunch
+    | SendFence
+    | SendReduce
+    | SendCommit
+    | Evict
+    | Report
+)

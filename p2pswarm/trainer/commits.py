@@ -1,4 +1,4 @@
-"""After the decision of a step: who has yet to apply it, and the digest of each stage's weights.
+"""After the decision of a step: who has yet to apply it.
 
 Only the members that added their sums must apply a commit. A newcomer may skip one: its reduction
 may come late, because nobody waits for a newcomer. It then fetches a later version, and its `Ready`
@@ -48,6 +48,10 @@ class Commits:
         self._skips.pop(member, None)
         self._due_s = {key: due_s for key, due_s in self._due_s.items() if key[0] != member}
 
+    def owing(self) -> list[Incarnation]:
+        """The members from which an answer is due."""
+        return [member for member, _ in self._due_s]
+
     def overdue(self, now_s: float) -> list[Incarnation]:
         """The members that should have answered by now."""
         return [member for (member, _), due_s in self._due_s.items() if now_s >= due_s]
@@ -55,26 +59,3 @@ class Commits:
     def next_deadline_s(self) -> float | None:
         """When the first answer is overdue."""
         return min(self._due_s.values(), default=None)
-
-
-class StageDigests:
-    """The digest of each stage's weights, as its members report it.
-
-    The first report about a version is believed; all other members must hold the same.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, bytes]] = {}
-
-    def known(self, stage: int, version: int) -> bytes | None:
-        """The digest of a stage's weights of exactly `version`; None before a report."""
-        newest, digest = self._known.get(stage, (-1, b""))
-        return digest if newest == version else None
-
-    def agrees(self, stage: int, version: int, digest: bytes) -> bool:
-        """Whether a digest is what the stage holds; the first report of a version is believed."""
-        newest, known = self._known.get(stage, (-1, b""))
-        if newest < version:
-            self._known[stage] = (version, digest)
-            return True
-        return newest > version or known == digest

@@ -13,23 +13,22 @@ import math
 from enum import Enum
 
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
-from p2pswarm.swarm.messages.membership import Assigned, Join, Load, Ready
+from p2pswarm.swarm.messages.membership import Join, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.commits import Commits, StageDigests
+from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
-from p2pswarm.trainer.newcomers import Newcomers
-from p2pswarm.trainer.reduction import REDUCE_S, Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.unserved import UnservedStages
 
-REDUCE_RETRIES = 2  # a broken link between two members is dialled again before one is blamed
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
 WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
 
@@ -54,13 +53,10 @@ class Coordinator:
         self._phase = Phase.GATHERING
         self._timeout = AttemptTimeout()
         self._step = Step(0, config, self._timeout)
-        self._generation = 0
-        self._digests = StageDigests()
-        self._newcomers = Newcomers()
-        self._reduction: Reduction | None = None
-        self._reduce_failures = 0
-        self._commits = Commits()
-        self._unserved = UnservedStages()
+        self._generations = Generations()
+        self._admission = Admission(run, config.stages, self.members)
+        self._blame = Blame(self.members, config.stages)
+        self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -81,14 +77,14 @@ class Coordinator:
         if former := self.members.of_peer(peer):
             self._end_incarnation(former.incarnation, "it joined anew", now_s)
         if self._phase is Phase.REDUCING:
-            self._newcomers.park(peer, join)
+            self._admission.newcomers.park(peer, join)
         else:
-            self._admit(peer, join)
+            self._actions += self._admission.admit(peer, join, self.step, now_s)
         self._advance(now_s)
 
     def withdrawn(self, peer: bytes) -> None:
         """A server left before it was answered."""
-        self._newcomers.withdraw(peer)
+        self._admission.newcomers.withdraw(peer)
 
     def closed(self) -> None:
         """The trainer leaves: no more actions, whatever happens."""
@@ -105,8 +101,8 @@ class Coordinator:
         member = self.members.alive(incarnation)
         if member is None or member.ready or note.version != self.step:
             return
-        self._newcomers.caught_up(incarnation, note.digest)
-        self._commits.caught_up(incarnation)
+        self._admission.newcomers.caught_up(incarnation, note.digest)
+        self._admission.commits.caught_up(incarnation)
         self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -123,6 +119,7 @@ class Coordinator:
         """A server has a microbatch in its sum, or has passed its gradient on."""
         if member := self.members.alive(incarnation):
             result = self._step.counted(incarnation, member.stage, note, now_s)
+            self._blame.counted(incarnation, self._step.path(note.microbatch))
             self._evict_on_clash(incarnation, result, now_s)
         self._advance(now_s)
 
@@ -133,9 +130,13 @@ class Coordinator:
             self._step.evaluated(note, now_s)
         self._advance(now_s)
 
-    def undelivered(self, note: Undelivered, now_s: float) -> None:
-        """An attempt got stuck: a push failed, or a server cannot compute it."""
-        self._step.undelivered(note)
+    def undelivered(self, note: Undelivered, now_s: float, by: Incarnation | None = None) -> None:
+        """An attempt got stuck: a push failed, or a server cannot compute it.
+
+        `by`: the member that says so; None: the trainer itself.
+        """
+        if failed := self._step.undelivered(note, by):
+            self._actions += self._blame.attempt_failed(failed, now_s)
         self._advance(now_s)
 
     def fenced(self, incarnation: Incarnation, counted: tuple[int, ...], now_s: float) -> None:
@@ -147,44 +148,35 @@ class Coordinator:
 
     def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
         """A member holds its stage's reduced gradient."""
-        if self._reduction is not None and generation == self._reduction.generation:
+        if reduction := self._generations.current(generation):
             if sound(answer):
-                self._reduction.reduced(by, answer)
-            elif by in self._reduction.silent:
+                reduction.reduced(by, answer)
+            elif by in reduction.silent:
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
             self._judge(now_s)
         self._advance(now_s)
 
     def reduce_failed(self, by: Incarnation, generation: int, reason: str, now_s: float) -> None:
         """A member could not finish the reduction; it may not be its fault."""
-        if self._reduction is None or generation != self._reduction.generation:
-            return
-        if by not in self._reduction.silent:
-            return  # a newcomer that only receives; it will fetch the weights instead
-        self._reduce_failures += 1
-        self._reduction = None
-        self._phase = Phase.FILLING
-        self._step.probe()  # the peer that it failed with may be dead, and we not know it yet
-        if self._reduce_failures > REDUCE_RETRIES:
-            self._reduce_failures = 0
+        reduction = self._generations.current(generation)
+        if reduction is None or by not in reduction.silent:
+            return  # over, or a newcomer that only receives: it will fetch the weights instead
+        self._actions += self._blame.averaging_failed(by, reason, now_s)
+        blamed = self._generations.failed()
+        self._average_again()
+        if blamed:
             self._evict(by, f"it could not average: {reason}", now_s)
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        held = self._commits.answered(by, step)
-        member = self.members.alive(by)
-        if member is None or not held:
-            return  # a newcomer that lacks its weights: its `Ready` counts instead
-        if answer.version != step + 1:
-            self._evict(by, f"it made version {answer.version} of step {step}", now_s)
-        elif not self._digests.agrees(member.stage, answer.version, answer.digest):
-            self._evict(by, "its weights differ from those of its stage", now_s)
+        if reason := self._admission.committed(by, step, answer, self.step):
+            self._evict(by, reason, now_s)
         self._advance(now_s)
 
     def commit_failed(self, by: Incarnation, step: int, reason: str, now_s: float) -> None:
         """A member did not apply a commit; a newcomer may skip some."""
-        if self.members.alive(by) and self._commits.failed(by, step):
+        if self.members.alive(by) and self._admission.commits.failed(by, step):
             self._evict(by, f"it did not commit: {reason}", now_s)
         self._advance(now_s)
 
@@ -192,11 +184,13 @@ class Coordinator:
         """When to call `on_deadline`, if nothing happens before."""
         if self._phase is Phase.ENDED:
             return None
+        reduction = self._generations.reduction
         times = [
             self._step.fence_deadline_s,
-            self._commits.next_deadline_s(),
+            self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
-            self._reduction.deadline_s if self._reduction is not None else None,
+            self._blame.servers.next_deadline_s(self._now_s),
+            reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
         soonest = min(time_s for time_s in times if time_s is not None)
@@ -207,34 +201,17 @@ class Coordinator:
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
                 self._evict(incarnation, "it did not answer a fence", now_s)
-        if self._reduction is not None and now_s >= self._reduction.deadline_s:
-            for incarnation in self._reduction.silent:
-                self._evict(incarnation, "it did not finish averaging in time", now_s)
-        for incarnation in self._commits.overdue(now_s):
+        if self._generations.overdue(now_s):
+            self._average_later(now_s)
+        for incarnation in self._admission.commits.overdue(now_s):
             self._evict(incarnation, "it did not commit in time", now_s)
         if self._phase is Phase.FILLING:
-            self._step.late(now_s)
+            for failed in self._step.late(now_s):
+                self._actions += self._blame.attempt_failed(failed, now_s)
         stage = self._unserved.hopeless(now_s)
         if stage is not None:
             self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
         self._advance(now_s)
-
-    def _admit(self, peer: bytes, join: Join) -> None:
-        keep = join.version == self.step and self._may_keep(join.stage, join.digest)
-        movable = join.version is not None  # else it was told which stage to serve
-        try:
-            member = self.members.admit(peer, join.address, join.stage, self.step, movable=movable)
-        except Unusable as error:
-            self._actions.append(act.Decline(peer, str(error)))
-            return
-        keep = keep and member.stage == join.stage
-        if keep:
-            self._newcomers.caught_up(member.incarnation, join.digest)
-        message = Assigned(member.stage, member.incarnation.number, self.step, keep)
-        self._actions += [
-            act.Assign(member.incarnation, message),
-            act.MemberJoined(member.incarnation, member.stage, member.address),
-        ]
 
     def _evict_on_clash(
         self, incarnation: Incarnation, result: CountResult | None, now_s: float
@@ -252,31 +229,26 @@ class Coordinator:
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
-        self._newcomers.end(incarnation)
-        self._commits.end(incarnation)
+        self._admission.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
+        if member.ready:
+            self._unserved.left(member)
         if self._phase is Phase.REDUCING and member.ready:
-            self._phase, self._reduction = Phase.FILLING, None
+            self._phase = Phase.FILLING
+            self._generations.drop()
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
-
-    def _may_keep(self, stage: int | None, digest: bytes) -> bool:
-        """Whether a peer that rejoins holds the current weights of its stage.
-
-        If nobody serves the stage and no member has reported its digest, the peer is believed.
-        """
-        if stage is None or stage >= self._config.stages:
-            return False
-        known = self._digests.known(stage, self.step)
-        return not self.members.ready(stage) if known is None else known == digest
 
     def _advance(self, now_s: float) -> None:
         """Do all that can be done now."""
         self._now_s = now_s
         if self._phase is Phase.ENDED:
             return
+        self._end_misfits(now_s)
         self._settle_fences(now_s)
         if self._phase in (Phase.GATHERING, Phase.FILLING):
+            for peer, join in self._admission.newcomers.parked():
+                self._actions += self._admission.admit(peer, join, self.step, now_s)
             self._make_ready(now_s)
         if self._phase is Phase.GATHERING and not self.members.unserved_stages(
             self._config.min_replicas
@@ -291,9 +263,10 @@ class Coordinator:
 
     def _settle_fences(self, now_s: float) -> None:
         """Close a round that all members have answered, and open the next."""
+        self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        if reason := self._step.hopeless():
+        if reason := self._blame.hopeless or self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
             return
@@ -301,25 +274,28 @@ class Coordinator:
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence))
+            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
         if not incarnations:
             self._settle_fences(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
             return
-        for incarnation, digest in self._newcomers.candidates():
-            member = self.members.alive(incarnation)
-            assert member is not None, "an incarnation that ended is no candidate"
-            others = self.members.ready(member.stage)
-            unknown = self._digests.known(member.stage, self.step) is None
-            if unknown and others:  # wait until a member reports the digest
-                self._newcomers.caught_up(incarnation, digest)
-            elif self._digests.agrees(member.stage, self.step, digest):
-                self.members.make_ready(incarnation)
+        servers = self._blame.servers
+        outcome = self._admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
+        for incarnation in outcome.ready:
+            if member := self.members.alive(incarnation):
                 self._actions.append(act.MemberReady(incarnation, member.stage))
-            else:
-                self._evict(incarnation, "its weights differ from those of its stage", now_s)
+        for incarnation in outcome.differing:
+            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+
+    def _end_misfits(self, now_s: float) -> None:
+        """Evict the members that fail all the time, or hold other weights than most of a stage."""
+        for incarnation, reason in self._blame.to_end():
+            self._evict(incarnation, reason, now_s)
+        self._actions += self._admission.tied()
+        for incarnation in self._admission.differing():
+            self._evict(incarnation, "its weights differ from those of its stage", now_s)
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
@@ -328,9 +304,10 @@ class Coordinator:
             if not unserved:
                 self._actions += self._step.launch(self._window(), now_s)
         elif self.step >= self._config.steps:
-            self._report_evaluation()
-            self._finish("all steps are done", failed=False)
-        elif not unserved:
+            if self._admission.settled(self.step):  # else the last commit has yet to arrive
+                self._report_evaluation()
+                self._finish("all steps are done", failed=False)
+        elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
 
     def _window(self) -> int:
@@ -345,53 +322,63 @@ class Coordinator:
 
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
-        self._generation += 1
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
-        self._reduction = Reduction(
-            self.step, self._generation, groups, self._config.optimizer, now_s + REDUCE_S
-        )
-        self._actions += self._reduction.orders(self._run, self._step.bitmap)
+        limit_s = self._generations.limit.seconds
+        reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
+        self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
+
+    def _average_again(self) -> None:
+        """A reduction has failed: another generation follows."""
+        self._phase = Phase.FILLING
+        self._step.probe()  # the peer that it failed with may be dead, and we not know it yet
+
+    def _average_later(self, now_s: float) -> None:
+        """A reduction takes too long: give the next one more time."""
+        took_s = self._generations.limit.seconds
+        blamed = self._generations.give_up()
+        limit_s = self._generations.limit.seconds
+        self._actions.append(act.AveragingSlow(self.step, took_s, limit_s))
+        self._average_again()
+        for incarnation in blamed:
+            self._evict(incarnation, "it did not finish averaging in time", now_s)
 
     def _judge(self, now_s: float) -> None:
         """Act on the reduction if it is decided."""
-        if self._reduction is None:
+        reduction = self._generations.reduction
+        if reduction is None:
             return
-        match self._reduction.verdict():
-            case Disagreed(incarnations):
+        match reduction.verdict():
+            case Disagreed(incarnations, tied):
+                self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
                 for incarnation in incarnations:
-                    self._evict(incarnation, "its reduced gradient differs from its stage's", now_s)
+                    reason = "its reduced gradient differs from its stage's"
+                    self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
+                    self._evict(incarnation, reason, now_s)
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._commit(self._reduction, decided, now_s)
+                self._commit(reduction, decided, now_s)
             case _:
                 pass
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Decide the step: tell all that have the gradient, and begin the next step."""
         rate = learning_rate(self._config, self.step)
-        commits = reduction.commits(self._run, decided, rate)
-        self._actions += [one for one in commits if self.members.alive(one.incarnation)]
-        self._commits.decided(self.step, reduction.members, now_s)
+        self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
+        self._generations.decided(now_s)
+        self._blame.averaged(list(reduction.stages))
         self._report_evaluation()
         norm, size = decided.gradient_norm, self._config.batch.microbatches
         self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
-        self._reduction = None
         self._phase = Phase.FILLING
         self._step = Step(self.step + 1, self._config, self._timeout)
-        self._reduce_failures = 0
-        self._newcomers.candidates()  # drop them: they catch up anew with the new version
-        for peer, join in self._newcomers.parked():
-            self._admit(peer, join)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""
         gathering = self._phase is Phase.GATHERING
         unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
-        changed = self._unserved.watch(unserved, now_s, counting=not gathering)
-        if changed is not None:
-            self._actions.append(act.StagesUnserved(changed))
+        self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -48,25 +48,39 @@ class Dispatcher:
         self._pusher = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)
         self._view_changed = Signal()
-        self._launched: dict[int, asyncio.Task[None]] = {}
+        self._launched: dict[int, dict[asyncio.Task[None], int]] = {}
+        """The pushes of each microbatch that are not over, with their attempts."""
+        self._forgotten = False
+        """Whether the router has forgotten a server, because a push to it was lost."""
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
 
     def follow_view(self) -> None:
         """Give the router the new membership."""
+        self._forgotten = False
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
         self._view_changed.fire()
 
+    def heard(self, stage: int) -> None:
+        """A server is alive: those of stage 0 that the router has forgotten are tried again."""
+        if stage == 0 and self._forgotten:
+            self.follow_view()
+
     def begin(self, order: orders.Order) -> None:
         """Start an order; the coordinator is told its outcome."""
-        match order:
-            case act.Launch():
-                self._launched[order.microbatch] = self._start(order, self._launch(order))
-                return
-            case act.SendFence():
-                for work in order.message.work:  # we are a sender too: end our own push first
-                    if launched := self._launched.get(work.microbatch):
-                        launched.cancel()
-        self._start(order, self._ask(order))
+        if isinstance(order, act.Launch):
+            former = self._launched.setdefault(order.microbatch, {})
+            for task in former:
+                task.cancel()
+            task = self._start(order, self._launch(order, tuple(former)))
+            former[task] = order.attempt
+        else:
+            self._start(order, self._ask(order))
+
+    def cancel(self, order: act.CancelLaunch) -> None:
+        """End our own push of an attempt that is given up."""
+        for task, attempt in tuple(self._launched.get(order.microbatch, {}).items()):
+            if attempt <= order.attempt:
+                task.cancel()
 
     def stop(self, *, commits: bool) -> None:
         """Cancel what is under way, oldest first; commits only if `commits`, else they go on."""
@@ -82,14 +96,19 @@ class Dispatcher:
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         order = self._under_way.pop(task)
-        if isinstance(order, act.Launch) and self._launched.get(order.microbatch) is task:
-            del self._launched[order.microbatch]
+        if isinstance(order, act.Launch):
+            pushes = self._launched[order.microbatch]
+            del pushes[task]
+            if not pushes:
+                del self._launched[order.microbatch]
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _launch(self, order: act.Launch) -> None:
-        """Push a microbatch's tokens to a server of stage 0."""
+    async def _launch(self, order: act.Launch, former: Sequence[asyncio.Task[None]]) -> None:
+        """Push a microbatch's tokens to a server of stage 0, once the `former` pushes are over."""
+        if former:
+            await asyncio.wait(former)
         context, coordinator = self._context, self._coordinator
         samples = torch.from_numpy(orders.tokens(order, context.corpus))
         encoded = await context.tensors.pack([samples], "raw")
@@ -102,7 +121,11 @@ class Dispatcher:
                 self._pump()
                 return encoded
 
-            await self._pusher.push(member, push, load, progress)
+            try:
+                await self._pusher.push(member, push, load, progress)
+            except SwarmError:
+                self._forgotten = True
+                raise
 
         nobody = "nobody serves stage 0"
         reason = await push_to_any(self._router, nobody, self._view_changed, push_once)

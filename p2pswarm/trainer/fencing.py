@@ -14,7 +14,9 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.in_flight import JobPhase, MicrobatchJob
 
-FENCE_S = 10.0  # a member that does not answer is gone; its link would say so later
+FIRST_FENCE_S = 30.0  # nothing is measured yet, and first passes are slow
+FENCE_MIN_S = 10.0  # a member that does not answer is gone; its link would say so later
+FENCE_MAX_S = 600.0
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 
 
@@ -53,14 +55,14 @@ class Fencing:
         """Open the next round even if there is nothing to fence."""
         self._probe = True
 
-    def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
+    def begin(self, incarnations: list[Incarnation], deadline_s: float) -> tuple[FencedWork, ...]:
         """Open a round over `incarnations`; returns what to tell each of them."""
         self._probe = False
         self._open = list(self._next.values())[:FENCE_BATCH]
         for job in self._open:
             del self._next[job.microbatch]
         self._silent = dict.fromkeys(incarnations)
-        self.deadline_s = now_s + FENCE_S
+        self.deadline_s = deadline_s
         return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
 
     def heard(self, incarnation: Incarnation) -> bool:
@@ -74,3 +76,11 @@ class Fencing:
         settled, self._open = self._open, None
         self.deadline_s = math.inf
         return [job for job in settled if job.phase is JobPhase.FENCING]
+
+
+def fence_limit_s(run_s: float | None) -> float:
+    """How long a fence may take: a member first ends what it computes.
+
+    `run_s`: how long a slow attempt takes from end to end; None if nothing is measured.
+    """
+    return FIRST_FENCE_S if run_s is None else min(FENCE_MAX_S, max(FENCE_MIN_S, run_s))

@@ -23,7 +23,7 @@ def take_note(
         case Counted():
             coordinator.counted(by, note, now_s)
         case Undelivered():
-            coordinator.undelivered(note, now_s)
+            coordinator.undelivered(note, now_s, by)
         case Evaluated():
             coordinator.evaluated(by, note, now_s)
         case Ready():

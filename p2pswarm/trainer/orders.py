@@ -15,10 +15,10 @@ from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
 from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
-from p2pswarm.trainer.reduction import REDUCE_S
 from p2pswarm.wire.message import Message
+
+REDUCE_GRACE_S = 10.0  # the coordinator gives up first, because it knows what a failure means
 
 Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
@@ -55,9 +55,9 @@ def limit_s(order: Call) -> float:
     """How long a member may take to answer."""
     match order:
         case act.SendFence():
-            return FENCE_S
+            return order.limit_s
         case act.SendReduce():
-            return REDUCE_S
+            return order.limit_s + REDUCE_GRACE_S
         case act.SendCommit():
             return COMMIT_S
 

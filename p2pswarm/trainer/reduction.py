@@ -19,7 +19,6 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.membership import StageGroup
 
-REDUCE_S = 120.0  # a large stage over a slow link; a dead member is noticed by its link
 SQUARED_NORM_MAX = 1e300  # the sum over all stages stays a float; no gradient comes near
 
 
@@ -36,6 +35,8 @@ class Disagreed:
     """The reduced gradients of these members differ from those of most of their stage."""
 
     incarnations: tuple[Incarnation, ...]
+    tied: tuple[int, ...] = ()
+    """The stages where no digest has the most votes; the first in the group's order stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,23 @@ class Reduction:
         self._answers: dict[Incarnation, Reduced] = {}
 
     @property
-    def members(self) -> list[Incarnation]:
-        """The members that add their sums, and must apply the commit."""
-        return list(self._stage)
+    def stages(self) -> dict[Incarnation, int]:
+        """The members that add their sums, with their stages."""
+        return dict(self._stage)
+
+    @property
+    def gradients(self) -> dict[int, bytes]:
+        """The digest of each stage's reduced gradient, once it is decided."""
+        return {stage: self._answers[one].digest for one, stage in self._stage.items()}
 
     @property
     def silent(self) -> list[Incarnation]:
         """The members that have not answered."""
         return [incarnation for incarnation in self._stage if incarnation not in self._answers]
 
-    def orders(self, run: bytes, ledger: Callable[[Incarnation], bytes]) -> list[act.SendReduce]:
+    def orders(
+        self, run: bytes, ledger: Callable[[Incarnation], bytes], limit_s: float
+    ) -> list[act.SendReduce]:
         """The orders to members and observers; `ledger` gives the bitmap of a member's counts."""
         orders = []
         for group in self._groups:
@@ -97,7 +105,7 @@ class Reduction:
                     members,
                     observers,
                 )
-                orders.append(act.SendReduce(to, message))
+                orders.append(act.SendReduce(to, message, limit_s))
         return orders
 
     def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
@@ -122,7 +130,7 @@ class Reduction:
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
         if odd:
-            return Disagreed(odd)
+            return Disagreed(odd, tuple(stage for stage in self._stages() if self._tied(stage)))
         squares = {stage: self._squared_norm(stage) for stage in self._stages()}
         for stage, square in squares.items():
             if square is None:
@@ -136,15 +144,18 @@ class Reduction:
     def _incarnations(self, stage: int) -> list[Incarnation]:
         return [incarnation for incarnation, where in self._stage.items() if where == stage]
 
+    def _votes(self, stage: int) -> list[tuple[bytes, int]]:
+        """The digests of a stage, the commonest first; in a tie, the first in group order."""
+        digests = (self._answers[one].digest for one in self._incarnations(stage))
+        return Counter(digests).most_common()
+
     def _odd(self, stage: int) -> list[Incarnation]:
-        incarnations = self._incarnations(stage)
-        digests = Counter(self._answers[incarnation].digest for incarnation in incarnations)
-        usual = digests.most_common(1)[0][0]  # in a tie, the first in the group's order
-        return [
-            incarnation
-            for incarnation in incarnations
-            if self._answers[incarnation].digest != usual
-        ]
+        (usual, _), *_ = self._votes(stage)
+        return [one for one in self._incarnations(stage) if self._answers[one].digest != usual]
+
+    def _tied(self, stage: int) -> bool:
+        (_, most), *others = self._votes(stage)
+        return any(votes == most for _, votes in others)
 
     def _squared_norm(self, stage: int) -> float | None:
         return self._answers[self._incarnations(stage)[0]].squared_norm

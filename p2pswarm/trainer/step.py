@@ -13,7 +13,8 @@ from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.fencing import Fencing
+from p2pswarm.trainer.blame import FailedAttempt, Trouble
+from p2pswarm.trainer.fencing import Fencing, fence_limit_s
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
@@ -45,9 +46,12 @@ class Step:
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, timeout)
+        self._timeout = timeout
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
+        self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
+        self._patient = config.on_stage_lost == "wait"
 
     @property
     def complete(self) -> bool:
@@ -65,13 +69,21 @@ class Step:
         return self._fencing.silent
 
     @property
+    def fence_limit_s(self) -> float:
+        """How long a member may take to answer a fence."""
+        return fence_limit_s(self._timeout.most_took_s)
+
+    @property
     def fence_deadline_s(self) -> float:
         """When the members that have not answered count as gone."""
         return self._fencing.deadline_s
 
     @property
     def loss(self) -> float:
-        """Mean over the step's microbatches, nats per token; NaN if none was reported."""
+        """Mean over the microbatches whose loss was told, nats per token; NaN if none was.
+
+        A fence may tell of a microbatch that no note tells of; its loss is then unknown.
+        """
         return _mean([loss for m, loss in self._losses.items() if m < EVALUATION_BASE])
 
     @property
@@ -79,6 +91,11 @@ class Step:
         """Mean over the held-out batches, nats per token; None if there were none."""
         losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
         return _mean(losses) if losses else None
+
+    def path(self, microbatch: int) -> list[Incarnation]:
+        """Whom the newest attempt of a microbatch was handed to."""
+        job = self._in_flight.job(microbatch)
+        return job.path if job is not None else []
 
     def bitmap(self, of: Incarnation) -> bytes:
         """The ledger of one incarnation."""
@@ -112,16 +129,18 @@ class Step:
             self._losses[note.microbatch] = note.loss
             self._in_flight.finish(job, now_s)
 
-    def undelivered(self, note: Undelivered) -> None:
-        """An attempt got stuck."""
-        if job := self._running(note.step, note.microbatch, note.attempt):
-            self._in_flight.refuse(job)
-            self._give_up(job, note.reason)
+    def undelivered(self, note: Undelivered, by: Incarnation | None) -> FailedAttempt | None:
+        """An attempt got stuck; None if it is not under way any more."""
+        job = self._running(note.step, note.microbatch, note.attempt)
+        if job is None:
+            return None
+        return self._failed(job, Trouble(note.obstacle), note.reason, by)
 
-    def late(self, now_s: float) -> None:
+    def late(self, now_s: float) -> list[FailedAttempt]:
         """Give up what has been under way for too long."""
-        for job in self._in_flight.late(now_s):
-            self._give_up(job, "it was under way for too long")
+        reason = "it was under way for too long"
+        late = self._in_flight.late(now_s)
+        return [self._failed(job, Trouble.LATE, reason, None) for job in late]
 
     def fenced(
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
@@ -166,6 +185,11 @@ class Step:
         where = f"microbatch {job.microbatch} of step {self.number}"
         return f"{where} failed {REFUSALS_MAX} times: {job.reason}"
 
+    def given_up(self) -> list[act.CancelLaunch]:
+        """The attempts that were given up, so that we stop pushing them; drained by reading."""
+        drained, self._given_up = self._given_up, []
+        return drained
+
     def probe(self) -> None:
         """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
@@ -177,7 +201,7 @@ class Step:
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open the next round; what to fence."""
-        return self._fencing.begin(incarnations, now_s)
+        return self._fencing.begin(incarnations, now_s + self.fence_limit_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
         """Start what the window allows."""
@@ -210,8 +234,21 @@ class Step:
             self._in_flight.finish(job, now_s)
         return result
 
+    def _failed(
+        self, job: MicrobatchJob, trouble: Trouble, reason: str, by: Incarnation | None
+    ) -> FailedAttempt:
+        """Give up an attempt; a patient run does not count broken roads, which may be mended."""
+        if trouble is Trouble.WORK or not self._patient:
+            self._in_flight.refuse(job)
+        whole = job.work is Work.EVALUATE
+        missing = tuple(range(self._stages)) if whole else self._ledger.missing(job.microbatch)
+        path = tuple(job.path)
+        self._give_up(job, reason)
+        return FailedAttempt(self.number, job.microbatch, trouble, reason, by, path, missing)
+
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
         self._in_flight.give_up(job, reason)
+        self._given_up.append(act.CancelLaunch(job.microbatch, job.attempt))
         self._fencing.add(job)
 
 

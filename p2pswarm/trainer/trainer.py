@@ -244,6 +244,11 @@ class Trainer:
                 if isinstance(action, act.SendReduce):
                     self._connections.publish_now(self._now_s())
                 self._dispatcher.begin(action)
+            case act.CancelLaunch():
+                self._dispatcher.cancel(action)
+            case act.Loaded():
+                self._dispatcher.heard(action.stage)
+                self._context.report(action)
             case act.RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)

@@ -5,41 +5,64 @@ import hashlib
 import pytest
 import torch
 
-from p2pswarm.compute.digest import digest_of
+from p2pswarm.compute.digest import digest_of, piece_hashes
 from p2pswarm.compute.flat_parameters import host_bytes
+from p2pswarm.state.state_tree import root_of
 
-PIECE_BYTES = 1024
+PIECE_VALUES = 128
 
 
+def digest(*tensors):
+    return digest_of(*tensors, piece_values=PIECE_VALUES)
+
+
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 129, 1000])
-def test_it_is_the_hash_of_the_hashes_of_the_pieces(length):
-    numbers = torch.randn(length, dtype=torch.float64)
-    data = bytes(host_bytes(numbers))
+def test_it_is_the_hash_of_the_hashes_of_the_pieces(length, count):
+    tensors = [torch.randn(length, dtype=torch.float64) for _ in range(count)]
+    whole = [bytes(host_bytes(x)) for x in tensors]
 
-    pieces = [data[i : i + 1024] for i in range(0, max(1, len(data)), 1024)]
+    size = 8 * PIECE_VALUES
+    pieces = [
+        b"".join(data[i : i + size] for data in whole) for i in range(0, max(1, 8 * length), size)
+    ]
 
     hashes = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
-    assert digest_of(numbers, PIECE_BYTES) == hashlib.sha256(hashes).digest()
+    assert digest(*tensors) == hashlib.sha256(hashes).digest()
 
 
+@pytest.mark.parametrize("tensor", [0, 1, 2])
 @pytest.mark.parametrize("place", [0, 255, 256, 999])
-def test_any_bit_changes_it(place):
-    numbers = torch.randn(1000)
-    before = digest_of(numbers, PIECE_BYTES)
+def test_any_bit_changes_it(place, tensor):
+    tensors = [torch.randn(1000) for _ in range(3)]
+    before = digest(*tensors)
 
-    numbers.view(torch.int32)[place] ^= 1
+    tensors[tensor].view(torch.int32)[place] ^= 1
 
-    assert digest_of(numbers, PIECE_BYTES) != before
+    assert digest(*tensors) != before
+
+
+def test_a_changed_bit_changes_the_hash_of_its_own_piece_only():
+    tensors = [torch.randn(1000) for _ in range(3)]
+    before = piece_hashes(tensors, PIECE_VALUES)
+
+    tensors[2].view(torch.int32)[300] ^= 1
+
+    after = piece_hashes(tensors, PIECE_VALUES)
+    assert [k for k in range(8) if before[k] != after[k]] == [2]
+    assert root_of(after) == digest(*tensors)
 
 
 def test_it_does_not_matter_where_the_bytes_lie():
     whole = torch.randn(2000)
 
     part = whole[500:1500]
-    assert digest_of(part, PIECE_BYTES) == digest_of(part.clone(), PIECE_BYTES)
+    assert digest(part) == digest(part.clone())
 
 
-def test_the_places_of_pieces_count():
-    numbers = torch.cat((torch.zeros(256), torch.ones(256)))
+def test_the_places_of_pieces_and_of_tensors_count():
+    zeros, ones = torch.zeros(256), torch.ones(256)
+    numbers = torch.cat((zeros, ones))
 
-    assert digest_of(numbers, PIECE_BYTES) != digest_of(numbers.flip(0), PIECE_BYTES)
+    assert digest(numbers) != digest(numbers.flip(0))
+    assert digest(zeros, ones) != digest(ones, zeros)

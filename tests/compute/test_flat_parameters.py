@@ -5,8 +5,9 @@ import torch
 
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.flat_parameters import ALIGN, FlatParameters, host_bytes, squared_norm
+from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, squared_norm
 from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.tensors.flat_layout import ALIGN
 
 CPU = torch.device("cpu")
 

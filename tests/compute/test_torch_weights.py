@@ -44,7 +44,8 @@ def test_a_snapshot_carries_weights_and_optimizer():
     snapshot = one.weights.snapshot()
 
     assert snapshot.nbytes == one.state_bytes
-    assert other.weights.install(snapshot) == digest
+    assert other.weights.install(snapshot, digest)
+    assert other.weights.reset(draw=False) == digest
     one.stage.finish(TOKENS, {}, ADD)
     other.stage.finish(TOKENS, {}, ADD)
     assert step(one, 4) == step(other, 4)
@@ -61,7 +62,31 @@ def test_a_snapshot_is_a_copy():
 
 def test_a_snapshot_of_another_stage_is_refused():
     with pytest.raises(BadMessage, match="does not fit"):
-        engine().weights.install(memoryview(bytes(40)))
+        engine().weights.install(memoryview(bytes(40)), b"d" * 32)
+
+
+@pytest.mark.parametrize("tensor", [0, 1, 2], ids=["weights", "first moment", "second moment"])
+def test_a_damaged_snapshot_changes_nothing(tensor):
+    one, other = engine(), engine()
+    one.weights.reset(draw=True)
+    digest = trained(3, one)
+    before = other.weights.reset(draw=True)
+    damaged = bytearray(one.weights.snapshot())
+    damaged[tensor * len(damaged) // 3 + 5] ^= 1
+
+    assert not other.weights.install(memoryview(damaged), digest)
+    assert other.weights.reset(draw=False) == before
+
+
+@pytest.mark.parametrize("tensor", [0, 1, 2], ids=["weights", "first moment", "second moment"])
+def test_the_digest_covers_weights_and_moments(tensor):
+    one = engine()
+    one.weights.reset(draw=True)
+    digest = trained(1, one)
+
+    one.weights._flat.state()[tensor][7] += 1.0
+
+    assert one.weights.reset(draw=False) != digest
 
 
 def test_version_0_is_made_again_from_the_seed():

@@ -94,6 +94,17 @@ def test_a_microbatch_depends_on_seed_and_number_alone(folder: Path):
     assert (one.held_out_batch(0) != one.held_out_batch(1)).any()
 
 
+def test_the_digest_tells_texts_apart_and_where_the_held_out_part_begins():
+    def digest(train: bytes, held_out: bytes) -> bytes:
+        texts = [np.frombuffer(text, np.uint8) for text in (train, held_out)]
+        return Corpus(*texts, 1, 0, 1, 4).digest()
+
+    assert len(digest(b"abcdef", b"gh")) == 32
+    assert digest(b"abcdef", b"gh") == digest(b"abcdef", b"gh")
+    assert digest(b"abcdef", b"gh") != digest(b"abcdeF", b"gh")
+    assert digest(b"abcdef", b"gh") != digest(b"abcde", b"fgh")
+
+
 def test_every_row_is_a_run_of_the_text(folder: Path):
     loaded = load(folder)
 

@@ -1,5 +1,7 @@
 """A run by hand, as across machines: a bootstrap node, servers, and a trainer on one's own text."""
 
+import json
+
 import pytest
 
 HERE = ("--listen", "127.0.0.1:0")
@@ -48,7 +50,8 @@ def test_servers_find_the_run_train_it_and_wait_for_the_next(start, seed_node, r
     assert trainer.line_with("done after 2 steps")
     assert trainer.line_with("weights: ")
     assert trainer.end() == 0
-    assert (tmp_path / "out" / "weights.safetensors").stat().st_size > 16 * 256 * 4
+    weights = tmp_path / "out" / "weights-by-hand-step-2.safetensors"
+    assert weights.stat().st_size > 16 * 256 * 4
     for server in servers:
         assert server.line_with("serving stage")
         assert server.line_with("run 'by hand' is over: all steps are done")
@@ -108,6 +111,30 @@ def test_a_server_serves_the_stage_that_it_was_told_or_says_that_there_is_none(
 
     assert sixth.line_with("run 'by hand' has no stage 5 (serve.stage), its stages are 0 to 1")
     assert second.line_with("serving stage 1 of 2")
+
+
+def test_status_tells_how_a_run_stands(start, seed_node, run_file):
+    _, address = seed_node
+    ask = ("status", "--bootstrap", address)
+    nothing = start(*ask, module="p2pswarm")
+    assert nothing.end() == 2
+    assert nothing.errors == (
+        "error: there is no run in this swarm: start one with p2pswarm train run.toml\n"
+    )
+    join = ("--bootstrap", address, *HERE)
+    start("--role", "trainer", "--config", run_file, *join).line_with("waiting for a server")
+
+    asked = start(*ask, module="p2pswarm")
+    for_scripts = start(*ask, "--run", "by hand", "--json", module="p2pswarm")
+    another = start(*ask, "--run", "another", module="p2pswarm")
+
+    assert asked.line_with("run 'by hand', id ")
+    assert asked.line_with("step 0 of 2, waiting for a server of stage 0, 1")
+    assert asked.line_with("servers: stage 0: 0 ready, stage 1: 0 ready")
+    (run,) = json.loads(for_scripts.line_with("{"))["runs"]
+    assert (run["name"], run["status"]["done"]) == ("by hand", 0)
+    assert another.end() == 2
+    assert another.errors == "error: no run is named 'another'; there is 'by hand'\n"
 
 
 def test_a_server_may_ask_for_a_run_by_name(start, seed_node, run_file, tmp_path):

@@ -1,6 +1,7 @@
 """A trainer whose servers all are of another release: the whole way, in virtual time."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from random import Random
@@ -23,7 +24,14 @@ from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.net import SimInternet
-from p2pswarm.swarm.manifest import MANIFEST_TAG, RUNS_KEY, RunOffer, sign_manifest
+from p2pswarm.swarm.manifest import (
+    MANIFEST_TAG,
+    RUNS_KEY,
+    RunIdentity,
+    RunOffer,
+    sign_manifest,
+    signed_part,
+)
 from p2pswarm.swarm.messages.run import Manifest, OtherVersion
 from p2pswarm.trainer.version_refusals import SAY_EVERY_S
 from p2pswarm.transport.config import TransportConfig
@@ -75,8 +83,16 @@ async def put(stack: NodeStack, manifest: Manifest) -> None:
 def signed_by_a_newer_program(stack: NodeStack) -> Manifest:
     """Its version is 2."""
     config, where = run_to_json(RUN, version=2), str(stack.endpoint.contact.address)
-    signature = stack.identity.sign(MANIFEST_TAG, config + b"\0" + where.encode())
-    return Manifest(config, stack.identity.public_key, where, signature)
+    key = stack.identity.public_key
+    unsigned = Manifest(config, bytes(32), bytes(16), key, where, b"")
+    signature = stack.identity.sign(MANIFEST_TAG, signed_part(unsigned))
+    return dataclasses.replace(unsigned, signature=signature)
+
+
+def manifest_of(stack: NodeStack) -> Manifest:
+    """Its version is ours."""
+    run = RunIdentity(RUN, bytes(32), bytes(16))
+    return sign_manifest(stack.identity, run, stack.endpoint.contact.address)
 
 
 def corpus() -> Corpus:
@@ -140,7 +156,7 @@ def test_a_trainer_of_another_version_that_is_gone_keeps_no_server_from_its_run(
     async def story() -> None:
         town, loop = Town(), asyncio.get_running_loop()
         async with town.node() as ours, town.node() as server, town.node() as gone:
-            await put(ours, sign_manifest(ours.identity, RUN, ours.endpoint.contact.address))
+            await put(ours, manifest_of(ours))
             await put(gone, signed_by_a_newer_program(gone))
             town.internet.kill(gone.identity.peer_id, silent=True)
             begun_s = loop.time()

@@ -3,8 +3,8 @@
 from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
-from p2pswarm.roles.run_choice import RunChoice
-from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.roles.run_choice import RunChoice, preferred
+from p2pswarm.swarm.manifest import RunIdentity, RunOffer, sign_manifest
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import encode
 
@@ -15,14 +15,47 @@ FIRST, SECOND = sorted(
 
 def announced(identity: Identity, name: str, stages: int = 2) -> dict[bytes, bytes]:
     run = RunConfig(name=name, stages=stages)
-    manifest = sign_manifest(identity, run, Address("203.0.113.7", 4000))
+    manifest = sign_manifest(
+        identity, RunIdentity(run, bytes(32), bytes(16)), Address("203.0.113.7", 4000)
+    )
     return {identity.peer_id.raw: encode(manifest)}
+
+
+def chosen(choice: RunChoice, manifests: dict[bytes, bytes]) -> RunOffer | None:
+    """The run to join if no trainer was asked whether it answers."""
+    return preferred(choice.fitting(manifests), ())
+
+
+def test_a_run_whose_trainer_answers_is_joined_before_one_whose_trainer_does_not():
+    offers = RunChoice(ServeConfig()).fitting(announced(FIRST, "a") | announced(SECOND, "b"))
+
+    assert preferred(offers, [offers[1].trainer]).config.name == "b"
+    assert preferred(offers, []).config.name == "a"
+    assert preferred([], []) is None
+
+
+def test_a_lost_trainer_is_looked_for_in_its_run_before_other_runs_without_a_remark():
+    choice = RunChoice(ServeConfig())
+    lost = chosen(choice, announced(SECOND, "b"))
+
+    found = choice.instead_of(lost, announced(FIRST, "a") | announced(SECOND, "b"))
+
+    assert [offer.config.name for offer in found] == ["b", "a"]
+    assert choice.instead_of(lost, {}) == []
+    assert choice.remarks() == []
+
+
+def test_a_lost_run_is_not_left_for_one_that_was_not_asked_for():
+    choice = RunChoice(ServeConfig(run="b", stage=1))
+    lost = chosen(choice, announced(SECOND, "b"))
+
+    assert choice.instead_of(lost, announced(FIRST, "a") | announced(SECOND, "b", stages=1)) == []
 
 
 def test_without_a_wish_the_first_run_is_joined():
     runs = announced(SECOND, "b") | announced(FIRST, "a")
 
-    offer = RunChoice(ServeConfig()).choose(runs)
+    offer = chosen(RunChoice(ServeConfig()), runs)
 
     assert offer.config.name == "a"
 
@@ -30,7 +63,7 @@ def test_without_a_wish_the_first_run_is_joined():
 def test_a_run_is_joined_by_its_name():
     choice = RunChoice(ServeConfig(run="b"))
 
-    assert choice.choose(announced(FIRST, "a") | announced(SECOND, "b")).config.name == "b"
+    assert chosen(choice, announced(FIRST, "a") | announced(SECOND, "b")).config.name == "b"
     assert choice.remarks() == []
 
 
@@ -38,8 +71,8 @@ def test_what_is_missing_is_said_once():
     choice = RunChoice(ServeConfig(run="c"))
 
     for _ in range(3):
-        assert choice.choose({}) is None
-        assert choice.choose(announced(FIRST, "a") | announced(SECOND, "b")) is None
+        assert chosen(choice, {}) is None
+        assert chosen(choice, announced(FIRST, "a") | announced(SECOND, "b")) is None
 
     assert choice.remarks() == [
         "there is no run yet: waiting for a trainer",
@@ -51,7 +84,7 @@ def test_what_is_missing_is_said_once():
 def test_a_run_without_the_wanted_stage_is_not_joined():
     choice = RunChoice(ServeConfig(stage=5))
 
-    assert choice.choose(announced(FIRST, "a", stages=2)) is None
+    assert chosen(choice, announced(FIRST, "a", stages=2)) is None
     assert choice.remarks() == [
         "run 'a' has no stage 5 (serve.stage), its stages are 0 to 1: waiting for another run"
     ]
@@ -60,26 +93,26 @@ def test_a_run_without_the_wanted_stage_is_not_joined():
 def test_another_run_may_have_the_wanted_stage():
     choice = RunChoice(ServeConfig(stage=2))
 
-    offer = choice.choose(announced(FIRST, "a", stages=2) | announced(SECOND, "b", stages=3))
+    offer = chosen(choice, announced(FIRST, "a", stages=2) | announced(SECOND, "b", stages=3))
 
     assert offer.config.name == "b"
 
 
 def test_a_run_that_is_over_is_not_joined_again_and_its_next_wait_is_told():
     choice, runs = RunChoice(ServeConfig()), announced(FIRST, "a")
-    assert choice.choose({}) is None
-    offer = choice.choose(runs)
+    assert chosen(choice, {}) is None
+    offer = chosen(choice, runs)
 
     choice.over(offer)
 
-    assert choice.choose(runs) is None
+    assert chosen(choice, runs) is None
     assert choice.remarks() == ["there is no run yet: waiting for a trainer"] * 2
 
 
 def test_the_trainer_of_a_run_of_another_version_is_to_be_told():
     choice = RunChoice(ServeConfig(), version=2)
 
-    assert choice.choose(announced(FIRST, "a")) is None
+    assert chosen(choice, announced(FIRST, "a")) is None
 
     assert choice.to_be_told(0.0) == [Contact(FIRST.peer_id, Address("203.0.113.7", 4000))]
     assert choice.to_be_told(0.0) == []
@@ -94,9 +127,9 @@ def test_the_trainer_of_a_run_of_another_version_is_to_be_told():
 
 def test_a_trainer_whose_record_has_gone_is_not_told():
     choice = RunChoice(ServeConfig(), version=2)
-    choice.choose(announced(FIRST, "a"))
+    chosen(choice, announced(FIRST, "a"))
 
-    choice.choose({})
+    chosen(choice, {})
 
     assert choice.to_be_told(0.0) == []
 
@@ -107,7 +140,7 @@ def test_nobody_is_told_because_of_a_record_that_its_trainer_did_not_sign():
     moved = value.replace(b"203.0.113.7", b"203.0.113.8")
     assert moved != value
 
-    assert choice.choose({FIRST.peer_id.raw: moved, SECOND.peer_id.raw: value}) is None
+    assert chosen(choice, {FIRST.peer_id.raw: moved, SECOND.peer_id.raw: value}) is None
 
     assert choice.to_be_told(0.0) == []
 
@@ -115,7 +148,7 @@ def test_nobody_is_told_because_of_a_record_that_its_trainer_did_not_sign():
 def test_a_run_that_can_be_read_is_joined_and_its_trainer_not_told():
     choice = RunChoice(ServeConfig())
 
-    assert choice.choose(announced(FIRST, "a")) is not None
+    assert chosen(choice, announced(FIRST, "a")) is not None
 
     assert choice.to_be_told(0.0) == []
 
@@ -128,7 +161,7 @@ def test_a_manifest_that_cannot_be_used_is_named_and_passed_over():
         **announced(SECOND, "b"),
     }
 
-    assert choice.choose(runs).config.name == "b"
+    assert chosen(choice, runs).config.name == "b"
     assert choice.remarks() == [
         "a run cannot be joined: a record with a Finished for a manifest",
         "a run cannot be joined: a manifest under another peer's name",

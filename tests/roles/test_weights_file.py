@@ -1,7 +1,9 @@
 """The weights as a file: what went in comes out, under names that another program can read."""
 
 import contextlib
+import dataclasses
 import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,13 @@ from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.roles.weights_file import model_size, named_weights, state_sizes, write_weights
+from p2pswarm.roles.weights_file import (
+    model_size,
+    named_weights,
+    state_sizes,
+    weights_name,
+    write_weights,
+)
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 
@@ -81,6 +89,26 @@ def test_the_file_holds_every_tensor_under_its_name_and_the_run(tmp_path):
         assert set(file.keys()) == named.keys()
         for name, tensor in named.items():
             assert torch.equal(file.get_tensor(name), tensor)
+
+
+def test_weights_of_a_finished_run_are_never_overwritten_by_those_of_its_restart(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    trained, untrained = torch.ones(1), torch.zeros(1)
+
+    first = write_weights(path, [("x", trained)], "a run")
+    second = write_weights(path, [("x", untrained)], "a run")
+
+    with safe_open(first.path, "pt") as file:
+        assert file.get_tensor("x") == 1.0
+    assert second.path == tmp_path / "weights-2.safetensors"
+
+
+def test_the_name_has_the_run_and_the_step():
+    run = dataclasses.replace(RUN, name="my run/2")
+
+    path = weights_name(Path("out") / "weights.safetensors", run, 300)
+
+    assert path == Path("out") / "weights-my-run-2-step-300.safetensors"
 
 
 def test_the_size_is_known_before_there_are_weights(tmp_path):

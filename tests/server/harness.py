@@ -330,6 +330,8 @@ class Swarm:
     servers: dict[bytes, StageServer] = field(default_factory=dict)
     running: dict[bytes, asyncio.Task] = field(default_factory=dict)
     engines: dict[bytes, list] = field(default_factory=dict)
+    said: list[tuple[bytes, str]] = field(default_factory=list)
+    """What users were told, by the servers' ids."""
 
     def serve(
         self,
@@ -356,6 +358,7 @@ class Swarm:
             make_engine=make_engine,
             make_router=lambda: Router(random.Random(number)),
             rejoin_s=20.0,
+            say=lambda line: self.said.append((who.raw, line)),
             piece_bytes=piece_bytes,
         )
         server = self.servers[who.raw] = StageServer(context)

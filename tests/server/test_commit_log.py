@@ -1,78 +1,13 @@
-"""Which weights a server holds, and what a commit means for them."""
+"""What commits mean for the weights of a server."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server.commits import average, commit, holder, make, newcomer, reduce, reduced
 
-from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.errors import BadMessage, NotServing
-from p2pswarm.server.commit_log import (
-    CommitDecision,
-    CommitLog,
-    FirstWeights,
-    ReducedGradient,
-)
-from p2pswarm.swarm.messages.step import Commit, Reduce
-
-RUN = b"r" * 16
-OUTCOME = AveragedGradient(b"d", 1.0)
-
-
-def reduce(step, generation=1):
-    return Reduce(RUN, step, generation, 5, b"", (), ())
-
-
-def commit(step, generation=1):
-    return Commit(RUN, step, generation, 5, 1.0, 0.1)
-
-
-def reduced(step, generation=1):
-    round_ = RoundId(step, generation)
-    return ReducedGradient(round_, f"sums of {round_}", OUTCOME)
-
-
-def average(log, step, generation=1, *, fails=False):
-    """A whole reduction, from its order to its end."""
-    log.reduction_begun(reduce(step, generation))
-    result = None if fails else reduced(step, generation)
-    log.reduction_over(RoundId(step, generation), result)
-
-
-def newcomer(since=3, **limits):
-    log = CommitLog(**limits)
-    log.begin(since, keep=False)
-    return log
-
-
-def holder(version=3):
-    log = newcomer(version)
-    log.became(version, b"w%d" % version)
-    return log
-
-
-def test_the_first_weights_of_a_run_are_drawn():
-    assert CommitLog().begin(0, keep=False) is FirstWeights.DRAWN
-
-
-def test_weights_of_the_trainers_version_are_kept():
-    log = holder(3)
-
-    assert log.begin(3, keep=True) is FirstWeights.KEPT
-    assert (log.version, log.digest) == (3, b"w3")
-
-
-def test_weights_of_another_version_cannot_be_kept():
-    with pytest.raises(NotServing, match="version 3, not 4"):
-        holder(3).begin(4, keep=True)
-
-
-def test_a_new_session_forgets_weights_that_are_too_old():
-    log = holder(3)
-
-    assert log.begin(5, keep=False) is FirstWeights.FETCHED
-    assert log.version is None
-    assert log.needed == 5
+from p2pswarm.server.commit_log import CommitDecision
 
 
 def test_a_commit_applies_its_reduction_once():
@@ -81,10 +16,47 @@ def test_a_commit_applies_its_reduction_once():
 
     assert log.committed(commit(3)) is CommitDecision.APPLY
     assert log.take() == "sums of step 3, generation 1"
-    log.became(4, b"w4")
+    log.applied(commit(3), b"w4")
 
-    with pytest.raises(NotServing, match="a commit of step 3 to version 4"):
-        log.committed(commit(3))
+    assert (log.version, log.digest) == (4, b"w4")
+    assert log.committed(commit(3)) is CommitDecision.APPLIED
+    assert log.made(3) == b"w4"
+
+
+def test_a_commit_that_is_sent_again_later_is_answered_with_what_it_made():
+    log = holder(3)
+    for step in (3, 4, 5):
+        make(log, step)
+
+    assert log.committed(commit(3)) is CommitDecision.APPLIED
+    assert log.made(3) == b"w4"
+    assert log.version == 6
+
+
+def test_a_commit_of_a_step_that_another_generation_made_is_refused():
+    log = holder(3)
+    make(log, 3, generation=2)
+
+    with pytest.raises(NotServing, match="step 3 was made here from generation 2, not 1"):
+        log.committed(commit(3, generation=1))
+    assert (log.version, log.digest) == (4, b"w4")
+
+
+def test_commits_beyond_the_limit_are_answered_without_a_digest():
+    log = holder(3, made_max=2)
+    for step in (3, 4, 5):
+        make(log, step)
+
+    assert log.committed(commit(3)) is CommitDecision.APPLIED
+    assert [log.made(step) for step in (3, 4, 5)] == [b"", b"w5", b"w6"]
+
+
+def test_a_commit_that_a_snapshot_already_holds_is_not_applied():
+    log = holder(3)
+
+    assert log.committed(commit(2)) is CommitDecision.APPLIED
+    assert log.committed(commit(1)) is CommitDecision.APPLIED
+    assert (log.made(2), log.made(1)) == (b"w3", b"")
 
 
 def test_a_commit_means_the_generation_it_names():
@@ -93,14 +65,6 @@ def test_a_commit_means_the_generation_it_names():
 
     assert log.committed(commit(3, generation=1)) is CommitDecision.LOST
     assert log.committed(commit(3, generation=2)) is CommitDecision.APPLY
-
-
-def test_a_commit_of_a_former_step_is_refused():
-    log = holder(3)
-    average(log, 2)
-
-    with pytest.raises(NotServing, match="a commit of step 2 to version 3"):
-        log.committed(commit(2))
 
 
 @pytest.mark.parametrize("log", [newcomer(), holder()], ids=["newcomer", "holder"])
@@ -119,7 +83,7 @@ def test_a_commit_that_overtakes_the_commit_before_it_waits():
     average(log, 4)
 
     assert log.committed(commit(4)) is CommitDecision.WAIT
-    log.became(4, b"w4")
+    log.applied(commit(3), b"w4")
 
     assert log.committed(commit(4)) is CommitDecision.APPLY
 
@@ -152,9 +116,44 @@ def test_a_newcomer_that_missed_a_reduction_needs_a_later_snapshot():
     assert log.follow(5) == []
 
 
-def test_a_newcomer_that_lost_patience_is_not_held_up_by_the_reduction():
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_of_a_slow_reduction_is_noted_until_that_is_over(fails):
     log = newcomer(3)
     log.reduction_begun(reduce(3))
+
+    assert log.committed(commit(3), patient=False) is CommitDecision.LATER
+    assert log.must_commit_before(4)
+    log.reduction_over(RoundId(3, 1), None if fails else reduced(3))
+
+    assert log.noted(RoundId(3, 1)) == commit(3)
+    assert log.noted(RoundId(3, 1)) is None
+    decision = log.committed(commit(3), patient=False)
+    assert decision is (CommitDecision.MISSED if fails else CommitDecision.KEPT)
+    assert not log.must_commit_before(4)
+
+
+def test_a_noted_commit_is_not_that_of_another_reduction():
+    log = holder(3)
+    log.reduction_begun(reduce(3, 2))
+    assert log.committed(commit(3, 2), patient=False) is CommitDecision.LATER
+    log.reduction_over(RoundId(3, 1), None)
+
+    assert log.noted(RoundId(3, 1)) is None
+    assert log.noted(RoundId(3, 2)) == commit(3, 2)
+
+
+def test_a_new_session_forgets_what_was_noted():
+    log = newcomer(3)
+    log.reduction_begun(reduce(3))
+    log.committed(commit(3), patient=False)
+
+    log.begin(3, keep=False)
+
+    assert log.noted(RoundId(3, 1)) is None
+
+
+def test_a_newcomer_whose_reduction_has_not_begun_is_not_held_up_by_it():
+    log = newcomer(3)
 
     assert log.committed(commit(3), patient=False) is CommitDecision.MISSED
 
@@ -185,11 +184,34 @@ def test_a_reduction_that_is_too_late_for_its_commit_is_dropped():
 
 def test_weights_cannot_follow_a_commit_whose_reduction_does_not_come():
     late, ahead = holder(3), holder(3)
-    late.reduction_begun(reduce(3))
     average(ahead, 4)
 
     assert late.committed(commit(3), patient=False) is CommitDecision.LOST
     assert ahead.committed(commit(4), patient=False) is CommitDecision.LOST
+
+
+def test_a_commit_that_a_newcomer_has_kept_may_come_again():
+    log = newcomer(3)
+    for step in (3, 4):
+        average(log, step)
+        assert log.committed(commit(step)) is CommitDecision.KEPT
+
+    assert log.committed(commit(3)) is CommitDecision.KEPT
+    assert log.committed(commit(4)) is CommitDecision.KEPT
+
+    assert [kept.order.step for kept in log.follow(3)] == [3, 4]
+
+
+def test_a_commit_that_a_newcomer_has_missed_may_come_again():
+    log = newcomer(3)
+    average(log, 3, fails=True)
+    assert log.committed(commit(3)) is CommitDecision.MISSED
+    average(log, 4)
+    assert log.committed(commit(4)) is CommitDecision.KEPT
+
+    assert log.committed(commit(3)) is CommitDecision.MISSED
+
+    assert [kept.order.step for kept in log.follow(4)] == [4]
 
 
 def test_a_backlog_beyond_the_limit_is_given_up_for_a_later_snapshot():
@@ -265,18 +287,6 @@ def test_a_newcomer_applies_every_commit_since_its_snapshot_once_and_in_order(
         assert [kept.order.step for kept in following] == wanted
 
 
-def test_weights_that_were_not_changed_to_the_end_are_of_no_version():
-    log = holder(3)
-
-    with log.changing():
-        log.became(4, b"w4")
-    assert log.version == 4
-
-    with pytest.raises(BadMessage), log.changing():
-        raise BadMessage("of the weights")
-    assert log.version is None
-
-
 def test_an_old_reduction_that_ends_late_does_not_bring_back_what_is_over():
     log = newcomer(3)
     average(log, 4, fails=True)
@@ -286,23 +296,11 @@ def test_an_old_reduction_that_ends_late_does_not_bring_back_what_is_over():
     assert log.committed(commit(4)) is CommitDecision.MISSED
 
 
-def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():
-    log = newcomer(3)
-    average(log, 3)
-    log.committed(commit(3))
-    average(log, 4)
-
-    log.begin(3, keep=False)
-
-    assert not log.must_commit_before(9)
-    assert log.committed(commit(4)) is CommitDecision.WAIT
-    assert log.follow(3) == []
-
-
 def test_a_reduction_that_a_snapshot_already_holds_delays_no_later_step():
     log = newcomer(since=3)
     average(log, 3)
 
     log.became(4, b"a snapshot taken after the commit of step 3")
+    log.loaded()
 
     assert not log.must_commit_before(4)

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.errors import BadMessage, LinkLost
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.server.lifecycle import (
-    LEAVE_S,
     MOVES,
     REJOIN_FIRST_S,
     REJOIN_MAX_S,
+    SEEK_S,
     STEADY_S,
     Lifecycle,
     ServerEnd,
@@ -22,10 +23,14 @@ from p2pswarm.swarm.view import view_parts
 ASSIGNED = Assigned(1, 7, 0, keep=False)
 (VIEW,) = view_parts(1, ())
 REJOIN_S = 20.0
+GRACE_S = 3.0
+TRAINER, STANDBY, THIRD = (
+    Contact(PeerId(bytes([n]) * 32), Address(f"10.0.0.{n}", 4000)) for n in (1, 2, 3)
+)
 
 
-def server():
-    return Lifecycle("10.0.0.1:4000", REJOIN_S, 0.0)
+def server(*trainers):
+    return Lifecycle(trainers or (TRAINER,), REJOIN_S, 0.0)
 
 
 def joining(now_s=0.0):
@@ -54,13 +59,19 @@ def serving():
 
 def finishing():
     one = serving()
-    one.leave(50.0)
+    one.leave(50.0, GRACE_S, last=False)
+    return one
+
+
+def staying():
+    one = serving()
+    one.leave(50.0, GRACE_S, last=True)
     return one
 
 
 def leaving():
     one = loading()
-    one.leave(1.0)
+    one.leave(1.0, GRACE_S, last=True)
     return one
 
 
@@ -70,6 +81,7 @@ BY_STATE = {
     ServerState.PREPARING: preparing,
     ServerState.LOADING: loading,
     ServerState.SERVING: serving,
+    ServerState.STAYING: staying,
     ServerState.FINISHING: finishing,
     ServerState.LEAVING: leaving,
 }
@@ -141,11 +153,11 @@ def test_a_serving_server_leaves_when_its_step_ends():
 
 def test_a_serving_server_does_not_wait_for_the_step_for_ever():
     one = finishing()
-    assert one.next_deadline_s() == 50.0 + LEAVE_S
+    assert one.next_deadline_s() == 50.0 + GRACE_S
 
-    one.on_deadline(50.0 + LEAVE_S - 0.1)
+    one.on_deadline(50.0 + GRACE_S - 0.1)
     assert not one.must_say_goodbye
-    one.on_deadline(50.0 + LEAVE_S)
+    one.on_deadline(50.0 + GRACE_S)
 
     assert one.must_say_goodbye
 
@@ -158,11 +170,56 @@ def test_the_end_of_a_step_is_nothing_to_a_server_that_stays():
     assert one.state is ServerState.SERVING
 
 
+def test_the_last_server_of_a_stage_computes_on_until_another_has_its_weights():
+    one = staying()
+    assert not one.closing
+    (remark,) = one.remarks()
+    assert "no other server has the weights of this stage" in remark
+    one.step_ended()
+    assert one.state is ServerState.STAYING
+
+    one.has_successor(there=True)
+
+    assert one.closing
+    assert one.state is ServerState.FINISHING
+    one.step_ended()
+    assert one.must_say_goodbye
+
+
+def test_the_last_server_of_a_stage_leaves_when_its_time_is_over():
+    one = staying()
+    one.remarks()
+
+    one.on_deadline(50.0 + GRACE_S)
+
+    assert one.must_say_goodbye
+    (remark,) = one.remarks()
+    assert "the run waits until one comes back" in remark
+
+
+def test_a_server_whose_successor_goes_away_stays():
+    one = finishing()
+
+    one.has_successor(there=False)
+
+    assert one.state is ServerState.STAYING
+    assert one.next_deadline_s() == 50.0 + GRACE_S
+
+
+def test_a_server_that_was_not_asked_to_leave_needs_no_successor():
+    one = serving()
+
+    one.has_successor(there=False)
+
+    assert one.state is ServerState.SERVING
+    assert not one.leaving
+
+
 @pytest.mark.parametrize("make", [preparing, loading])
 def test_a_server_without_weights_leaves_at_once(make):
     one = make()
 
-    one.leave(1.0)
+    one.leave(1.0, GRACE_S, last=True)
 
     assert one.must_say_goodbye
     one.prepared()
@@ -174,14 +231,14 @@ def test_a_server_without_weights_leaves_at_once(make):
 def test_a_server_out_of_the_run_leaves_without_a_word(make):
     one = make()
 
-    one.leave(1.0)
+    one.leave(1.0, GRACE_S, last=True)
 
     assert one.end == ServerEnd("left")
 
 
 def test_an_assignment_that_comes_after_leaving_is_not_taken():
     one = joining()
-    one.leave(1.0)
+    one.leave(1.0, GRACE_S, last=True)
 
     assert one.answered(ASSIGNED) is None
 
@@ -189,12 +246,12 @@ def test_an_assignment_that_comes_after_leaving_is_not_taken():
 def test_to_leave_twice_is_to_leave_once():
     one = finishing()
 
-    one.leave(99.0)
+    one.leave(99.0, GRACE_S, last=False)
 
-    assert one.next_deadline_s() == 50.0 + LEAVE_S
+    assert one.next_deadline_s() == 50.0 + GRACE_S
 
 
-@pytest.mark.parametrize("make", [finishing, leaving])
+@pytest.mark.parametrize("make", [finishing, staying, leaving])
 def test_a_server_that_is_leaving_does_not_join_again(make):
     one = make()
 
@@ -217,6 +274,7 @@ def test_a_lost_session_is_followed_by_another_after_a_pause():
 
     one.session_lost("the link was lost", 100.0)
 
+    assert one.remarks() == ["out of the run, joining again: the link was lost"]
     assert one.state is ServerState.OUT
     assert not one.may_join
     assert one.next_deadline_s() == 100.0 + REJOIN_FIRST_S
@@ -231,15 +289,15 @@ def fail(one, now_s):
     one.session_lost("nobody is there", now_s)
 
 
-def test_pauses_double_to_a_limit():
-    one, pauses_s, now_s = Lifecycle("x", 1e9, 0.0), [], 0.0
+def test_pauses_double_to_two_seconds():
+    one, pauses_s, now_s = Lifecycle((TRAINER,), 1e9, 0.0), [], 0.0
     for _ in range(8):
         fail(one, now_s)
         pauses_s.append(one.next_deadline_s() - now_s)
         now_s = one.next_deadline_s()
 
     assert pauses_s[:3] == [REJOIN_FIRST_S, 2 * REJOIN_FIRST_S, 4 * REJOIN_FIRST_S]
-    assert max(pauses_s) == pauses_s[-1] == REJOIN_MAX_S
+    assert max(pauses_s) == pauses_s[-1] == REJOIN_MAX_S == 2.0
 
 
 def test_a_long_session_makes_the_next_pause_short_again():
@@ -255,16 +313,26 @@ def test_a_long_session_makes_the_next_pause_short_again():
     assert one.next_deadline_s() == 2.0 + STEADY_S + 1.0 + REJOIN_FIRST_S
 
 
-def test_a_trainer_that_is_gone_for_too_long_is_given_up():
+def test_a_trainer_that_is_gone_for_long_is_looked_for_less_often_and_for_ever():
     one = server()
     fail(one, REJOIN_S - 0.1)
-    assert one.end is None
+    assert one.remarks() == []
+    assert one.look_again_s(REJOIN_S - 0.1) == 1.0
 
     fail(one, REJOIN_S + 5.0)
 
-    assert one.end == ServerEnd(
-        "the trainer at 10.0.0.1:4000 is gone for 25 s: nobody is there", failed=True
-    )
+    assert one.end is None
+    assert one.next_deadline_s() == REJOIN_S + 5.0 + SEEK_S
+    assert one.look_again_s(REJOIN_S + 5.0) == SEEK_S
+    assert one.remarks() == [
+        "the trainer at 10.0.0.1:4000 is gone for 25 s (nobody is there): looking for it every 10 s"
+    ]
+    fail(one, 86_400.0)
+    assert one.remarks() == []
+    one.on_deadline(86_400.0 + SEEK_S)
+    one.joining(86_400.0 + SEEK_S)
+    one.answered(ASSIGNED)
+    assert one.remarks() == ["the trainer at 10.0.0.1:4000 is there again"]
 
 
 def test_the_time_without_a_trainer_counts_from_the_end_of_the_session():
@@ -272,10 +340,28 @@ def test_the_time_without_a_trainer_counts_from_the_end_of_the_session():
     one.session_lost("the link was lost", 1000.0)
 
     fail(one, 1000.0 + REJOIN_S - 0.1)
-    assert one.end is None
+    assert not one.may_change_run(1000.0 + REJOIN_S - 0.1)
     fail(one, 1000.0 + REJOIN_S)
 
-    assert one.end is not None
+    assert one.may_change_run(1000.0 + REJOIN_S)
+
+
+def test_a_server_whose_trainer_never_answered_may_go_to_another_run_at_once():
+    one = joining()
+    assert one.may_change_run(0.5)
+
+    one.give_up("another run was found")
+
+    assert one.end == ServerEnd("another run was found", gave_up=True)
+
+
+def test_a_server_with_a_session_gives_nothing_up():
+    one = serving()
+
+    one.give_up("another run was found")
+
+    assert not one.may_change_run(1e9)
+    assert one.end is None
 
 
 def test_a_deadline_that_is_not_due_does_nothing():
@@ -293,7 +379,12 @@ INPUTS = {
     ),
     "prepared": lambda one, now_s: one.prepared(),
     "loaded": lambda one, now_s: one.loaded(),
-    "leave": lambda one, now_s: one.leave(now_s),
+    "leave": lambda one, now_s: one.leave(now_s, GRACE_S, last=False),
+    "leave last": lambda one, now_s: one.leave(now_s, GRACE_S, last=True),
+    "successor": lambda one, now_s: one.has_successor(there=True),
+    "no successor": lambda one, now_s: one.has_successor(there=False),
+    "found": lambda one, now_s: one.found([STANDBY], now_s),
+    "give up": lambda one, now_s: one.give_up("another run"),
     "step": lambda one, now_s: one.step_ended(),
     "goodbye": lambda one, now_s: one.must_say_goodbye and one.said_goodbye(),
     "deadline": lambda one, now_s: one.on_deadline(now_s),

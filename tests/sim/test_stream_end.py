@@ -1,5 +1,6 @@
 """One end of a simulated stream: order, credit, cuts, and bytes that nobody granted."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +8,22 @@ import pytest
 
 from p2pswarm.errors import LinkLost, SwarmError
 from p2pswarm.ids import PeerId
-from p2pswarm.sim.process import DEAD_AFTER_S, Population, SimProcess
+from p2pswarm.sim.link import DEAD_AFTER_S
+from p2pswarm.sim.process import Population, SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream_end import FRAME_COST_BYTES, WINDOW_BYTES, SimStreamEnd
 from p2pswarm.sim.world import WorldConfig
+
+
+class Timer:
+    """A callback that is due at a time, unless it is cancelled."""
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.callback, self.args = callback, args
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
 
 class Clock:
@@ -18,28 +31,38 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._timers: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
 
     def time(self) -> float:
         return self.now_s
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: object = None
+    ) -> Timer:
+        del context
         self._count += 1
-        self._timers.append((when, self._count, callback, args))
+        timer = Timer(callback, args)
+        self._timers.append((when, self._count, timer))
+        return timer
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
-        self.call_at(self.now_s + delay, callback, *args)
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: object = None
+    ) -> Timer:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         self.call_at(self.now_s, callback, *args)
 
-    def run(self) -> None:
+    def run(self, until_s: float = math.inf) -> None:
         while self._timers:
             first = min(self._timers, key=lambda timer: timer[:2])
+            if first[0] > until_s:
+                return
             self._timers.remove(first)
-            self.now_s = max(self.now_s, first[0])
-            first[2](*first[3])
+            if not first[2].cancelled:
+                self.now_s = max(self.now_s, first[0])
+                first[2].callback(*first[2].args)
 
 
 class Heard:
@@ -180,14 +203,105 @@ def test_a_path_that_is_cut_ends_both_ends_in_time():
     pair.population.world.partition([pair.processes[1].host.peer])
 
     pair.near.send(0, b"lost", ended=False)
-    assert pair.near.dark
-    pair.near.send(0, b"lost, too", ended=False)
-    assert not pair.near.post_bulk(1, 0, b"x")
+    assert pair.near.post_bulk(1, 0, b"x")
     pair.clock.run()
 
     assert pair.clock.now_s == DEAD_AFTER_S
     assert len(pair.near.stream.errors) == len(pair.far.stream.errors) == 1
     assert pair.far.stream.frames == []
+    assert not pair.near.post_bulk(1, 0, b"x")
+
+
+def test_a_path_that_is_whole_again_in_time_loses_nothing_and_keeps_the_order():
+    pair = Pair()
+    pair.population.world.partition([pair.processes[1].host.peer])
+    pair.near.send(0, b"one", ended=False)
+    pair.near.send(0, b"two", ended=False)
+    pair.clock.run(until_s=DEAD_AFTER_S - 1.0)
+
+    pair.population.world.heal()
+    pair.near.send(0, b"three", ended=False)
+    pair.clock.run()
+
+    assert [frame for frame, _ in pair.far.stream.frames] == [b"one", b"two", b"three"]
+    assert pair.near.stream.errors == pair.far.stream.errors == []
+
+
+def test_a_path_that_is_cut_one_way_ends_both_ends_too():
+    pair = Pair()
+    near, far = (process.host for process in pair.processes)
+    pair.population.world.cut([(near, far)])
+
+    pair.near.send(0, b"lost", ended=False)
+    pair.far.send(0, b"heard", ended=False)
+    pair.clock.run()
+
+    assert pair.near.stream.frames == [(b"heard", False)]
+    assert pair.far.stream.frames == []
+    assert len(pair.near.stream.errors) == len(pair.far.stream.errors) == 1
+
+
+def test_a_path_that_was_cut_twice_is_whole_when_it_is_mended_twice():
+    pair = Pair()
+    world, path = pair.population.world, [tuple(process.host for process in pair.processes)]
+    world.cut(path)
+    world.cut(path)
+
+    world.mend(path)
+    assert not world.connected(*path[0])
+    world.mend(path)
+
+    assert world.connected(*path[0])
+
+
+def test_a_stopped_process_reads_what_came_when_it_goes_on():
+    pair = Pair()
+    pair.population.freeze(pair.processes[1])
+    pair.near.send(0, b"one", ended=False)
+    pair.clock.run(until_s=DEAD_AFTER_S - 1.0)
+    assert pair.far.stream.frames == []
+
+    pair.population.thaw(pair.processes[1])
+    pair.clock.run()
+
+    assert pair.far.stream.frames == [(b"one", False)]
+    assert pair.near.stream.errors == pair.far.stream.errors == []
+
+
+def test_a_process_stopped_for_too_long_finds_its_link_lost_after_what_came():
+    pair = Pair()
+    pair.population.freeze(pair.processes[1])
+    pair.near.send(0, b"one", ended=False)
+
+    pair.clock.run()
+    assert pair.clock.now_s == DEAD_AFTER_S
+    assert len(pair.near.stream.errors) == 1
+    assert pair.far.stream.errors == []
+    pair.population.thaw(pair.processes[1])
+
+    assert pair.far.stream.frames == [(b"one", False)]
+    assert len(pair.far.stream.errors) == 1
+
+
+def test_a_link_that_is_reset_is_lost_to_both_ends_at_once():
+    pair = Pair()
+    near, far = (process.host for process in pair.processes)
+
+    pair.population.reset(near, far)
+    pair.clock.run()
+
+    assert pair.clock.now_s == pair.processes[0].way_s(far)
+    assert [len(end.stream.errors) for end in (pair.near, pair.far)] == [1, 1]
+
+
+def test_a_machine_that_starts_again_resets_the_links_it_had():
+    pair = Pair()
+    pair.kill_far(silent=True)
+
+    pair.population.enter(pair.processes[1].host.peer, None)
+    pair.clock.run(until_s=1.0)
+
+    assert len(pair.near.stream.errors) == 1
 
 
 def test_bulk_bytes_go_round_the_frames_into_their_buffer():

@@ -12,17 +12,21 @@ from p2pswarm.ids import Address, Contact
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.swarm.manifest import (
     MANIFEST_TAG,
+    NONCE_BYTES,
+    RunIdentity,
     RunOffer,
     UnreadableOffer,
     read_offer,
     sign_manifest,
+    signed_part,
 )
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.wire.message import decode, encode
 
 TRAINER = Identity.generate(b"trainer")
 RUN = RunConfig(name="a run", stages=3)
-MANIFEST = sign_manifest(TRAINER, RUN, Address("203.0.113.7", 4000))
+IDENTITY = RunIdentity(RUN, b"c" * 32, b"n" * NONCE_BYTES)
+MANIFEST = sign_manifest(TRAINER, IDENTITY, Address("203.0.113.7", 4000))
 
 
 def test_a_manifest_tells_the_run_and_where_its_trainer_is():
@@ -31,8 +35,17 @@ def test_a_manifest_tells_the_run_and_where_its_trainer_is():
     offer = read_offer(arrived)
 
     assert offer.config == RUN
-    assert offer.run == run_id(run_to_json(RUN))
+    assert offer.run == IDENTITY.run
     assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"corpus": b"C" * 32}, {"nonce": b"N" * 16}, {"config": RunConfig(name="a run", stages=2)}],
+)
+def test_another_text_nonce_or_configuration_is_another_run(change):
+    assert dataclasses.replace(IDENTITY, **change).run != IDENTITY.run
+    assert dataclasses.replace(IDENTITY).run == IDENTITY.run
 
 
 @pytest.mark.parametrize(
@@ -40,6 +53,8 @@ def test_a_manifest_tells_the_run_and_where_its_trainer_is():
     [
         {"address": "203.0.113.8:4000"},
         {"config": run_to_json(RunConfig(name="another"))},
+        {"corpus": b"C" * 32},
+        {"nonce": b"N" * 16},
         {"trainer_key": Identity.generate(b"thief").public_key},
         {"signature": bytes(64)},
     ],
@@ -50,15 +65,17 @@ def test_a_forged_manifest_is_refused(change):
 
 
 def signed(config: bytes, address: str) -> Manifest:
-    signature = TRAINER.sign(MANIFEST_TAG, config + b"\0" + address.encode())
-    return Manifest(config, TRAINER.public_key, address, signature)
+    corpus, nonce = IDENTITY.corpus, IDENTITY.nonce
+    unsigned = Manifest(config, corpus, nonce, TRAINER.public_key, address, bytes(64))
+    signature = TRAINER.sign(MANIFEST_TAG, signed_part(unsigned))
+    return dataclasses.replace(unsigned, signature=signature)
 
 
 def test_a_signed_manifest_of_another_version_tells_who_its_trainer_is():
     offer = read_offer(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
 
     assert isinstance(offer, UnreadableOffer)
-    assert offer.run == run_id(b'{"run":{},"version":7}')
+    assert offer.run == run_id(b'{"run":{},"version":7}', IDENTITY.corpus, IDENTITY.nonce)
     assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
     assert "version 7; this program speaks version 1" in offer.reason
 

@@ -4,6 +4,7 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Handed, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Reduced
+from p2pswarm.swarm.messages.types import Obstacle
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
@@ -22,14 +23,16 @@ class Play:
     def seen(self, kind: type) -> list:
         return [a for a in self.coordinator.actions() if isinstance(a, kind)]
 
-    def join(self, name: str, *, stage: int | None = None, version=None, digest=b"") -> Incarnation:
-        join = self.join_message(stage, version, digest)
+    def join(
+        self, name: str, *, stage: int | None = None, version=None, digest=b"", held=None
+    ) -> Incarnation:
+        join = self.join_message(stage, version, digest, held)
         self.coordinator.joined(name.encode() * 32, join, self.now_s)
         member = self.coordinator.members.of_peer(name.encode() * 32)
         return member.incarnation if member else None
 
-    def join_message(self, stage: int | None = None, version=None, digest=b"") -> Join:
-        return Join(RUN, "h:1", stage, version, digest, None)
+    def join_message(self, stage: int | None = None, version=None, digest=b"", held=None) -> Join:
+        return Join(RUN, "h:1", stage, version, digest, held)
 
     def ready(self, incarnation: Incarnation, version: int = 0, digest: bytes = b"w0") -> None:
         self.coordinator.ready(incarnation, Ready(version, digest), self.now_s)
@@ -45,9 +48,20 @@ class Play:
         note = Counted(step, microbatch, attempt, counted=True, loss=1.0)
         self.coordinator.counted(incarnation, note, self.now_s)
 
-    def stuck(self, microbatch: int, attempt: int = 0) -> None:
-        note = Undelivered(0, microbatch, attempt, "no road")
-        self.coordinator.undelivered(note, self.now_s)
+    def stuck(
+        self,
+        microbatch: int,
+        attempt: int = 0,
+        *,
+        by: Incarnation | None = None,
+        obstacle: Obstacle = Obstacle.ROAD,
+    ) -> None:
+        note = Undelivered(0, microbatch, attempt, "no road", obstacle)
+        self.coordinator.undelivered(note, self.now_s, by)
+
+    def promise(self, *incarnations: Incarnation) -> None:
+        for incarnation in incarnations:
+            self.coordinator.fenced(incarnation, (), self.now_s)
 
     def hand(self, incarnation: Incarnation, microbatch: int, attempt: int = 0) -> None:
         note = Handed(0, microbatch, attempt, incarnation.peer, incarnation.number)
@@ -57,6 +71,15 @@ class Play:
         generation = self.seen(act.SendReduce)[-1].message.generation
         for incarnation in incarnations:
             self.coordinator.reduced(incarnation, generation, Reduced(digest, 1.0), self.now_s)
+
+    def lose(self, *incarnations: Incarnation) -> None:
+        for incarnation in incarnations:
+            self.coordinator.lost(incarnation, "its link ended", self.now_s)
+
+    def told_reduced(
+        self, by: Incarnation, generation: int, digest: bytes = b"g", norm: float | None = 1.0
+    ) -> None:
+        self.coordinator.reduced(by, generation, Reduced(digest, norm), self.now_s)
 
     def commit(self, incarnation: Incarnation, digest: bytes, step: int = 0) -> None:
         answer = Committed(step + 1, digest)

@@ -1,6 +1,9 @@
 """The coordinator on the end of a step, and of the run: reductions, commits, lost stages."""
 
-from trainer.harness import Play
+import dataclasses
+import math
+
+from trainer.harness import CONFIG, Play
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.microbatch import Evaluated
@@ -8,8 +11,7 @@ from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
-from p2pswarm.trainer.fencing import FENCE_S
-from p2pswarm.trainer.reduction import REDUCE_S
+from p2pswarm.trainer.fencing import FIRST_FENCE_S
 from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
 
 
@@ -81,7 +83,7 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
     fences = play.seen(act.SendFence)
     assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
     play.coordinator.fenced(ann, (), play.now_s)
-    play.wait(FENCE_S)
+    play.wait(FIRST_FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
     assert play.coordinator.members.alive(ann)
@@ -101,18 +103,6 @@ def test_words_about_a_former_generation_are_ignored():
     assert play.seen(object) == []
 
 
-def test_who_is_silent_in_the_closing_is_out():
-    play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
-
-    play.wait(REDUCE_S)
-
-    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
-
-
 def test_who_does_not_acknowledge_a_commit_is_out():
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
@@ -127,7 +117,7 @@ def test_who_does_not_acknowledge_a_commit_is_out():
 
 
 def test_a_stage_without_servers_ends_the_run_after_a_while():
-    play = Play()
+    play = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
     ann = play.serve("a")
     play.coordinator.lost(ann, "gone", play.now_s)
     assert play.coordinator.next_deadline_s() is not None
@@ -160,7 +150,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
 
 
 def test_after_the_end_nothing_is_asked_for():
-    play = Play()
+    play = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
     ann = play.serve("a")
     play.coordinator.lost(ann, "gone", play.now_s)
     play.wait(UNSERVED_STAGE_S)
@@ -211,3 +201,47 @@ def test_only_who_was_told_to_reduce_is_told_to_commit():
 
     assert [order.incarnation for order in orders] == [ann, bob]
     assert [commit.incarnation for commit in play.seen(act.SendCommit)] == [ann]
+
+
+def test_a_step_of_which_only_fences_tell_is_done_without_a_loss():
+    play = Play()
+    ann = play.serve("a")
+    play.stuck(0)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.stuck(1)
+    play.coordinator.fenced(ann, (1,), play.now_s)
+
+    play.reduce(ann)
+
+    (done,) = play.seen(act.StepDone)
+    assert math.isnan(done.loss)
+    assert done.microbatches == 2
+
+
+def test_the_loss_of_a_step_is_the_mean_of_those_that_were_told():
+    play = Play()
+    ann = play.serve("a")
+    play.stuck(0)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.count(ann, 1)
+
+    play.reduce(ann)
+
+    assert play.seen(act.StepDone)[0].loss == 1.0
+
+
+def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for_it():
+    batch = BatchConfig(microbatches=1, evaluate_every=1, evaluate_microbatches=1)
+    play = Play(RunConfig(stages=1, steps=1, batch=batch))
+    ann = play.serve("a")
+    held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
+    play.stuck(held_out)
+    play.stuck(0)
+    play.coordinator.fenced(ann, (), play.now_s)
+    play.coordinator.fenced(ann, (0,), play.now_s)
+    assert play.seen(act.SendReduce) == []
+
+    play.wait(5.0)
+    play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
+
+    assert len(play.seen(act.SendReduce)) == 1

@@ -1,7 +1,7 @@
-"""After the decision: who is held to it, who may skip it, and what the weights are then."""
+"""After the decision: who is held to it, and who may skip it."""
 
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.commits import COMMIT_S, SKIPS_MAX, Commits, StageDigests
+from p2pswarm.trainer.commits import COMMIT_S, SKIPS_MAX, Commits
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 
@@ -59,22 +59,3 @@ def test_skips_before_a_newcomer_caught_up_or_kept_a_commit_are_forgotten():
         forget()
 
     assert not commits.failed(BOB, 9)
-
-
-def test_the_first_word_on_a_version_is_believed():
-    digests = StageDigests()
-
-    assert digests.known(0, 1) is None
-    assert digests.agrees(0, 1, b"x")
-    assert digests.agrees(0, 1, b"x")
-    assert not digests.agrees(0, 1, b"y")
-    assert digests.agrees(1, 1, b"y")
-    assert digests.known(0, 1) == b"x"
-
-
-def test_a_word_on_an_older_version_changes_nothing():
-    digests = StageDigests()
-    digests.agrees(0, 2, b"new")
-
-    assert digests.agrees(0, 1, b"old")
-    assert digests.known(0, 2) == b"new"

@@ -23,6 +23,7 @@ from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
 CONFIG = RunConfig(
+    on_stage_lost="end",
     stages=2,
     steps=3,
     min_replicas=1,

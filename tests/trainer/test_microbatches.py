@@ -1,13 +1,16 @@
 """The coordinator on microbatches: what is launched, fenced, and launched again."""
 
-from trainer.harness import Play
+import dataclasses
+
+from trainer.harness import CONFIG, Play
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.microbatch import Evaluated
-from p2pswarm.swarm.messages.types import Work
+from p2pswarm.swarm.messages.types import Obstacle, Work
+from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import TIMEOUT_FIRST_S
-from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.fencing import FIRST_FENCE_S
 from p2pswarm.trainer.in_flight import REFUSALS_MAX
 
 
@@ -29,7 +32,7 @@ def test_who_does_not_answer_a_fence_is_out():
     play.stuck(0)
     play.coordinator.fenced(bob, (), play.now_s)
 
-    play.wait(FENCE_S)
+    play.wait(FIRST_FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 
@@ -91,17 +94,29 @@ def test_the_second_to_count_a_microbatch_is_out():
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
 
 
+def fail_often(play: Play, ann: Incarnation, obstacle: Obstacle) -> list[act.RunFinished]:
+    for attempt in range(REFUSALS_MAX):
+        play.stuck(0, attempt, by=ann, obstacle=obstacle)
+        play.promise(ann)
+        play.wait(5.0)
+    return play.seen(act.RunFinished)
+
+
 def test_a_microbatch_that_nobody_can_do_ends_the_run_with_its_reason():
     play = Play()
-    ann = play.serve("a")
-    for attempt in range(REFUSALS_MAX):
-        play.stuck(0, attempt)
-        play.coordinator.fenced(ann, (), play.now_s)
-        play.wait(5.0)
+    (ended,) = fail_often(play, play.serve("a"), Obstacle.WORK)
 
-    (ended,) = play.seen(act.RunFinished)
     assert ended.failed
     assert ended.reason == f"microbatch 0 of step 0 failed {REFUSALS_MAX} times: no road"
+
+
+def test_a_road_that_stays_broken_does_not_end_a_run_that_waits():
+    play = Play()
+    assert fail_often(play, play.serve("a"), Obstacle.ROAD) == []
+
+    impatient = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
+    (ended,) = fail_often(impatient, impatient.serve("a"), Obstacle.ROAD)
+    assert ended.failed
 
 
 def test_a_late_attempt_is_fenced_and_launched_again():

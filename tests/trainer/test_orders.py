@@ -15,15 +15,13 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer import orders
 from p2pswarm.trainer.commits import COMMIT_S
 from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
 from p2pswarm.trainer.notes import take_note
-from p2pswarm.trainer.reduction import REDUCE_S
 
 TO = Incarnation(b"a" * 32, 3)
 LAUNCH = act.Launch(4, 9, 1, Work.FORWARD, (0, 2))
-FENCE = act.SendFence(TO, Fence(RUN, 4, 3, ()))
-REDUCE = act.SendReduce(TO, Reduce(RUN, 4, 2, 3, b"", (), ()))
+FENCE = act.SendFence(TO, Fence(RUN, 4, 3, ()), 11.0)
+REDUCE = act.SendReduce(TO, Reduce(RUN, 4, 2, 3, b"", (), ()), 90.0)
 COMMIT = act.SendCommit(TO, Commit(RUN, 4, 2, 3, 1.0, 0.1))
 REDUCED, COMMITTED = Reduced(b"g", 1.0), Committed(5, b"w")
 
@@ -67,7 +65,8 @@ def test_an_answer_or_a_failure_becomes_an_event(order, answer, heard):
 
 
 @pytest.mark.parametrize(
-    ("order", "limit_s"), [(FENCE, FENCE_S), (REDUCE, REDUCE_S), (COMMIT, COMMIT_S)]
+    ("order", "limit_s"),
+    [(FENCE, 11.0), (REDUCE, 90.0 + orders.REDUCE_GRACE_S), (COMMIT, COMMIT_S)],
 )
 def test_every_call_has_its_limit(order, limit_s):
     assert orders.limit_s(order) == limit_s
@@ -110,7 +109,7 @@ LOAD = Load(1, 0.1, 0.1, 2.0, 0)
     [
         (HANDED, ("handed", Incarnation(b"p" * 32, 8), HANDED, 5.0)),
         (COUNTED, ("counted", TO, COUNTED, 5.0)),
-        (UNDELIVERED, ("undelivered", UNDELIVERED, 5.0)),
+        (UNDELIVERED, ("undelivered", UNDELIVERED, 5.0, TO)),
         (EVALUATED, ("evaluated", TO, EVALUATED, 5.0)),
         (READY, ("ready", TO, READY, 5.0)),
         (LOAD, ("loaded", TO, LOAD)),

@@ -48,12 +48,12 @@ def test_who_holds_other_bytes_than_most_is_named():
     assert tried.verdict() == Disagreed((A.incarnation,))
 
 
-def test_of_two_that_differ_the_first_is_believed():
+def test_of_two_that_differ_the_first_in_peer_order_stands_and_the_tie_is_told():
     tried = reduction(A, B)
-    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
     tried.reduced(B.incarnation, Reduced(b"y", 1.0))
+    tried.reduced(A.incarnation, Reduced(b"x", 1.0))
 
-    assert tried.verdict() == Disagreed((B.incarnation,))
+    assert tried.verdict() == Disagreed((B.incarnation,), tied=(0,))
 
 
 def test_a_gradient_that_overflowed_is_named_by_its_stage():

@@ -2,42 +2,71 @@
 
 from p2pswarm.swarm.messages.membership import Join
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.membership import Member
 from p2pswarm.trainer.newcomers import Newcomers
-from p2pswarm.trainer.unserved import UNSERVED_STAGE_S, UnservedStages
+from p2pswarm.trainer.unserved import UnservedStages
 
 ANN = Incarnation(b"a" * 32, 1)
 
 
+def told(unserved, stages, now_s=0.0, *, counting=True):
+    return unserved.watch(stages, 7, now_s, counting=counting)
+
+
 def test_people_are_told_once_of_every_change():
-    unserved = UnservedStages()
+    unserved = UnservedStages("wait")
 
-    told = [unserved.watch(s, 0.0, counting=True) for s in ([], [1], [1], [0, 1], [])]
+    reports = [told(unserved, stages) for stages in ([], [1], [1], [0, 1], [])]
 
-    assert told == [None, (1,), None, (0, 1), ()]
+    assert reports == [
+        [],
+        [act.StagesUnserved((1,))],
+        [],
+        [act.StagesUnserved((0, 1))],
+        [act.StagesUnserved(())],
+    ]
 
 
-def test_a_stage_that_waits_too_long_is_hopeless():
-    unserved = UnservedStages()
-    unserved.watch([1], 5.0, counting=True)
-    unserved.watch([1, 2], 9.0, counting=True)
+def test_people_are_told_who_held_the_weights_last():
+    unserved = UnservedStages("wait")
+    unserved.left(Member(ANN, "h:1", 1, 0, ready=True))
 
-    assert unserved.next_deadline_s() == 5.0 + UNSERVED_STAGE_S
-    assert unserved.hopeless(4.9 + UNSERVED_STAGE_S) is None
-    assert unserved.hopeless(5.0 + UNSERVED_STAGE_S) == 1
+    reports = told(unserved, [1])
+
+    assert reports == [act.StagesUnserved((1,)), act.WeightsSought(1, 7, ANN, "h:1")]
+
+
+def test_a_run_that_ends_for_a_stage_does_so_after_a_while():
+    unserved = UnservedStages("end", 20.0)
+    told(unserved, [1], 5.0)
+    told(unserved, [1, 2], 9.0)
+
+    assert unserved.next_deadline_s() == 25.0
+    assert unserved.hopeless(24.9) is None
+    assert unserved.hopeless(25.0) == 1
+
+
+def test_a_run_that_waits_does_so_for_ever():
+    unserved = UnservedStages("wait", 20.0)
+    told(unserved, [1], 5.0)
+
+    assert unserved.next_deadline_s() is None
+    assert unserved.hopeless(1e9) is None
 
 
 def test_a_stage_that_is_served_again_has_all_its_time_anew():
-    unserved = UnservedStages()
-    unserved.watch([1], 5.0, counting=True)
-    unserved.watch([], 6.0, counting=True)
-    unserved.watch([1], 7.0, counting=True)
+    unserved = UnservedStages("end", 20.0)
+    told(unserved, [1], 5.0)
+    told(unserved, [], 6.0)
+    told(unserved, [1], 7.0)
 
-    assert unserved.next_deadline_s() == 7.0 + UNSERVED_STAGE_S
+    assert unserved.next_deadline_s() == 27.0
 
 
 def test_a_run_that_still_gathers_gives_nothing_up():
-    unserved = UnservedStages()
-    unserved.watch([0], 5.0, counting=False)
+    unserved = UnservedStages("end")
+    told(unserved, [0], 5.0, counting=False)
 
     assert unserved.next_deadline_s() is None
     assert unserved.hopeless(1e9) is None

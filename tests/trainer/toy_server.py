@@ -34,6 +34,10 @@ class Server:
     averaging: set = field(default_factory=set)
     commits: dict = field(default_factory=dict)
     waiting: list = field(default_factory=list)
+    kept: tuple | None = None
+    """The reduction that the weights could apply, through sessions: round, what is in it."""
+    frozen_s: float = 0.0
+    """Until when it does nothing."""
 
 
 class ToyServers:
@@ -100,6 +104,7 @@ class ToyServers:
         counts = server.stage in counting and microbatch not in server.summed
         if counts:
             server.summed.append(microbatch)
+            self.counted_once(server, microbatch)
         loss = 1.0 if server.stage == self.config.stages - 1 else None
         note, incarnation = Counted(step, microbatch, attempt, counts, loss), server.incarnation
         self.note(server, lambda: self.coordinator.counted(incarnation, note, self.now_s))
@@ -161,6 +166,7 @@ class ToyServers:
             return
         summed = tuple(sorted(m - base for s in group for m in s.summed))
         server.reductions[message.step, message.generation] = summed
+        server.kept = (message.step, message.generation), summed
         answer = Reduced(digest(summed), 1.0)
         args = incarnation, message.generation, answer
         self.note(server, lambda: self.coordinator.reduced(*args, self.now_s))
@@ -169,6 +175,10 @@ class ToyServers:
         round_ = message.step, message.generation
         if round_ in server.averaging:
             self.later(0.1, self.guard(server, self.commit), server, message)
+            return
+        if server.version is not None and server.version > message.step:
+            late = server.incarnation, message.step, "a commit of an older step"
+            self.note(server, lambda: self.coordinator.commit_failed(*late, self.now_s))
             return
         if round_ not in server.reductions:
             self.skip(server, message)

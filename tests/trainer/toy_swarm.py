@@ -3,7 +3,8 @@
 The servers here follow docs/training.md with symbolic gradients: a sum is the list of microbatches
 in it. Every message takes a random time; what one sender tells one receiver by the membership
 stream keeps its order, and nothing else does. Servers die, lose their link to the trainer and
-come back, with their weights or without, and the roads between two of them fail.
+come back, with their weights or without, freeze, and the roads between two of them fail. All links
+may break in the moment when a step is decided.
 """
 
 import heapq
@@ -15,8 +16,9 @@ from collections.abc import Callable
 from trainer.toy_server import Server, ToyServers, digest
 
 from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.membership import Join, Ready
+from p2pswarm.swarm.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
+from p2pswarm.swarm.messages.step import Commit
 from p2pswarm.swarm.view import Incarnation, MemberView, view_parts
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
@@ -42,6 +44,11 @@ class World(ToyServers):
         self.servers: dict[bytes, Server] = {}
         self.roads: dict = {}  # (from, to) -> when its last ordered message arrives
         self.failure_share = 0.0
+        self.refusal_share = 0.0  # of the servers of stage 0 that refuse after their grant
+        self.lost_share = 0.0  # of the decisions after which all links break
+        self.doomed: dict[int, bool] = {}
+        self.cancelled: set[tuple[int, int]] = set()
+        self.resent = 0
         self.miss_share = 0.0  # of the reductions that do not reach a newcomer
         self.ended: act.RunFinished | None = None
         self.done: list[act.StepDone] = []
@@ -82,7 +89,14 @@ class World(ToyServers):
 
     def guard(self, server: Server, call: Callable) -> Callable:
         epoch = server.epoch
-        return lambda *args: call(*args) if server.alive and server.epoch == epoch else None
+
+        def guarded(*args) -> None:
+            if self.now_s < server.frozen_s:
+                self.later(server.frozen_s - self.now_s, guarded, *args)
+            elif server.alive and server.epoch == epoch:
+                call(*args)
+
+        return guarded
 
     def run(self, until_s: float = 1e5) -> None:
         while self.ended is None and self.now_s < until_s:
@@ -122,8 +136,10 @@ class World(ToyServers):
                 self.to_life(incarnation, self.fence, message.step, message.work)
             case act.SendReduce(incarnation, message):
                 self.to_life(incarnation, self.reduce, message)
+            case act.CancelLaunch(microbatch, attempt):
+                self.cancelled.add((microbatch, attempt))
             case act.SendCommit(incarnation, message):
-                self.to_life(incarnation, self.commit, message)
+                self.send_commit(incarnation, message)
             case act.Evict(incarnation, _):
                 self.drop_link(self.servers[incarnation.peer], incarnation)
             case act.StepDone():
@@ -143,10 +159,44 @@ class World(ToyServers):
         if server.incarnation == incarnation and server.linked:
             self.send(self.guard(server, call), server, *args)
 
-    def launch(self, launch: act.Launch) -> None:
+    def send_commit(self, incarnation: Incarnation, message: Commit) -> None:
+        server = self.servers[incarnation.peer]
+        if message.step not in self.doomed:
+            self.doomed[message.step] = self.rng.random() < self.lost_share
+        if server.incarnation != incarnation:
+            self.send(self.commit_again, server, incarnation, message)
+        elif self.doomed[message.step]:
+            self.drop_link(server, incarnation)
+        else:
+            self.to_life(incarnation, self.commit, message)
+
+    def commit_again(self, server: Server, incarnation: Incarnation, message: Commit) -> None:
+        """A commit may overtake the assignment of the one that it is for."""
+        if server.incarnation == incarnation:
+            self.resent += 1
+            self.guard(server, self.commit)(server, message)
+        elif self.coordinator.members.alive(incarnation):
+            self.later(0.1, self.commit_again, server, incarnation, message)
+
+    def launch(self, launch: act.Launch, since_s: float | None = None) -> None:
+        """Push to a server of stage 0, or look for one for a minute; unless it is cancelled."""
+        since_s = self.now_s if since_s is None else since_s
+        if (launch.microbatch, launch.attempt) in self.cancelled:
+            return
         ready = self.coordinator.members.ready(0)
+        if not ready:
+            if self.now_s < since_s + 60.0:
+                self.later(0.5, self.launch, launch, since_s)
+            else:
+                self.undelivered(None, launch.step, launch.microbatch, launch.attempt)
+            return
         target = self.servers[self.rng.choice(ready).incarnation.peer]
         incarnation = self.coordinator.members.of_peer(target.peer).incarnation
+        if self.rng.random() < self.refusal_share:  # after the grant: the trainer looks on
+            work = launch.step, launch.microbatch, launch.attempt
+            self.later(0.0, self.handed, Handed(*work, target.peer, incarnation.number))
+            self.later(0.5, self.launch, launch, since_s)
+            return
         args = launch.step, launch.microbatch, launch.attempt, launch.work, launch.counting, None
         self.push(None, target, incarnation, *args)
 
@@ -156,6 +206,9 @@ class World(ToyServers):
         sender = self.guard(source, self.push_ended) if source else self.push_ended
 
         def arrive() -> None:
+            if self.now_s < target.frozen_s:
+                self.later(target.frozen_s - self.now_s, arrive)
+                return
             if not target.alive or self.rng.random() < self.failure_share:
                 self.send(sender, source, step, microbatch, attempt, incarnation, "lost")
                 return
@@ -201,7 +254,10 @@ class World(ToyServers):
         server.epoch += 1
         server.incarnation, server.ready = None, False
         version = server.version
-        join = Join(RUN, "h:1", server.stage, version, digest(server.weights), None)
+        held = None
+        if server.kept is not None and server.kept[0][0] == version:
+            held = HeldReduction(*server.kept[0], digest(server.kept[1]))
+        join = Join(RUN, "h:1", server.stage, version, digest(server.weights), held)
 
         def deliver() -> None:
             server.linked = True
@@ -216,7 +272,12 @@ class World(ToyServers):
         server.summed, server.fences, server.held, server.waiting = [], {}, {}, []
         server.reductions, server.commits, server.roster = {}, {}, MemberView()
         server.averaging = set()
-        if not message.keep:
+        if message.keep and server.version == message.since - 1:
+            round_, summed = server.kept
+            server.reductions[round_] = summed
+        elif message.keep:
+            assert server.version == message.since
+        else:
             server.version = None
             if message.since == 0:
                 server.version, server.weights = 0, ()
@@ -290,7 +351,24 @@ class World(ToyServers):
     def coordinator_lost(self, incarnation: Incarnation) -> None:
         self.coordinator.lost(incarnation, "its link ended", self.now_s)
 
+    def freeze(self, server: Server, seconds: float) -> None:
+        server.frozen_s = self.now_s + seconds
+
     # The promise.
+
+    def counted_once(self, server: Server, microbatch: int) -> None:
+        """Of the living members of a stage, no two hold one microbatch, not for a moment."""
+        if self.coordinator.members.alive(server.incarnation) is None:
+            return
+        holders = [
+            other
+            for other in self.servers.values()
+            if other.incarnation is not None
+            and other.stage == server.stage
+            and self.coordinator.members.alive(other.incarnation)
+            and microbatch in other.summed
+        ]
+        assert holders == [server], f"{len(holders)} hold microbatch {microbatch}"
 
     def check(self, done: act.StepDone) -> None:
         """The sums that are being committed hold every microbatch once, in every stage."""

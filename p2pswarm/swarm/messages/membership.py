@@ -6,6 +6,7 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
     Attempt,
@@ -60,6 +61,26 @@ class Assigned(Message):
     """The first step whose reduction and commit reach it: fetch this version or a later one."""
     keep: bool
     """The weights it holds are those of version `since`: nothing to fetch."""
+
+
+@message(97)
+@dataclass(frozen=True, slots=True)
+class StandsBy(Message):
+    """The answer to `Join` of a trainer that does not coordinate the run; names the one that does.
+
+    Both fields are empty if it does not know. It then ends the stream.
+    """
+
+    peer: Annotated[bytes, Size(0, 32)]
+    address: Annotated[str, Size(300)]
+
+    @property
+    def contact(self) -> Contact | None:
+        """Where the coordinator is; None if it is not known, or the address cannot be read."""
+        try:
+            return Contact(PeerId(self.peer), Address.parse(self.address))
+        except ValueError:
+            return None
 
 
 @message(54)

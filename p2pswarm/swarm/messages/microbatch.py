@@ -12,6 +12,7 @@ from p2pswarm.swarm.messages.types import (
     Attempt,
     IncarnationNumber,
     Microbatch,
+    Obstacle,
     Peer,
     Reason,
     RunId,
@@ -59,6 +60,7 @@ class Undelivered(Message):
     microbatch: Microbatch
     attempt: Attempt
     reason: Reason
+    obstacle: Annotated[int, Range(0, 2)] = Obstacle.ROAD
 
 
 @message(59)

@@ -23,10 +23,14 @@ class OtherVersion(Message):
 @message(51)
 @dataclass(frozen=True, slots=True)
 class Manifest(Message):
-    """A run, signed by its trainer; the run's id is a hash of `config`."""
+    """A run, signed by its trainer; the run's id is a hash of config, corpus and nonce."""
 
     config: Annotated[bytes, Size(0, 16_384)]
     """`RunConfig` as canonical JSON."""
+    corpus: Annotated[bytes, Size(32, 32)]
+    """SHA-256 of the text: trainers with the same make the same microbatches."""
+    nonce: Annotated[bytes, Size(16, 16)]
+    """Drawn when the run first started: two runs of one configuration and one text are two."""
     trainer_key: Annotated[bytes, Size(32, 32)]
     address: Annotated[str, Size(300)]
     """Where the trainer listens."""

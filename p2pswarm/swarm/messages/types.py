@@ -36,3 +36,14 @@ class Work(IntEnum):
     BACKWARD = 1
     EVALUATE = 2
     """Forward to the end for the loss; nothing is kept or counted."""
+
+
+class Obstacle(IntEnum):
+    """Why a microbatch cannot go on from a server."""
+
+    ROAD = 0
+    """It could not be handed to another server."""
+    WORK = 1
+    """It cannot be computed here."""
+    NOT_FINITE = 2
+    """Its loss or a gradient of it is not finite."""

@@ -1,0 +1,61 @@
+"""Checks a stage's file in one pass: its bytes, its tensors, and the digest of the state in it.
+
+Units:   bytes.
+Errors:  BadCheckpoint, one line.
+"""
+
+import hashlib
+
+from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.pieces import PieceReader
+from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, layout_in
+from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.errors import BadCheckpoint
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+
+def check_stage(reader: PieceReader, stage: SavedStage) -> None:
+    """Raise BadCheckpoint unless the file is what the manifest says, and holds that state."""
+    header = reader.header()
+    tensors = reader.tensors()
+    layout = layout_in(tensors)
+    for tensor in layout.tensors:
+        if not stage.first_block <= block_of(tensor.name) < stage.end_block:
+            raise BadCheckpoint(f"stage {stage.stage} has a tensor {tensor.name[:60]!r}")
+    whole = hashlib.sha256(header)
+    state = StateHasher(layout)
+    _hash_tensors(reader, tensors, layout, (whole, state))
+    if whole.digest() != stage.digest.sha256:
+        raise BadCheckpoint("the hash of a file and those of its pieces contradict each other")
+    if state.digest() != stage.state_digest:
+        raise BadCheckpoint(
+            f"the state of stage {stage.stage} is not the one that its servers agreed on"
+        )
+
+
+def block_of(name: str) -> int:
+    """The number of the block that a parameter belongs to: blocks.NUMBER.PARAMETER."""
+    number = name.split(".")[1] if name.startswith("blocks.") else ""
+    if not (number.isascii() and number.isdigit()):
+        raise BadCheckpoint(f"a tensor with the name {name[:60]!r}")
+    return int(number)
+
+
+def _hash_tensors(
+    reader: PieceReader,
+    tensors: dict[str, TensorInFile],
+    layout: FlatLayout,
+    hashers: tuple["hashlib._Hash", StateHasher],
+) -> None:
+    """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
+    whole, state = hashers
+    for kind in KINDS:
+        at = 0
+        for tensor in layout.tensors:
+            state.update(bytes((tensor.start - at) * layout.item_bytes))
+            place = tensors[kind + tensor.name]
+            for part in reader.read(place.offset, place.nbytes):
+                whole.update(part)
+                state.update(part)
+            at = tensor.stop
+        state.update(bytes((layout.length - at) * layout.item_bytes))

@@ -1,0 +1,87 @@
+"""Whether a run may go on from a checkpoint: only if it then computes the same bits.
+
+The cut into stages, the codecs and the number of servers may differ. The model, the optimizer, the
+batch, the seed and the text may not.
+
+Errors:  OtherCheckpoint, which names the first difference and the remedy; BadCheckpoint for a
+         configuration that is no configuration.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from p2pswarm.checkpoint.manifest import SignedManifest
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import OtherCheckpoint
+from p2pswarm.ids import PeerId
+from p2pswarm.swarm.schedule import learning_rate
+
+SAME_BATCH = ("microbatches", "rows")  # what decides which samples a step has
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What a reader asks of a checkpoint; what is None is not asked."""
+
+    run: bytes | None = None
+    config: RunConfig | None = None
+    """A run that is to go on from it, whatever its cut."""
+    corpus: bytes | None = None
+    """The SHA-256 of the text that the run trains on."""
+    signer: PeerId | None = None
+    blocks: range | None = None
+    """The blocks whose state has to be there; None: all."""
+
+
+def check(signed: SignedManifest, wanted: Wanted) -> None:
+    """Raise OtherCheckpoint unless this checkpoint is what is wanted."""
+    manifest = signed.manifest
+    there = manifest.run_config()
+    if wanted.signer is not None and signed.signer != wanted.signer:
+        raise OtherCheckpoint(
+            f"a checkpoint signed by {signed.signer.short}, not by {wanted.signer.short}: name one "
+            "of your own, or ask for no signer"
+        )
+    if wanted.run is not None and manifest.run != wanted.run:
+        raise OtherCheckpoint(
+            f"a checkpoint of run {there.name!r} ({manifest.run.hex()[:12]}), not of run "
+            f"{wanted.run.hex()[:12]}: name the folder of this run's checkpoints"
+        )
+    if wanted.corpus is not None and manifest.cursor.corpus != wanted.corpus:
+        raise OtherCheckpoint(
+            f"a checkpoint of run {there.name!r} on another text: name the text that it was "
+            "trained on, with the same suffixes and held_out_share"
+        )
+    if wanted.config is not None:
+        _check_config(manifest.step, manifest.cursor.next_learning_rate, there, wanted.config)
+
+
+def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
+    """The settings that decide the bits of the weights and are not the same, one line each."""
+    pairs = [("seed", there.seed, here.seed)]
+    for table in ("model", "optimizer"):
+        one, other = getattr(there, table), getattr(here, table)
+        for field in dataclasses.fields(one):
+            name = field.name
+            pairs.append((f"{table}.{name}", getattr(one, name), getattr(other, name)))
+    pairs += [(f"batch.{n}", getattr(there.batch, n), getattr(here.batch, n)) for n in SAME_BATCH]
+    if here.optimizer.decay_steps == 0:  # the schedule then ends with the run
+        pairs.append(("steps", there.steps, here.steps))
+    yield from (
+        f"run.{name} is {one} in the checkpoint and {other} here"
+        for name, one, other in pairs
+        if one != other
+    )
+
+
+def _check_config(step: int, next_rate: float, there: RunConfig, here: RunConfig) -> None:
+    found = next(differences(there, here), None)
+    if found is not None:
+        raise OtherCheckpoint(f"{found}: set it back, or begin a new run")
+    rate = learning_rate(here, step)
+    if rate != next_rate:
+        raise OtherCheckpoint(
+            f"a checkpoint whose next learning rate is {next_rate!r}; this program computes "
+            f"{rate!r}: install the release that wrote it"
+        )

@@ -1,0 +1,87 @@
+"""A stage's state from a checkpoint, whatever cut the checkpoint was made with.
+
+Each tensor is found by its name. The state comes in order, piece by piece, gaps included, as a
+replica keeps it in memory.
+
+Units:   bytes.
+Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint when the checkpoint
+         has no such tensor, or one of another shape.
+"""
+
+from collections.abc import Iterator
+
+from p2pswarm.checkpoint.checking import block_of
+from p2pswarm.checkpoint.digests import PIECE_BYTES
+from p2pswarm.checkpoint.finding import Checkpoint
+from p2pswarm.checkpoint.pieces import PieceReader
+from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile
+from p2pswarm.errors import OtherCheckpoint
+from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
+
+
+def state_pieces(
+    checkpoint: Checkpoint, layout: FlatLayout, piece_bytes: int = PIECE_BYTES
+) -> Iterator[bytes]:
+    """The state of the stage that `layout` describes, in pieces of `piece_bytes`."""
+    gathered = bytearray()
+    for part in _state_parts(checkpoint, layout):
+        gathered += part
+        while len(gathered) >= piece_bytes:
+            yield bytes(memoryview(gathered)[:piece_bytes])
+            del gathered[:piece_bytes]
+    if gathered:
+        yield bytes(gathered)
+
+
+def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
+    """The bytes of the state, in parts of any size."""
+    files = _StageFiles(checkpoint)
+    for kind in KINDS:
+        at = 0
+        for tensor in layout.tensors:
+            yield bytes((tensor.start - at) * layout.item_bytes)
+            reader, place = files.find(kind, tensor, layout.dtype)
+            yield from reader.read(place.offset, place.nbytes)
+            at = tensor.stop
+        yield bytes((layout.length - at) * layout.item_bytes)
+
+
+class _StageFiles:
+    """The files of a checkpoint, opened when a tensor in them is asked for."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._open: dict[int, tuple[PieceReader, dict[str, TensorInFile]]] = {}
+        self._last: PieceReader | None = None
+
+    def find(self, kind: str, tensor: FlatTensor, dtype: str) -> tuple[PieceReader, TensorInFile]:
+        """Where a tensor is; a stage of the new cut may have its tensors in several files."""
+        reader, tensors = self._stage_with(tensor.name)
+        if self._last is not None and self._last is not reader:
+            self._last.release()  # one piece is in memory, not one of each file
+        self._last = reader
+        place = tensors.get(kind + tensor.name)
+        if place is None:
+            raise self._other(f"has no tensor {kind + tensor.name}")
+        if (place.dtype, place.shape) != (dtype, tensor.shape):
+            raise self._other(
+                f"has {kind + tensor.name} as {place.dtype} {list(place.shape)}, the run as "
+                f"{dtype} {list(tensor.shape)}"
+            )
+        return reader, place
+
+    def _stage_with(self, name: str) -> tuple[PieceReader, dict[str, TensorInFile]]:
+        block = block_of(name)
+        for stage in self._checkpoint.manifest.stages:
+            if stage.first_block <= block < stage.end_block:
+                if stage.stage not in self._open:
+                    reader = self._checkpoint.reader(stage)
+                    self._open[stage.stage] = reader, reader.tensors()
+                return self._open[stage.stage]
+        raise self._other(f"has no block {block}")
+
+    def _other(self, what: str) -> OtherCheckpoint:
+        return OtherCheckpoint(
+            f"{self._checkpoint.place} {what}: it is of another model; name a checkpoint of this "
+            "one, or set the model back"
+        )

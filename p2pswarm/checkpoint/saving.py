@@ -1,0 +1,83 @@
+"""Writes and reads checkpoints without holding up the event loop.
+
+Every call of a target runs on a thread of its own. State comes and goes piece by piece: at most one
+piece waits here while the next is made.
+
+Errors:  NotSaved; those of `finding.py` and `loading.py` when reading.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self, TypeVar
+
+from p2pswarm.checkpoint.finding import Checkpoint
+from p2pswarm.checkpoint.loading import state_pieces
+from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.stage_writing import StageFileWriter, StageToSave
+from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+T = TypeVar("T")
+
+
+async def on_thread(work: Callable[[], T]) -> T:
+    """Run a function of `finding.py`, `retention.py` or `stage_writing.py`.
+
+    A target may hang, as a disk of another machine does. A caller that is cancelled does not wait.
+    """
+    with _FileThread() as thread:
+        return await thread(work)
+
+
+async def save_stage(
+    store: CheckpointStore, what: StageToSave, source: AsyncGenerator[memoryview], writer: str
+) -> SavedStage:
+    """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
+
+    A piece has to stay as it is until the next is asked for. The source is closed at the end, also
+    after an error. `writer` is the short form of our peer id. If this fails, what was written is
+    removed; if it is cancelled, by a thread that nobody waits for.
+    """
+    file = StageFileWriter(store, what, writer)
+    with _FileThread() as thread:
+        try:
+            await thread(file.begin)
+            async with contextlib.aclosing(source):
+                async for piece in source:
+                    await thread(functools.partial(file.write, piece))
+            return await thread(file.finish)
+        except asyncio.CancelledError:
+            thread.afterwards(file.abandon)
+            raise
+        except Exception:
+            await thread(file.abandon)
+            raise
+
+
+async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[bytes]:
+    """The state of the stage that `layout` describes, in order, gaps included."""
+    pieces = state_pieces(checkpoint, layout)
+    with _FileThread() as thread:
+        while (piece := await thread(lambda: next(pieces, None))) is not None:
+            yield piece
+
+
+class _FileThread:
+    """One thread: what is submitted happens in order, also after its caller is gone."""
+
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False)
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def afterwards(self, work: Callable[[], None]) -> None:
+        """Have `work` done after all that was begun; nobody waits for it."""
+        self._pool.submit(work)

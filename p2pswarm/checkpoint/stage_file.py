@@ -1,0 +1,181 @@
+"""A stage's state as a safetensors file: weights, first moments, second moments.
+
+In memory the state is three flat buffers with gaps between the parameters; a safetensors file has
+no gaps. So the bytes of the file are those of the state without the gaps, after a header that is
+known beforehand, and a file is made from the state in one pass.
+
+Units:   bytes; offsets of tensors are from the start of the file.
+Errors:  BadCheckpoint for a header that this program did not write; ValueError for a state that
+         does not fit its layout.
+Source:  https://huggingface.co/docs/safetensors, "Format".
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from p2pswarm.errors import BadCheckpoint
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Shape, flat_layout
+
+KINDS = ("", "exp_avg.", "exp_avg_sq.")
+"""What stands before a parameter's name: nothing for weights, torch's names for the moments."""
+DTYPE_NAMES = {"float32": "F32", "float64": "F64"}
+DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+LENGTH_BYTES = 8  # the header's length, a little-endian u64
+HEADER_BYTES_MAX = 16 << 20  # 100,000 tensors; the format allows 100 MB
+HEADER_ALIGN = 8
+RANK_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInFile:
+    """A tensor's place in a stage's file."""
+
+    dtype: str
+    shape: Shape
+    offset: int
+    nbytes: int
+
+
+def state_bytes(layout: FlatLayout) -> int:
+    """The size of a stage's state in memory, gaps included."""
+    return len(KINDS) * layout.length * layout.item_bytes
+
+
+def header_of(layout: FlatLayout, about: Mapping[str, str]) -> bytes:
+    """The first bytes of the file: the header and its length."""
+    entries: dict[str, object] = {"__metadata__": dict(about)}
+    offset = 0
+    for kind in KINDS:
+        for tensor in layout.tensors:
+            end = offset + (tensor.stop - tensor.start) * layout.item_bytes
+            entries[kind + tensor.name] = {
+                "dtype": DTYPE_NAMES[layout.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [offset, end],
+            }
+            offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % HEADER_ALIGN)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def file_bytes(layout: FlatLayout, header_bytes: int) -> int:
+    """The size of the file, with a header of `header_bytes`."""
+    elements = sum(tensor.stop - tensor.start for tensor in layout.tensors)
+    return header_bytes + len(KINDS) * elements * layout.item_bytes
+
+
+class StageFileEncoder:
+    """Takes the bytes of a state in order, and gives those of the file."""
+
+    def __init__(self, layout: FlatLayout) -> None:
+        self._spans = deque(_tensor_spans(layout))
+        self._total = state_bytes(layout)
+        self._taken = 0
+
+    def encode(self, piece: memoryview) -> list[memoryview]:
+        """The parts of the next piece of the state that belong into the file."""
+        piece = piece.cast("B")
+        begin, end = self._taken, self._taken + piece.nbytes
+        if end > self._total:
+            raise ValueError(f"a state of {end} bytes or more; its layout has {self._total}")
+        parts = []
+        at = begin
+        while self._spans and self._spans[0][0] < end:
+            start, stop = self._spans[0]
+            self._require_gap(piece[at - begin : max(at, start) - begin])
+            at = max(at, start)
+            parts.append(piece[at - begin : min(stop, end) - begin])
+            at = min(stop, end)
+            if stop > end:
+                break
+            self._spans.popleft()
+        self._require_gap(piece[at - begin :])
+        self._taken = end
+        return parts
+
+    def finish(self) -> None:
+        """Raise ValueError unless the state was whole."""
+        if self._taken != self._total:
+            raise ValueError(f"a state of {self._taken} bytes; its layout has {self._total}")
+
+    def _require_gap(self, gap: memoryview) -> None:
+        """The gaps between parameters are zero: a reader makes them so."""
+        if any(gap):
+            raise ValueError("the gap between two parameters is not zero")
+
+
+def _tensor_spans(layout: FlatLayout) -> Iterator[tuple[int, int]]:
+    """Where the parameters lie in the state, in bytes: start and stop of each."""
+    for kind in range(len(KINDS)):
+        base = kind * layout.length
+        for tensor in layout.tensors:
+            if tensor.stop > tensor.start:
+                start, stop = base + tensor.start, base + tensor.stop
+                yield start * layout.item_bytes, stop * layout.item_bytes
+
+
+def header_length(first: bytes, size: int) -> int:
+    """How many bytes a file of `size` has before its tensors, from its first `LENGTH_BYTES`."""
+    if len(first) < LENGTH_BYTES:
+        raise BadCheckpoint(f"a stage's file of {size} bytes: it is cut off")
+    length = LENGTH_BYTES + int.from_bytes(first[:LENGTH_BYTES], "little")
+    if length > min(size, HEADER_BYTES_MAX):
+        raise BadCheckpoint(f"a stage's file of {size} bytes with a header of {length}")
+    return length
+
+
+def tensors_in(header: bytes, size: int) -> dict[str, TensorInFile]:
+    """The tensors of a file of `size` bytes; `header` is all that is before them."""
+    try:
+        entries = json.loads(header[LENGTH_BYTES:], object_pairs_hook=_no_name_twice)
+        entries.pop("__metadata__", None)
+        tensors = {name: _tensor(entry, len(header)) for name, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BadCheckpoint(f"a stage's file with a broken header: {_brief(error)}") from error
+    end = len(header)
+    for tensor in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
+        if tensor.offset != end:
+            raise BadCheckpoint("a stage's file with a broken header: its tensors leave gaps")
+        end += tensor.nbytes
+    if end != size:
+        raise BadCheckpoint(f"a stage's file of {size} bytes with tensors up to byte {end}")
+    return tensors
+
+
+def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
+    """The layout of the state that a file was made of, from its tensors in the file's order."""
+    ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
+    weights = [(name, t) for name, t in ordered if not name.startswith(KINDS[1:])]
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    layout = flat_layout(next(iter(dtypes), "float32"), [(n, t.shape) for n, t in weights])
+    shapes = {kind + t.name: t.shape for kind in KINDS for t in layout.tensors}
+    if len(dtypes) > 1 or shapes != {name: tensor.shape for name, tensor in tensors.items()}:
+        raise BadCheckpoint("a stage's file whose weights and moments do not belong together")
+    return layout
+
+
+def _tensor(entry: Any, base: int) -> TensorInFile:
+    dtype, shape = DTYPES_BY_NAME[entry["dtype"]], tuple(entry["shape"])
+    if len(shape) > RANK_MAX or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError("a shape")
+    begin, end = entry["data_offsets"]
+    nbytes = math.prod(shape) * ITEM_BYTES[dtype]
+    if type(begin) is not int or begin < 0 or end != begin + nbytes:
+        raise ValueError("an offset")
+    return TensorInFile(dtype, shape, base + begin, nbytes)
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a name twice")
+    return values
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:60] or type(error).__name__

@@ -1,0 +1,194 @@
+"""Writes one stage's file from pieces of its state, and the records and the manifest at the end.
+
+All functions block; `saving.py` runs them on a thread.
+
+Units:   bytes.
+Errors:  NotSaved for whatever the target refuses, one line; ValueError for a state that does not
+         fit its layout.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from p2pswarm.checkpoint.digests import FileHasher, piece_bytes_for
+from p2pswarm.checkpoint.manifest import ChainFile, CheckpointManifest, SavedStage, sign
+from p2pswarm.checkpoint.names import (
+    CHAIN_NAME,
+    MANIFEST_NAME,
+    CheckpointId,
+    stage_file_name,
+)
+from p2pswarm.checkpoint.stage_file import StageFileEncoder, file_bytes, header_of
+from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import NotSaved
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+log = logging.getLogger(__name__)
+SPARE_BYTES = 1 << 20  # of a disk: for the folder, the manifest, and what others write meanwhile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageToSave:
+    """A stage's state that is to be written."""
+
+    id: CheckpointId
+    stage: int
+    stages: int
+    blocks: range
+    layout: FlatLayout
+    state_digest: bytes
+    """The digest of weights and moments, as the servers of the stage agreed on it."""
+
+    def about(self) -> dict[str, str]:
+        """The file's metadata: the same at every server, so that the files are."""
+        return {
+            "format": "p2pswarm-stage-1",
+            "run": self.id.run.hex(),
+            "step": str(self.id.step),
+            "stage": f"{self.stage} of {self.stages}",
+            "blocks": f"{self.blocks.start}..{self.blocks.stop - 1}",
+        }
+
+
+class StageFileWriter:
+    """Writes a stage's file; nothing has its name before `finish`."""
+
+    def __init__(self, store: CheckpointStore, what: StageToSave, writer: str) -> None:
+        """`writer` is the short form of our peer id."""
+        self._store = store
+        self._what = what
+        self._name = stage_file_name(what.stage, what.stages, writer)
+        self._header = header_of(what.layout, what.about())
+        self._size = file_bytes(what.layout, len(self._header))
+        self._hasher = FileHasher(piece_bytes_for(self._size))
+        self._encoder = StageFileEncoder(what.layout)
+        self._state_hasher = StateHasher(what.layout)
+        self._place = f"{store.place}/{what.id.folder}/{self._name}"
+        self._file: StoreFile | None = None
+
+    def begin(self) -> None:
+        """Make the file, if there is room for it."""
+        store, folder = self._store, self._what.id.folder
+        with saving(self._place):
+            _require_unfinished(store, folder)
+            _require_space(store, self._size)
+            _remove_leftover(store, folder, self._name)
+            self._file = store.create(f"{folder}/{self._name}", self._size)
+        self._add(self._header)
+
+    def write(self, piece: memoryview) -> None:
+        """Take the next bytes of the state, gaps included."""
+        for part in self._encoder.encode(piece):
+            self._add(part)
+        self._state_hasher.update(piece)
+
+    def finish(self) -> SavedStage:
+        """Give the file its name, if it holds the state that was agreed on.
+
+        Returns what the manifest says of it.
+        """
+        self._encoder.finish()
+        if self._state_hasher.digest() != self._what.state_digest:
+            raise NotSaved(
+                f"{self._place} was not written: the state changed meanwhile, or it is not the one "
+                "that the stage agreed on; the next checkpoint will be written"
+            )
+        assert self._file is not None, "it was begun"
+        with saving(self._place):
+            self._file.commit()
+        what = self._what
+        return SavedStage(
+            what.stage,
+            what.stages,
+            what.blocks.start,
+            what.blocks.stop,
+            what.state_digest,
+            (self._name,),
+            self._hasher.finish(),
+        )
+
+    def abandon(self) -> None:
+        """Remove what was written; a place that has failed once may refuse this too."""
+        if self._file is None:
+            return
+        try:
+            self._file.abandon()
+        except OSError as error:
+            log.warning("%s: a part of it is left: %s", self._place, error)
+
+    def _add(self, data: memoryview | bytes) -> None:
+        assert self._file is not None, "it was begun"
+        with saving(self._place):
+            self._file.write(data)
+        self._hasher.update(data)
+
+
+def write_manifest(
+    store: CheckpointStore, manifest: CheckpointManifest, identity: Identity, chain: bytes | None
+) -> None:
+    """Write the records, and last the manifest: from then on the checkpoint is there."""
+    if manifest.chain != (None if chain is None else chain_file(chain)):
+        raise ValueError("the records are not those that the manifest names")
+    folder = manifest.id().folder
+    data = sign(manifest, identity)
+    with saving(f"{store.place}/{folder}"):
+        _require_unfinished(store, folder)
+        _require_space(store, len(data) + len(chain or b""))
+        if chain is not None:
+            _remove_leftover(store, folder, CHAIN_NAME)
+            _write_whole(store, f"{folder}/{CHAIN_NAME}", chain)
+        _write_whole(store, f"{folder}/{MANIFEST_NAME}", data)
+
+
+def chain_file(chain: bytes) -> ChainFile:
+    """What the manifest says of the run's records."""
+    return ChainFile(len(chain), hashlib.sha256(chain).digest())
+
+
+def _write_whole(store: CheckpointStore, path: str, data: bytes) -> None:
+    file = store.create(path, len(data))
+    whole = False
+    try:
+        file.write(data)
+        file.commit()
+        whole = True
+    finally:
+        if not whole:
+            file.abandon()
+
+
+def _remove_leftover(store: CheckpointStore, folder: str, name: str) -> None:
+    """Remove a file of an earlier try, which was not finished by a manifest."""
+    if name in store.entries(folder):
+        store.remove(folder, [name])
+
+
+def _require_unfinished(store: CheckpointStore, folder: str) -> None:
+    if MANIFEST_NAME in store.entries(folder):
+        raise NotSaved(f"{store.place}/{folder} is finished already, and is not written again")
+
+
+def _require_space(store: CheckpointStore, size: int) -> None:
+    free = store.free_bytes()
+    if free is not None and free < size + SPARE_BYTES:
+        raise NotSaved(
+            f"{store.place} has {free:,} bytes free, and {size + SPARE_BYTES:,} are needed: free "
+            "some space, or keep fewer checkpoints"
+        )
+
+
+@contextlib.contextmanager
+def saving(place: str) -> Iterator[None]:
+    """Raise NotSaved when the target refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise NotSaved(
+            f"{place} was not written: {error.strerror or error}; training goes on without this "
+            "checkpoint: free some space, or name another target"
+        ) from error

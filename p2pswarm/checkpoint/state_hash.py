@@ -1,0 +1,43 @@
+"""The digest of a stage's state from its bytes in the order of a file.
+
+It is the digest that the replicas of a stage agree on: piece k is the elements k * P .. k * P + P-1
+of weights, first and second moments; its hash is the SHA-256 of the three parts, one after another;
+the digest is the SHA-256 of the hashes. A file has all weights first. So the hash of every piece is
+under way until the last part comes; each takes a few hundred bytes.
+
+Units:   bytes; P in elements.
+"""
+
+import hashlib
+
+from p2pswarm.checkpoint.stage_file import KINDS
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+PIECE_VALUES = 1 << 19  # P: as every member of a run computes it
+
+
+class StateHasher:
+    """Takes the bytes of a state in order, gaps included."""
+
+    def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
+        self._tensor_bytes = layout.length * layout.item_bytes
+        self._piece_bytes = piece_values * layout.item_bytes
+        pieces = max(1, -(-layout.length // piece_values))
+        self._pieces = [hashlib.sha256() for _ in range(pieces)]
+        self._taken = 0
+
+    def update(self, data: bytes | memoryview) -> None:
+        """Take the next bytes; at most `len(KINDS)` buffers of them."""
+        view = memoryview(data).cast("B")
+        assert self._taken + view.nbytes <= len(KINDS) * self._tensor_bytes, "the layout's size"
+        while view.nbytes:
+            at = self._taken % self._tensor_bytes
+            number, inside = divmod(at, self._piece_bytes)
+            part = view[: min(self._piece_bytes - inside, self._tensor_bytes - at)]
+            self._pieces[number].update(part)
+            self._taken += part.nbytes
+            view = view[part.nbytes :]
+
+    def digest(self) -> bytes:
+        """The digest of the whole state."""
+        return hashlib.sha256(b"".join(piece.digest() for piece in self._pieces)).digest()

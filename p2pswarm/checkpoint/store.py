@@ -1,0 +1,53 @@
+"""Where checkpoints lie: a folder, or whatever fsspec knows, behind five calls.
+
+All of them block: callers run them on a thread. Paths are FOLDER/NAME, relative to the target.
+
+Units:   bytes.
+Errors:  OSError for whatever the place refuses, with a text of one line; Unusable for a target that
+         cannot be understood.
+"""
+
+from typing import Protocol
+
+
+class StoreFile(Protocol):
+    """A file that is being written. It has its name only after `commit`."""
+
+    def write(self, data: memoryview | bytes) -> None:
+        """Add bytes."""
+        ...
+
+    def commit(self) -> None:
+        """Put the file where it belongs, whole and for good."""
+        ...
+
+    def abandon(self) -> None:
+        """Remove what was written, if that is possible."""
+        ...
+
+
+class CheckpointStore(Protocol):
+    """A target of checkpoints."""
+
+    place: str
+    """Its name, for people."""
+
+    def entries(self, folder: str = "") -> dict[str, int | None]:
+        """What is in a folder: name and size, None for a folder; empty if it is not there."""
+        ...
+
+    def read(self, path: str, offset: int, nbytes: int) -> bytes:
+        """Bytes of a file; fewer at its end."""
+        ...
+
+    def create(self, path: str, size: int) -> StoreFile:
+        """Begin a file that will have `size` bytes. FileExistsError if there is one."""
+        ...
+
+    def remove(self, folder: str, names: list[str]) -> None:
+        """Delete files of a folder, in this order, and the folder if it is then empty."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """How many bytes fit; None if the place does not say."""
+        ...

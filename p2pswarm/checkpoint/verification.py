@@ -1,0 +1,122 @@
+"""Proves that a checkpoint is whole: every byte of every copy, against what its trainer signed.
+
+Errors:  Unusable where there is no checkpoint, or several runs have some.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.checkpoint.checking import check_stage
+from p2pswarm.checkpoint.compatibility import Wanted
+from p2pswarm.checkpoint.finding import (
+    Checkpoint,
+    check_chain,
+    folders,
+    open_checkpoint,
+    reading,
+)
+from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.names import MANIFEST_NAME, is_ours
+from p2pswarm.checkpoint.pieces import PieceReader
+from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.errors import BadCheckpoint, OtherCheckpoint, Unusable
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What is known of a checkpoint."""
+
+    ok: bool
+    """A run can go on from it."""
+    steps: int
+    head: str
+    """The hash of the chain's newest record, in hexadecimal; empty if it is not known."""
+
+    def as_json(self) -> dict[str, object]:
+        """The values that scripts read."""
+        return {"ok": self.ok, "steps": self.steps, "head": self.head}
+
+
+NOTHING = Verification(ok=False, steps=0, head="")
+NO_BLOCKS = Wanted(blocks=range(0))
+"""Opens a checkpoint though files are gone: each stage is then named."""
+
+Say = Callable[[str], None]
+
+
+def verify(target: str, say: Say) -> Verification:
+    """Read the checkpoint at `target`, or the newest one in it; `say` is told each fact."""
+    store = open_store(target)
+    try:
+        checkpoint = open_checkpoint(store, _folder(store, say), NO_BLOCKS)
+        run = checkpoint.manifest.run_config()
+    except (BadCheckpoint, OtherCheckpoint) as error:
+        say(str(error))
+        return NOTHING
+    manifest = checkpoint.manifest
+    say(
+        f"{checkpoint.place}: run {run.name!r}, step {manifest.step}, written by release "
+        f"{manifest.program}, signed by {checkpoint.signer}"
+    )
+    whole = [_check_stage(checkpoint, stage, say) for stage in manifest.stages]
+    ok = all([*whole, _check_chain(checkpoint, say)])
+    say(f"step {manifest.step} is whole" if ok else "it is not whole: use the one before")
+    return Verification(ok, manifest.step, manifest.head.hex())
+
+
+def _folder(store: CheckpointStore, say: Say) -> str:
+    """The checkpoint that is meant: the target itself, or the newest in it that is finished."""
+    with reading(store.place):
+        entries = store.entries()
+    if MANIFEST_NAME in entries or any(is_ours(name) for name in entries):
+        return ""
+    found = folders(store)
+    runs = sorted({name.text.rpartition(".step-")[0] for name in found})
+    if len(runs) > 1:
+        raise Unusable(
+            f"{store.place} has checkpoints of {len(runs)} runs: name one, such as {found[0].text}"
+        )
+    for name in found:
+        with reading(store.place):
+            if MANIFEST_NAME in store.entries(name.text):
+                return name.text
+        say(f"{name.text} is not finished: it has no {MANIFEST_NAME}")
+    raise Unusable(f"there is no checkpoint in {store.place}: name the folder of one")
+
+
+def _check_stage(checkpoint: Checkpoint, stage: SavedStage, say: Say) -> bool:
+    """Whether a copy of the stage is whole; every copy is read."""
+    blocks = f"blocks {stage.first_block}..{stage.end_block - 1}"
+    line = f"stage {stage.stage} of {stage.stages}, {blocks}, {stage.digest.size:,} bytes: "
+    good, faults = 0, []
+    for name in stage.names:
+        if name not in checkpoint.sizes:
+            faults.append(f"{name} is not here")
+        elif name not in checkpoint.copies(stage):
+            faults.append(f"{name} has {checkpoint.sizes[name]} bytes: it is cut")
+        else:
+            try:
+                reader = PieceReader(checkpoint.store, [checkpoint.path(name)], stage.digest)
+                check_stage(reader, stage)
+                good += 1
+            except BadCheckpoint as error:
+                faults.append(str(error))
+    state = f"whole in {good} of {len(stage.names)} files" if good else "damaged"
+    say(line + "; ".join([state, *faults]))
+    return good > 0
+
+
+def _check_chain(checkpoint: Checkpoint, say: Say) -> bool:
+    """Whether the records are there as they were written, if the run keeps any."""
+    chain = checkpoint.manifest.chain
+    if chain is None:
+        say("chain: none here, so what came before this step is not known")
+        return True
+    try:
+        check_chain(checkpoint)
+    except BadCheckpoint as error:
+        say(f"chain: {error}")
+        return False
+    say(f"chain: {chain.size:,} bytes as they were written; the records themselves are not read")
+    return True

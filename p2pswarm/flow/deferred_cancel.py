@@ -1,0 +1,32 @@
+"""Work that is done to its end, even if its caller is cancelled meanwhile.
+
+A handler is cancelled when its link is lost, when its caller's deadline has passed, or when its
+session is over. What changes weights must not stop half-way then.
+
+Errors:  those of the work; CancelledError after it.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end, and only then obey a cancellation.
+
+    An error of the work is raised even then: it ends the caller too, and says more.
+    """
+    task = asyncio.ensure_future(work)
+    over, cancelled = asyncio.Event(), None
+    task.add_done_callback(lambda _: over.set())
+    while not task.done():
+        try:
+            await over.wait()
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result

@@ -1,0 +1,64 @@
+"""The command `p2pswarm status`: looks up the runs of a swarm and asks each trainer how its run is.
+
+Units:   seconds.
+Errors:  Unusable when nobody in the swarm answers, or when there is no such run.
+"""
+
+import asyncio
+import logging
+import sys
+
+from p2pswarm.config import NodeConfig, ServeConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.key_file import identity_from
+from p2pswarm.errors import SwarmError, Unusable
+from p2pswarm.net.event_loop import run as run_loop
+from p2pswarm.roles.run_choice import RunChoice
+from p2pswarm.roles.stack import NodeStack, open_stack
+from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
+from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
+from p2pswarm.swarm.messages.status import AskStatus, RunStatus
+
+ANSWER_S = 5.0  # for a trainer to answer; several are asked at once
+
+log = logging.getLogger(__name__)
+
+Found = list[tuple[RunOffer, RunStatus | None]]
+
+
+def main(config: NodeConfig, name: str, *, json: bool) -> int:
+    """Print how the runs stand, or the one that has this name; returns the exit code."""
+    logging.basicConfig(level=config.log_level.upper(), stream=sys.stderr)
+    with identity_from(None) as identity:
+        return run_loop(_main(config, identity, name, json=json))
+
+
+async def _main(config: NodeConfig, identity: Identity, name: str, *, json: bool) -> int:
+    async with open_stack(config, identity) as stack:
+        found = await statuses(stack, name)
+    if json:
+        sys.stdout.write(as_json(found) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for one in found for line in as_lines(*one)))
+    return 0
+
+
+async def statuses(stack: NodeStack, name: str) -> Found:
+    """The runs of this name (all, if it is empty), each with what its trainer says."""
+    records = await stack.dht.get(RUNS_KEY)
+    choice = RunChoice(ServeConfig())
+    offers = choice.usable({subkey: record.value for subkey, record in records.items()})
+    wanted = [offer for offer in offers if name in ("", offer.config.name)]
+    if not wanted:
+        raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
+    answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))
+    return list(zip(wanted, answers, strict=True))
+
+
+async def _ask(stack: NodeStack, offer: RunOffer) -> RunStatus | None:
+    try:
+        answer = await stack.rpc.call(offer.trainer, AskStatus(offer.run), ANSWER_S)
+    except SwarmError as error:
+        log.info("%s did not answer: %s", offer.trainer.address, error)
+        return None
+    return answer if isinstance(answer, RunStatus) else None

@@ -1,0 +1,81 @@
+"""What `p2pswarm status` prints about a run: lines for people, JSON for scripts.
+
+Errors:  none.
+"""
+
+import dataclasses
+import json
+
+from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.swarm.messages.status import RunStatus
+
+NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
+
+
+def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
+    """A run in a few lines; `status` is None if its trainer did not answer."""
+    lines = [f"run {offer.config.name!r}, id {offer.run.hex()}, trainer at {offer.trainer.address}"]
+    if status is None:
+        return [
+            *lines,
+            "  its trainer does not answer: it is gone, or this machine cannot reach it",
+        ]
+    counts = f"{status.asked:,} asked, {status.counted:,} counted, {status.replayed:,} replayed"
+    return [
+        *lines,
+        f"  {_phase(offer, status)}",
+        f"  servers: {', '.join(_stages(status))}",
+        f"  microbatches: {counts}",
+    ]
+
+
+def as_json(found: list[tuple[RunOffer, RunStatus | None]]) -> str:
+    """All runs as one line of JSON."""
+    runs = [
+        {
+            "run": offer.run.hex(),
+            "name": offer.config.name,
+            "trainer": str(offer.trainer.address),
+            "steps": offer.config.steps,
+            "status": dataclasses.asdict(status) if status else None,
+        }
+        for offer, status in found
+    ]
+    return json.dumps({"runs": runs}, separators=(",", ":"))
+
+
+def nothing_found(name: str, there: list[str]) -> str:
+    """What to say where no run has the name that was asked for, or there is none at all."""
+    if not there:
+        return NO_RUN
+    return f"no run is named {name!r}; there is {', '.join(map(repr, sorted(there)))}"
+
+
+def _phase(offer: RunOffer, status: RunStatus) -> str:
+    steps = f"step {status.done:,} of {offer.config.steps:,}"
+    if status.ended:
+        return f"over after {steps}: {_printable(status.ended)}"
+    parts = [steps]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if status.held_out is not None:
+        parts.append(f"held-out loss {status.held_out:.4f}")
+    if status.committed_ago_s is not None:
+        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+        parts.append(f"last commit {status.committed_ago_s:.1f} s ago")
+    if status.waiting:
+        parts.append(f"waiting for a server of stage {', '.join(map(str, status.waiting))}")
+    return ", ".join(parts)
+
+
+def _printable(text: str) -> str:
+    """A peer's text without what moves a terminal's cursor."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _stages(status: RunStatus) -> list[str]:
+    return [
+        f"stage {number}: {stage.ready} ready"
+        + (f" and {stage.joining} joining" if stage.joining else "")
+        for number, stage in enumerate(status.stages)
+    ]

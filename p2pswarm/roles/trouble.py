@@ -1,0 +1,78 @@
+"""A trainer's reports of trouble as sentences for people, each with what can be done about it.
+
+Units:   seconds.
+Errors:  none.
+"""
+
+from p2pswarm.ids import PeerId
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+
+TroubleReport = (
+    act.VersionsRefused
+    | act.WeightsSought
+    | act.DigestsTied
+    | act.AveragingSlow
+    | act.ServerFails
+    | act.RoadBroken
+)
+
+
+def trouble_text(report: TroubleReport) -> str:
+    """What a report of trouble means to people."""
+    match report:
+        case act.VersionsRefused():
+            return _versions(report)
+        case act.WeightsSought(stage, version, last, address):
+            return (
+                f"the weights of stage {stage} (version {version}) were last at server "
+                f"{_short(last)}, {address}: start it again if it stands still"
+            )
+        case act.DigestsTied(stage, version):
+            return (
+                f"the servers of stage {stage} disagree about version {version}, as many on each "
+                "side; the first goes on: a third server would tell which is wrong"
+            )
+        case act.AveragingSlow(step, took_s, limit_s):
+            return (
+                f"averaging step {step} took longer than {took_s:g} s; the next try may take "
+                f"{limit_s:g} s"
+            )
+        case act.ServerFails():
+            return _fails(report)
+        case act.RoadBroken():
+            return _road(report)
+
+
+def _versions(report: act.VersionsRefused) -> str:
+    who = "1 server speaks" if report.servers == 1 else f"{report.servers} servers speak"
+    many = "s" if len(report.versions) > 1 else ""
+    versions = ", ".join(map(str, report.versions))
+    return (
+        f"{who} version{many} {versions} of runs, this trainer {report.ours}: "
+        "install the same release on both sides"
+    )
+
+
+def _fails(report: act.ServerFails) -> str:
+    who = f"server {_short(report.incarnation)} of stage {report.stage}"
+    failed = f"{who} failed {report.failures} times in a row ({report.reason})"
+    if report.pause_s is None:
+        return f"{failed} and no other serves its stage: start another"
+    return f"{failed}: it gets no work for {report.pause_s:g} s"
+
+
+def _road(report: act.RoadBroken) -> str:
+    if report.lower is not None:
+        lower = f"server {_short(report.lower)} of stage {report.stage - 1}"
+    else:
+        lower = f"stage {report.stage - 1}" if report.stage else "the trainer"
+    upper = f"server {_short(report.upper)} of stage {report.stage}"
+    return (
+        f"microbatches do not get through between {lower} and {upper}, "
+        f"{report.failures} times in a row ({report.reason}): look at their network"
+    )
+
+
+def _short(incarnation: Incarnation) -> str:
+    return PeerId(incarnation.peer).short

@@ -1,0 +1,107 @@
+"""What serves during one session, and how it ends: with all that is being carried out in it.
+
+Errors:  NotServing for an order that is cut short by the end of its session.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from p2pswarm.allreduce.averaging import Averaging
+from p2pswarm.errors import NotServing, SwarmError
+from p2pswarm.flow.signal import Signal
+from p2pswarm.ids import Contact
+from p2pswarm.server.expected import expected_tensors
+from p2pswarm.server.forwarder import Forwarder
+from p2pswarm.server.notes import NoteQueue
+from p2pswarm.server.replica import Replica
+from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.server.session import MemberSession, ServerContext
+from p2pswarm.server.worker import Worker
+from p2pswarm.swarm.messages.membership import Assigned
+from p2pswarm.swarm.view import MemberView
+from p2pswarm.wire.message import Message
+
+
+@dataclass(slots=True)
+class SessionParts:
+    """What serves during one session."""
+
+    session: MemberSession
+    worker: Worker
+    averaging: Averaging
+    notes: NoteQueue
+    failed: asyncio.Future[None]
+    """Ends the session with an error."""
+    orders: list[asyncio.Timeout] = field(default_factory=list)
+    """The orders that are being carried out; they end with the session."""
+
+    @asynccontextmanager
+    async def carrying_out(self) -> AsyncIterator[None]:
+        """Run a block; if the session ends first, the block ends with NotServing."""
+        scope = asyncio.timeout(None)
+        self.orders.append(scope)
+        try:
+            async with scope:
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise  # a Late of the work itself
+            raise NotServing("this server's incarnation is over") from None
+        finally:
+            self.orders.remove(scope)
+
+    def fail(self, error: SwarmError) -> None:
+        """End the session; the server joins again."""
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    def close(self) -> None:
+        """End what is being carried out, and what waits to be computed."""
+        now_s = asyncio.get_running_loop().time()
+        if not self.failed.cancel() and not self.failed.cancelled():
+            self.failed.exception()  # the first error has been raised already
+        for scope in self.orders:
+            scope.reschedule(now_s)
+        self.worker.close()
+
+
+def session_parts(
+    context: ServerContext,
+    replica: Replica,
+    terms: tuple[Contact, Assigned],
+    changed: Signal,
+    tasks: asyncio.TaskGroup,
+) -> SessionParts:
+    """The parts of a new session; `terms`: the trainer and what it assigned.
+
+    `changed` is fired when there is something to tell the trainer.
+    """
+    loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
+    notes, members = NoteQueue(loop.time()), MemberView()
+
+    def note(message: Message) -> None:
+        notes.add(message)
+        changed.fire()
+
+    scheduler = Scheduler(
+        assigned.stage,
+        run.stages,
+        assigned.incarnation,
+        run.batch.microbatches,
+        expected_tensors(run, replica.engine),
+    )
+    session = MemberSession(
+        context,
+        trainer,
+        replica.engine,
+        scheduler,
+        members,
+        context.make_router(),
+        note,
+        Signal(),
+    )
+    averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)
+    worker = Worker(session, Forwarder(session, tasks))
+    return SessionParts(session, worker, averaging, notes, loop.create_future())

@@ -1,0 +1,150 @@
+"""The faults of a simulated run, as a value that is drawn from a seed.
+
+A fault has a kind, a time, and the seats that it hits. A seat is the place of one machine: the
+trainers have the first seats and the servers the others. A machine that comes for a dead one takes
+its seat. `sim/fault_injection.py` lets the faults happen.
+
+Most of the dangerous moments are short and come at the end of a step, so a share of the faults is
+aimed: their time counts from the moment when every stage has counted a step, and the averaging
+begins.
+
+Units:   virtual seconds from the start of the first step, or from the end of a step's work.
+Errors:  ValueError for kinds that do not exist, and for a swarm without servers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+
+class FaultKind(Enum):
+    """What goes wrong."""
+
+    KILL = "kill"
+    """A process ends, and another machine comes for it."""
+    RESTART = "restart"
+    """A machine ends and comes back as the same peer, without its memory."""
+    REJOIN = "rejoin"
+    """A machine loses its network and all its links for a while; its memory is kept."""
+    FREEZE = "freeze"
+    """A process is stopped, as by SIGSTOP, and goes on later."""
+    CUT = "cut"
+    """Nothing passes between two machines."""
+    ONE_WAY = "one-way"
+    """Nothing passes from one machine to another; the other way is whole."""
+    ISLAND = "island"
+    """Some machines can reach each other, but none of the others."""
+    RESET = "reset"
+    """The link between two machines ends, and can be made again at once."""
+    SLOW = "slow"
+    """A machine's link has a fiftieth of its rate, and each packet is late."""
+
+
+FIRST_S = 1.0  # every server that is there from the start has joined by then
+AIM_S = 0.25  # from the start of the averaging to the last answer about the commit
+DEADLY = (FaultKind.KILL, FaultKind.RESTART)
+PAIRED = (FaultKind.CUT, FaultKind.ONE_WAY, FaultKind.RESET)
+KINDS = tuple(kind.value for kind in FaultKind)
+SECONDS: dict[FaultKind, tuple[tuple[float, float], ...]] = {
+    FaultKind.KILL: ((0.5, 5.0),),
+    FaultKind.RESTART: ((0.5, 5.0), (5.0, 25.0)),
+    FaultKind.REJOIN: ((0.1, 5.0), (5.0, 25.0)),
+    FaultKind.FREEZE: ((0.2, 5.0), (5.0, 14.0), (16.0, 40.0)),
+    FaultKind.CUT: ((0.2, 14.0), (16.0, 40.0)),
+    FaultKind.ONE_WAY: ((0.2, 14.0), (16.0, 40.0)),
+    FaultKind.ISLAND: ((0.2, 14.0), (16.0, 25.0)),
+    FaultKind.RESET: ((0.0, 0.0),),
+    FaultKind.SLOW: ((2.0, 30.0),),
+}
+"""The ranges of how long a fault lasts, equally likely: around the silence that ends a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    kind: FaultKind
+    at_s: float
+    """From the start of the first step; of an aimed fault, from the end of its step's work."""
+    seconds: float
+    """How long it lasts; then the machine is back, or the path is whole."""
+    seats: tuple[int, ...]
+    silent: bool = False
+    """Of a death: a power cut, so that no kernel tells the peers."""
+    step: int | None = None
+    """The step that it is aimed at; None: it is not aimed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultOptions:
+    """Which faults are drawn."""
+
+    kinds: tuple[FaultKind, ...] = tuple(FaultKind)
+    servers: int = 7
+    trainers: int = 1
+    mortal_trainers: bool = False
+    """Whether a trainer may be killed: a run with a single one ends then."""
+    faults: tuple[int, int] = (3, 10)
+    """The least and the most faults of a run."""
+    every_s: float = 4.0
+    """Mean time between two that are not aimed."""
+    steps: int = 25
+    """The steps that faults may be aimed at."""
+    aimed: float = 0.4
+    """The share of faults that are aimed at the end of a step."""
+
+    def __post_init__(self) -> None:
+        if self.servers < 1 or self.trainers < 1:
+            raise ValueError(f"a swarm of {self.trainers} trainers and {self.servers} servers")
+        if not 0 <= self.aimed <= 1 or self.steps < 1:
+            raise ValueError(f"a share of {self.aimed} faults aimed at one of {self.steps} steps")
+        if not self.kinds:
+            raise ValueError("no kind of fault was chosen")
+
+    @property
+    def seats(self) -> int:
+        """The machines of the swarm."""
+        return self.trainers + self.servers
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Everything that goes wrong in one run."""
+
+    trainers: int = 1
+    faults: tuple[Fault, ...] = ()
+
+
+def draw_plan(seed: int, options: FaultOptions) -> FaultPlan:
+    """The faults of one seed; the same for the same options."""
+    rng = Random(f"faults {seed}")
+    faults, at_s = [], FIRST_S
+    for _ in range(rng.randint(*options.faults)):
+        if rng.random() < options.aimed:
+            step = rng.randrange(options.steps)
+            faults.append(_draw(rng, rng.uniform(0.0, AIM_S), step, options))
+        else:
+            at_s += rng.expovariate(1 / options.every_s)
+            faults.append(_draw(rng, at_s, None, options))
+    return FaultPlan(options.trainers, tuple(faults))
+
+
+def kinds_named(names: Sequence[str]) -> tuple[FaultKind, ...]:
+    """The kinds of these names."""
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise ValueError(f"no fault is called {', '.join(unknown)}: choose from {', '.join(KINDS)}")
+    return tuple(FaultKind(name) for name in names)
+
+
+def _draw(rng: Random, at_s: float, step: int | None, options: FaultOptions) -> Fault:
+    kind = rng.choice(options.kinds)
+    seconds = rng.uniform(*rng.choice(SECONDS[kind]))
+    immortal = kind in DEADLY and not options.mortal_trainers
+    seats = range(options.trainers if immortal else 0, options.seats)
+    if kind is FaultKind.ISLAND:
+        hit = rng.sample(seats, rng.randint(1, max(1, options.seats // 2)))
+    else:
+        hit = rng.sample(seats, min(2 if kind in PAIRED else 1, len(seats)))
+    return Fault(kind, at_s, seconds, tuple(hit), rng.random() < 1 / 2, step)

@@ -1,0 +1,128 @@
+"""The link between two simulated processes: what waits while a path is cut, and when the link ends.
+
+Streams and calls use it. What is sent on a path that is cut waits, as TCP sends it again, and
+arrives when the path is whole. A link over which nothing is heard for `DEAD_AFTER_S` ends, whether
+a path is cut, the other process is stopped, or its machine has lost power.
+
+Units:   virtual seconds.
+Errors:  none; the users are told, and raise LinkLost.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from p2pswarm.sim.clock import SimClock
+from p2pswarm.sim.suspension import WORLD, Suspension
+from p2pswarm.sim.world import Host, World
+
+DEAD_AFTER_S = 15.0  # silence that ends a link, as in transport/config.py
+
+
+class LinkEnd(Protocol):
+    """The process at one end."""
+
+    host: Host
+    running: bool
+    suspension: Suspension
+
+    def take(self, event: Callable[..., object], *args: object) -> None:
+        """Let the network tell it something."""
+        ...
+
+
+class _Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+class SimLink:
+    """One link, from its handshake to its end."""
+
+    def __init__(
+        self, world: World, clock: SimClock, ends: tuple[LinkEnd, LinkEnd], over: Callable[[], None]
+    ) -> None:
+        """`over` is called when it ends."""
+        self.ends = ends
+        self.ended = False
+        self._world = world
+        self._clock = clock
+        self._over = over
+        self._users: dict[object, tuple[LinkEnd, Callable[[], None]]] = {}
+        self._held: tuple[deque[Callable[[], object]], ...] = deque(), deque()
+        """What each end has sent into a path that is cut."""
+        self._silence: _Cancellable | None = None
+
+    def join(self, user: object, end: LinkEnd, lose: Callable[[], None]) -> None:
+        """Use the link at one end; `lose` is called there when the link ends."""
+        self._users[user] = end, lose
+
+    def leave(self, user: object) -> None:
+        """Use it no more."""
+        self._users.pop(user, None)
+
+    def passes(self, source: LinkEnd) -> bool:
+        """Whether what `source` sends now goes out, after all that it sent before."""
+        here = self.ends.index(source)
+        host, other = source.host, self.ends[1 - here].host
+        return not self._held[here] and self._world.connected(host, other)
+
+    def hold(self, source: LinkEnd, send: Callable[[], object]) -> None:
+        """Keep what `source` sends until its path is whole; `send` tries again then."""
+        self._held[self.ends.index(source)].append(send)
+        self.watch()
+
+    def watch(self) -> None:
+        """Look at both ends and paths: something has changed."""
+        if self.ended:
+            return
+        silent = not self._sound()
+        if silent and self._silence is None:
+            timer = self._clock.call_later(DEAD_AFTER_S, self.end, context=WORLD)
+            self._silence = timer  # type: ignore[assignment]
+        elif not silent and self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
+        for here, source in enumerate(self.ends):
+            held = list(self._held[here])
+            if held and self._world.connected(source.host, self.ends[1 - here].host):
+                self._held[here].clear()
+                for send in held:
+                    send()
+
+    def died(self, end: LinkEnd, *, silent: bool) -> None:
+        """The process at one end has ended: its own streams end, the other end is told or not."""
+        for user, (where, lose) in list(self._users.items()):
+            if where is end:
+                del self._users[user]
+                lose()
+        if silent:
+            self.watch()
+        else:
+            self.end_after(0.0)
+
+    def end_after(self, wait_s: float) -> None:
+        """End it after `wait_s`, or one latency if that is longer."""
+        near, far = self.ends
+        way_s = self._world.one_way_s(near.host, far.host)
+        self._clock.call_later(max(wait_s, way_s), self.end, context=WORLD)
+
+    def end(self) -> None:
+        """End it: both ends are told."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._silence is not None:
+            self._silence.cancel()
+        self._over()
+        users, self._users = self._users, {}
+        for end, lose in users.values():
+            end.take(lose)
+
+    def _sound(self) -> bool:
+        """Whether both ends hear each other."""
+        near, far = self.ends
+        living = all(end.running and not end.suspension.stopped for end in self.ends)
+        world = self._world
+        return (
+            living and world.connected(near.host, far.host) and world.connected(far.host, near.host)
+        )

@@ -1,0 +1,67 @@
+"""How a run stands: what `p2pswarm status` asks a trainer.
+
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.swarm.messages.types import (
+    MEMBERS_MAX,
+    STAGES_MAX,
+    Microbatch,
+    Reason,
+    RunId,
+    Seconds,
+    Stage,
+    Step,
+)
+from p2pswarm.wire.message import Message, Range, Size, message
+
+Servers = Annotated[int, Range(0, MEMBERS_MAX)]
+
+
+@message(100)
+@dataclass(frozen=True, slots=True)
+class AskStatus(Message):
+    """A question for the run's trainer; anybody may ask it. The reply is a `RunStatus`."""
+
+    run: RunId
+
+
+@message(101)
+@dataclass(frozen=True, slots=True)
+class StageStatus(Message):
+    """The servers of one stage."""
+
+    ready: Servers
+    joining: Servers
+    """They have a stage, and do not compute yet."""
+
+
+@message(102)
+@dataclass(frozen=True, slots=True)
+class RunStatus(Message):
+    """How the run stands, as its trainer sees it."""
+
+    done: Step
+    """Steps that are committed."""
+    loss: float | None
+    """Of the last step, nats per token; None before it."""
+    held_out: float | None
+    """The newest loss on held-out text, nats per token; None before it."""
+    tokens_per_s: Annotated[float, Range(0.0, 1e12)]
+    committed_ago_s: Seconds | None
+    """Since the last commit; None before it."""
+    asked: Microbatch
+    """Microbatches of all steps that have begun."""
+    counted: Microbatch
+    """Microbatches of committed steps."""
+    replayed: Microbatch
+    """Attempts beyond the first of a microbatch."""
+    waiting: Annotated[tuple[Stage, ...], Size(STAGES_MAX)]
+    """The stages for whose servers the run waits."""
+    stages: Annotated[tuple[StageStatus, ...], Size(STAGES_MAX)]
+    """All stages, in order."""
+    ended: Reason
+    """Why the run is over; empty while it goes on."""

@@ -1,0 +1,171 @@
+"""Admission: who joins with which weights, who has applied a commit, and who becomes ready.
+
+A server that holds the current weights keeps them. One that holds the weights before the last
+commit, and the gradient that this commit applies, keeps both and is sent the commit again. All
+others download. A newcomer becomes ready once it holds what its stage holds.
+
+Units:   seconds on the caller's clock; versions count commits.
+Errors:  none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.errors import Unusable
+from p2pswarm.swarm.messages.membership import Assigned, Join
+from p2pswarm.swarm.messages.step import Committed
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.commits import Commits
+from p2pswarm.trainer.decided_step import DecidedStep, Welcome
+from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.newcomers import Newcomers
+from p2pswarm.trainer.reduction import Decided, Reduction
+from p2pswarm.trainer.stage_digests import StageDigests
+
+
+@dataclass(frozen=True, slots=True)
+class NewlyReady:
+    """What became of the newcomers that had caught up."""
+
+    ready: list[Incarnation]
+    differing: list[Incarnation]
+    """Their weights are not those of their stage."""
+
+
+class Admission:
+    """The way of every member from its `Join` to ready, and from commit to commit."""
+
+    def __init__(self, run: bytes, stages: int, members: Membership) -> None:
+        self._run = run
+        self._stages = stages
+        self._members = members
+        self._digests = StageDigests()
+        self._last: DecidedStep | None = None
+        self.newcomers = Newcomers()
+        """The joins that wait, and who has caught up."""
+        self.commits = Commits()
+        """Who has yet to apply a commit."""
+
+    def admit(self, peer: bytes, join: Join, step: int, now_s: float) -> list[act.Action]:
+        """Begin an incarnation; what to tell it."""
+        welcome = self._welcome(join, step)
+        movable = join.version is not None  # else it was told which stage to serve
+        try:
+            member = self._members.admit(peer, join.address, join.stage, step, movable=movable)
+        except Unusable as error:
+            return [act.Decline(peer, str(error))]
+        to = member.incarnation
+        if member.stage != join.stage:
+            welcome = Welcome.FETCH
+        keep = welcome is not Welcome.FETCH
+        actions: list[act.Action] = [
+            act.Assign(to, Assigned(member.stage, to.number, step, keep)),
+            act.MemberJoined(to, member.stage, member.address),
+        ]
+        if welcome is Welcome.KEEP:
+            self.newcomers.caught_up(to, join.digest)
+        elif welcome is Welcome.RESEND and self._last is not None:
+            self._expect(self._last.step, member.stage, [to], now_s)
+            actions.append(act.SendCommit(to, self._last.commit(self._run, join, to)))
+        return actions
+
+    def end(self, incarnation: Incarnation) -> None:
+        """An incarnation is over."""
+        self.newcomers.end(incarnation)
+        self.commits.end(incarnation)
+        self._digests.end(incarnation)
+
+    def decided(
+        self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
+    ) -> list[act.SendCommit]:
+        """A step is decided: remember its commit, and tell it to all that have the gradient."""
+        known = {stage: self._digests.known(stage, step) for stage in range(self._stages)}
+        states = {stage: digest for stage, digest in known.items() if digest is not None}
+        self._last = DecidedStep(step, decided.scale, rate, reduction.gradients, states)
+        for stage in range(self._stages):
+            group = [one for one, where in reduction.stages.items() if where == stage]
+            self._expect(step, stage, group, now_s)
+        self.newcomers.candidates()  # drop them: they catch up anew with the new version
+        commits = reduction.commits(self._run, decided, rate)
+        return [one for one in commits if self._members.alive(one.incarnation)]
+
+    def committed(self, by: Incarnation, step: int, answer: Committed, version: int) -> str | None:
+        """A member has answered a commit; returns why its incarnation must end, if it must.
+
+        `version`: the current one; who has made an older one catches up further.
+        """
+        owed = self.commits.answered(by, step)
+        member = self._members.alive(by)
+        if member is None or not owed:
+            return None  # a newcomer that lacks its weights: its `Ready` counts instead
+        if answer.version != step + 1:
+            return f"it made version {answer.version} of step {step}"
+        if not answer.digest:
+            return "it has lost the weights that it was to commit to"
+        self._digests.report(member.stage, answer.version, by, answer.digest)
+        if not member.ready and answer.version == version:
+            self.newcomers.caught_up(by, answer.digest)
+        return None
+
+    def differing(self) -> list[Incarnation]:
+        """The members whose weights differ from those of their stage; drained by reading."""
+        return self._digests.differing()
+
+    def tied(self) -> list[act.DigestsTied]:
+        """Stages where nobody can tell who is right; drained by reading."""
+        return [act.DigestsTied(stage, version) for stage, version in self._digests.tied()]
+
+    def settled(self, version: int) -> bool:
+        """Whether some member of each stage is known to hold exactly `version`."""
+        return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
+
+    def awaited(self) -> bool:
+        """Whether a ready member has yet to apply a commit."""
+        living = (self._members.alive(one) for one in self.commits.owing())
+        return any(member is not None and member.ready for member in living)
+
+    def make_ready(self, step: int, avoided: Callable[[bytes], bool]) -> NewlyReady:
+        """Let routers choose the newcomers that hold what their stage holds.
+
+        `avoided`: the peers that are to wait as long as others serve their stage.
+        """
+        outcome = NewlyReady([], [])
+        for incarnation, digest in self.newcomers.candidates():
+            member = self._members.alive(incarnation)
+            assert member is not None, "an incarnation that ended is no candidate"
+            others = self._members.ready(member.stage)
+            known = self._digests.known(member.stage, step)
+            asked = bool(others) or self._digests.undecided(member.stage, step)
+            held_back = others and avoided(incarnation.peer)
+            if held_back or (known is None and asked):
+                # wait until the members' digest stands, and no better one serves
+                self.newcomers.caught_up(incarnation, digest)
+                continue
+            if known is None:
+                self._digests.believe(member.stage, step, digest)
+            if known in (None, digest):
+                self._members.make_ready(incarnation)
+                outcome.ready.append(incarnation)
+            else:
+                outcome.differing.append(incarnation)
+        return outcome
+
+    def _welcome(self, join: Join, step: int) -> Welcome:
+        """How a server that joins comes to the weights of version `step`.
+
+        A digest that nobody can confirm is believed for now; the server is ready only after that.
+        """
+        if join.stage is None or join.stage >= self._stages:
+            return Welcome.FETCH
+        known = self._digests.known(join.stage, step)
+        if join.version == step and known in (None, join.digest):
+            return Welcome.KEEP
+        last = self._last
+        if last is not None and last.step + 1 == step and last.applies_to(join):
+            return Welcome.RESEND
+        return Welcome.FETCH
+
+    def _expect(self, step: int, stage: int, members: list[Incarnation], now_s: float) -> None:
+        self.commits.decided(step, members, now_s)
+        self._digests.expect(stage, step + 1, members)

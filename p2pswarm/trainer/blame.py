@@ -1,0 +1,202 @@
+"""Blame: which server, or which road between two, makes attempts fail; and when nobody can do it.
+
+An attempt that failed was in the hands of several servers. Each of those that may have caused it is
+a suspect; the one that has failed most often in a row is avoided, if its stage has another. A road
+between two servers that stays broken is named to the user.
+
+A gradient that is not finite may be a server's fault or the model's. It is the model's when all
+attempts failed so, and no server that all of them passed can be left out.
+
+Units:   seconds on the caller's clock.
+Errors:  none.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from p2pswarm.swarm.messages.types import MEMBERS_MAX
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.failing_servers import IN_A_ROW, Duty, FailingServers
+from p2pswarm.trainer.membership import Membership
+
+NOT_FINITE_MIN = 3  # attempts before the model is blamed: one may be a fault of the hardware
+NOT_FINITE_MAX = 12  # attempts after which it is blamed though some server was in all of them
+ROADS_MAX = MEMBERS_MAX  # broken at once; with more, the longest known is forgotten
+
+Road = tuple[Incarnation | None, Incarnation | None]
+"""From the lower stage to the upper one; None: the trainer below, or one that is not known."""
+
+
+class Trouble(IntEnum):
+    """Why an attempt was given up; the first three are `Obstacle` on the wire."""
+
+    ROAD = 0
+    WORK = 1
+    NOT_FINITE = 2
+    LATE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """What is known of an attempt that failed."""
+
+    step: int
+    microbatch: int
+    trouble: Trouble
+    reason: str
+    by: Incarnation | None
+    """Who said so; None: the trainer, whose push failed or who has waited for too long."""
+    path: tuple[Incarnation, ...]
+    """Whom it was handed to, as far as we were told."""
+    missing: tuple[int, ...]
+    """The stages that have not counted it: where it is now lies among them, or just above."""
+
+
+class Blame:
+    """Failures and successes of servers, and what follows from them."""
+
+    def __init__(self, members: Membership, stages: int) -> None:
+        self._members = members
+        self._last = stages - 1
+        self._roads: dict[tuple[bytes, bytes], int] = {}
+        self._not_finite: dict[int, list[frozenset[Incarnation]]] = {}
+        self._to_end: list[tuple[Incarnation, str]] = []
+        self._hopeless: str | None = None
+        self.servers = FailingServers()
+        """Who is avoided."""
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why the run cannot go on, if no server can do a microbatch."""
+        return self._hopeless
+
+    def to_end(self) -> list[tuple[Incarnation, str]]:
+        """Incarnations to end, because they are avoided from now on; drained by reading."""
+        drained, self._to_end = self._to_end, []
+        return drained
+
+    def attempt_failed(self, failed: FailedAttempt, now_s: float) -> list[act.Report]:
+        """Hear of an attempt that was given up; what people are to know."""
+        road = self._road(failed)
+        if failed.trouble is Trouble.NOT_FINITE:
+            suspects = [failed.by, *failed.path]
+            self._weigh_model(failed)
+        elif failed.trouble is Trouble.WORK:
+            suspects = [failed.by]
+        else:
+            suspects = [failed.by, *reversed(road)]
+        named = list(dict.fromkeys(one for one in suspects if one is not None))
+        reports = self._suspect(named, Duty.MICROBATCHES, failed.reason, now_s)
+        if failed.trouble in (Trouble.ROAD, Trouble.LATE):
+            reports += self._broken(road, failed.reason)
+        return reports
+
+    def averaging_failed(self, by: Incarnation, reason: str, now_s: float) -> list[act.Report]:
+        """Hear that a member could not average; what people are to know."""
+        return self._suspect([by], Duty.AVERAGING, reason, now_s)
+
+    def averaged(self, members: list[Incarnation]) -> None:
+        """A step was decided: these have averaged, and its microbatches are done."""
+        self._not_finite.clear()
+        for one in members:
+            self.servers.worked(one.peer, Duty.AVERAGING)
+
+    def counted(self, by: Incarnation, path: list[Incarnation]) -> None:
+        """A member has done its backward of a microbatch that came by `path`."""
+        self.servers.worked(by.peer, Duty.MICROBATCHES)
+        if self._roads:
+            peers = [one.peer for one in path]
+            for road in list(self._roads):
+                if by.peer in road and all(peer in peers or not peer for peer in road):
+                    del self._roads[road]
+
+    def _suspect(
+        self, suspects: list[Incarnation], duty: Duty, reason: str, now_s: float
+    ) -> list[act.Report]:
+        """Count a failure; avoid the suspect that failed most often, if it can be spared."""
+        counts = {one: self.servers.failed(one.peer, duty, now_s) for one in suspects}
+        often = [one for one in suspects if counts[one] >= IN_A_ROW]
+        spared = [one for one in often if self._can_be_spared(one, now_s)]
+        if not spared:
+            return [
+                act.ServerFails(one, member.stage, counts[one], reason, None)
+                for one in often
+                if _tells(counts[one]) and (member := self._members.alive(one))
+            ]
+        worst = max(spared, key=lambda one: counts[one])
+        member = self._members.alive(worst)
+        assert member is not None, "only the living can be spared"
+        pause_s = self.servers.avoid(worst.peer, now_s, (one.peer for one in suspects))
+        self._to_end.append((worst, f"it fails again and again: {reason}"))
+        return [act.ServerFails(worst, member.stage, counts[worst], reason, pause_s)]
+
+    def _can_be_spared(self, one: Incarnation, now_s: float) -> bool:
+        """Whether its stage has another server that is not avoided."""
+        member = self._members.alive(one)
+        return member is not None and any(
+            other.incarnation != one and not self.servers.avoided(other.incarnation.peer, now_s)
+            for other in self._members.ready(member.stage)
+        )
+
+    def _weigh_model(self, failed: FailedAttempt) -> None:
+        """Give up once no server that could be left out was in every attempt."""
+        tried = self._not_finite.setdefault(failed.microbatch, [])
+        tried.append(frozenset(one for one in (failed.by, *failed.path) if one is not None))
+        common = frozenset.intersection(*tried)
+        stages = [member.stage for one in common if (member := self._members.alive(one))]
+        gone = len(stages) < len(common)
+        alone = all(len(self._members.ready(stage)) == 1 for stage in stages)
+        if len(tried) >= NOT_FINITE_MIN and ((alone and not gone) or len(tried) >= NOT_FINITE_MAX):
+            where = f"microbatch {failed.microbatch} of step {failed.step}"
+            self._hopeless = f"{where} failed on all servers that tried it: {failed.reason}"
+
+    def _road(self, failed: FailedAttempt) -> Road:
+        """Between which two servers an attempt was, as far as can be told."""
+        at = {m.stage: one for one in failed.path if (m := self._members.alive(one)) is not None}
+        speaker = self._members.alive(failed.by) if failed.by is not None else None
+        if speaker is not None:
+            at[speaker.stage] = speaker.incarnation
+            lower = self._lower_of(speaker.stage, at, failed.missing)
+        elif failed.trouble is Trouble.LATE and at:
+            lower = self._lower_of_late(max(at), failed.missing)
+        else:
+            lower = -1
+        return at.get(lower), at.get(lower + 1) or self._only(lower + 1)
+
+    def _lower_of(self, stage: int, at: dict[int, Incarnation], missing: tuple[int, ...]) -> int:
+        """The lower end of the road that a server of `stage` complains of."""
+        onward = stage < self._last and (stage + 1 not in at or stage + 1 in missing)
+        return stage if onward else stage - 1
+
+    def _lower_of_late(self, top: int, missing: tuple[int, ...]) -> int:
+        """The lower end of the road where an attempt is that has come up to stage `top`."""
+        if top < self._last:
+            return top
+        returning = missing and self._last not in missing
+        return max(missing) if returning else self._last - 1
+
+    def _only(self, stage: int) -> Incarnation | None:
+        """The server of a stage, if it has only one."""
+        ready = self._members.ready(stage)
+        return ready[0].incarnation if len(ready) == 1 else None
+
+    def _broken(self, road: Road, reason: str) -> list[act.Report]:
+        """Count a failure of a road; tell at the third, the sixth, the twelfth in a row, and on."""
+        lower, upper = road
+        if upper is None:
+            return []  # one of several servers: the next attempt takes another
+        key = lower.peer if lower is not None else b"", upper.peer
+        failures = self._roads[key] = self._roads.get(key, 0) + 1
+        if len(self._roads) > ROADS_MAX:
+            del self._roads[next(iter(self._roads))]
+        member = self._members.alive(upper)
+        if member is None or not _tells(failures):
+            return []
+        return [act.RoadBroken(lower, upper, member.stage, failures, reason)]
+
+
+def _tells(failures: int) -> bool:
+    """Whether people hear of so many failures in a row: 3, 6, 12, 24, ..."""
+    threes, left = divmod(failures, IN_A_ROW)
+    return left == 0 and threes > 0 and threes & (threes - 1) == 0

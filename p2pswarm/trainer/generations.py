@@ -1,0 +1,117 @@
+"""The reductions of a run, generation by generation, and how long one may take.
+
+A generation that takes too long is not proof of anything: the stage may be large and its links
+slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It doubles
+with each one that was too slow, so that a slow averaging succeeds in the end.
+
+Units:   seconds on the caller's clock.
+Errors:  none.
+"""
+
+from collections import Counter, deque
+
+from p2pswarm.config import OptimizerConfig
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import StageGroup
+from p2pswarm.trainer.reduction import Reduction
+
+FIRST_LIMIT_S = 120.0  # nothing is measured yet: a large stage over a slow link
+LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled again would count
+LIMIT_MAX_S = 3600.0
+LIMIT_FACTOR = 4.0  # times the slowest of the last ones
+MEASURED = 16  # averagings remembered
+RETRIES = 2  # a broken link between two members is dialled again before one is blamed
+
+
+class AveragingLimit:
+    """How long one averaging may take, learned from what succeeded and from what did not."""
+
+    def __init__(self, first_s: float = FIRST_LIMIT_S, max_s: float = LIMIT_MAX_S) -> None:
+        self._first_s = first_s
+        self._max_s = max_s
+        self._took_s: deque[float] = deque(maxlen=MEASURED)
+        self._too_slow = 0
+
+    @property
+    def seconds(self) -> float:
+        """The limit of the next averaging."""
+        usual_s = self._first_s
+        if self._took_s:
+            usual_s = max(LIMIT_MIN_S, LIMIT_FACTOR * max(self._took_s))
+        limit_s = usual_s * 2.0**self._too_slow
+        return min(self._max_s, limit_s)
+
+    def took(self, seconds: float) -> None:
+        """Learn from an averaging that succeeded."""
+        self._took_s.append(seconds)
+        self._too_slow = 0
+
+    def too_slow(self) -> None:
+        """Learn from an averaging that was given up at the limit."""
+        if self.seconds < self._max_s:
+            self._too_slow += 1
+
+
+class Generations:
+    """The reduction under way, if there is one; every other one is over."""
+
+    def __init__(self, limit: AveragingLimit | None = None) -> None:
+        self.limit = limit or AveragingLimit()
+        self.reduction: Reduction | None = None
+        self._number = 0
+        self._failures = 0
+        self._begun_s = 0.0
+
+    def begin(
+        self, step: int, groups: list[StageGroup], optimizer: OptimizerConfig, now_s: float
+    ) -> Reduction:
+        """Start the next generation."""
+        self._number += 1
+        self._begun_s = now_s
+        deadline_s = now_s + self.limit.seconds
+        self.reduction = Reduction(step, self._number, groups, optimizer, deadline_s)
+        return self.reduction
+
+    def current(self, generation: int) -> Reduction | None:
+        """The reduction under way, if it is this one."""
+        found = self.reduction
+        return found if found is not None and found.generation == generation else None
+
+    def drop(self) -> None:
+        """A member was lost: the next generation is another group's."""
+        self.reduction = None
+
+    def decided(self, now_s: float) -> None:
+        """The reduction succeeded and its step is decided."""
+        self.limit.took(now_s - self._begun_s)
+        self.reduction, self._failures = None, 0
+
+    def failed(self) -> bool:
+        """A member could not average; returns whether that member is to be blamed by now."""
+        self.reduction = None
+        return self._again()
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether the reduction has reached its limit."""
+        return self.reduction is not None and now_s >= self.reduction.deadline_s
+
+    def give_up(self) -> list[Incarnation]:
+        """End the reduction at its limit; returns the members to blame, if any by now.
+
+        Who does not finish while others of its stage do is to blame, after some tries. Where a
+        whole stage does not finish, nobody is: it needs more time.
+        """
+        assert self.reduction is not None, "asked only when one is overdue"
+        silent, stages = self.reduction.silent, self.reduction.stages
+        sizes, missing = Counter(stages.values()), Counter(stages[one] for one in silent)
+        alone = [one for one in silent if missing[stages[one]] < sizes[stages[one]]]
+        self.reduction = None
+        self.limit.too_slow()
+        return alone if self._again() else []
+
+    def _again(self) -> bool:
+        self._failures += 1
+        if self._failures <= RETRIES:
+            return False
+        self._failures = 0
+        return True

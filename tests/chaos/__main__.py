@@ -1,0 +1,110 @@
+"""Play seeds of random faults in the simulated world: python -m tests.chaos --seeds A:B."""
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from p2pswarm.sim.faults import KINDS, FaultKind, kinds_named
+
+from .chaos_run import Outcome, play
+
+
+def seeds_in(text: str) -> range:
+    """The seeds A to B-1 of "A:B", or the one seed of "A"."""
+    first, colon, end = text.partition(":")
+    try:
+        seeds = range(int(first), int(end) if colon else int(first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, as in 0:100") from None
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no seed: write A:B with A < B")
+    return seeds
+
+
+def kinds_in(text: str) -> tuple[FaultKind, ...]:
+    """The kinds of faults, by their names with commas between."""
+    try:
+        return kinds_named(text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def summary(outcomes: list[Outcome]) -> dict[str, object]:
+    """The results of all seeds, as --json writes them."""
+    stalls_s = [one.longest_stall_s for one in outcomes]
+    failures = [{"seed": one.seed, "what": one.what} for one in outcomes if one.what is not None]
+    return {
+        "seeds": len(outcomes),
+        "ok": len(outcomes) - len(failures),
+        "failures": failures,
+        "longest_stall_s": {
+            "median": round(statistics.median(stalls_s), 3),
+            "max": round(max(stalls_s), 3),
+        },
+    }
+
+
+def outcomes_of(seeds: range, kinds: tuple[FaultKind, ...], processes: int) -> Iterator[Outcome]:
+    """Play every seed, several at a time where there are processors; in the order of seeds."""
+    one = partial(play, kinds=kinds)
+    if processes == 1 or len(seeds) == 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(one, seeds, chunksize=4)
+
+
+def tell(outcomes: Iterable[Outcome], faults: str) -> list[Outcome]:
+    """Print a line for each failure, with the command that repeats it."""
+    done = []
+    for one in outcomes:
+        done.append(one)
+        if one.what is not None:
+            again = f"python -m tests.chaos --seeds {one.seed}:{one.seed + 1} --faults {faults}"
+            print(f"seed {one.seed}: {one.what}\n    again: {again}", flush=True)
+    return done
+
+
+def main() -> int:
+    """Play the seeds that the command line names; 1 if one fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seeds", type=seeds_in, required=True, metavar="A:B")
+    parser.add_argument(
+        "--faults",
+        type=kinds_in,
+        default=tuple(FaultKind),
+        metavar="KIND,...",
+        help=f"of {', '.join(KINDS)}; all by default",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N")
+    options = parser.parse_args()
+    faults = ",".join(kind.value for kind in options.faults)
+    logging.getLogger("p2pswarm").addHandler(logging.NullHandler())
+    begun_s = time.monotonic()
+    outcomes = tell(outcomes_of(options.seeds, options.faults, options.processes), faults)
+    results = summary(outcomes)
+    if len(outcomes) == 1:
+        print(f"seed {outcomes[0].seed}: {'; '.join(outcomes[0].happened)}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    minutes = (time.monotonic() - begun_s) / 60
+    stalls = results["longest_stall_s"]
+    print(
+        f"{results['ok']} of {results['seeds']} seeds held every invariant; "
+        f"longest stall {stalls}; "
+        f"{len(outcomes) / minutes:.0f} seeds a minute"
+    )
+    return 1 if results["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

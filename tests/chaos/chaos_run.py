@@ -1,0 +1,253 @@
+"""One run with the faults of one seed, watched from outside."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
+from p2pswarm.ids import PeerId
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.faults import DEADLY, Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.swarm import SimSwarm
+from p2pswarm.sim.swarm_run import SwarmConfig, small_run
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+
+from .invariants import Contributions, Digests, Stalls
+
+STEPS, STAGES, MICROBATCHES = 25, 3, 8
+STUCK_S = 60.0  # from the last fault on, the next step is done within this
+RAW = CodecConfig(activation="raw", gradient="raw")
+THREE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed."""
+
+    seed: int
+    what: str | None
+    """The breach; None if every invariant held."""
+    longest_stall_s: float
+    happened: tuple[str, ...]
+    """The faults, in words."""
+    digest: str
+    """Of the whole run; the same for the same seed."""
+
+
+class Breach(AssertionError):
+    """An invariant did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What differs from seed to seed besides the faults."""
+
+    servers: int
+    every_s: float
+    """Mean time between two faults."""
+    cost: Cost
+    steps: int = STEPS
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Shape":
+        """One server a stage or up to three; steps of half a second or of several."""
+        rng = Random(f"shape {seed}")
+        cost = Cost(
+            state_bytes=rng.choice((1 << 14, 1 << 22)), forward_s=rng.choice((0.03, 0.1, 0.3))
+        )
+        return cls(rng.choice((3, 5, 7, 9)), rng.choice((1.5, 4.0, 8.0)), cost)
+
+
+def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
+    """The swarm that the faults hit."""
+    model = ModelConfig(d_model=8, layers=4, heads=4, sequence_length=8)
+    batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
+    run_config = small_run(
+        stages=STAGES, steps=shape.steps, min_replicas=1, model=model, batch=batch, codecs=RAW
+    )
+    return SwarmConfig(
+        seed=seed,
+        run=run_config,
+        servers=shape.servers,
+        speeds=(1.0, 0.5, 2.0),
+        regions=THREE_REGIONS,
+        cost=shape.cost,
+        faults=plan,
+    )
+
+
+class WatchedSwarm:
+    """A run, and the invariants that are held against it."""
+
+    def __init__(self, config: SwarmConfig) -> None:
+        self.swarm = SimSwarm(config, self._counted)
+        self.stalls = Stalls()
+        self._contributions = Contributions()
+        self._digests = Digests()
+        self._breach: str | None = None
+        self._incarnations: dict[PeerId, Incarnation] = {}
+        self._stepped = asyncio.Event()
+        self.swarm.heard = self._heard
+        self.swarm.faults.changed = self._look
+
+    async def play(self) -> str:
+        """Train to the end; returns the digest of the run, or raises Breach."""
+        guard = asyncio.create_task(self._guard())
+        playing = asyncio.create_task(self.swarm.play())
+        await asyncio.wait((guard, playing), return_when=asyncio.FIRST_COMPLETED)
+        if not playing.done():
+            playing.cancel()
+            self._free_everybody()
+            with contextlib.suppress(asyncio.CancelledError):
+                await playing
+        else:
+            guard.cancel()
+        if self._breach is not None:
+            raise Breach(self._breach)
+        result = playing.result()
+        if result.ended.failed:
+            raise Breach(f"ended: {result.ended.reason}; {self._state()}")
+        return result.digest
+
+    def _free_everybody(self) -> None:
+        """Let stopped processes run, so that they can be cancelled."""
+        for machine in self.swarm.machines:
+            machine.rpc.suspension.release()
+        self.swarm.process_at(0).suspension.release()
+
+    async def _guard(self) -> None:
+        """Return when the run is stuck, or an invariant is broken."""
+        loop = asyncio.get_running_loop()
+        while self._breach is None:
+            last_s = self.stalls.ends_s[-1] if self.stalls.ends_s else 0.0
+            due_s = max(self.swarm.faults.quiet_from_s, last_s) + STUCK_S
+            self._stepped.clear()
+            try:
+                async with asyncio.timeout_at(due_s):
+                    await self._stepped.wait()
+            except TimeoutError:
+                if self.swarm.faults.quiet_from_s + STUCK_S > due_s:
+                    continue  # another fault has come
+                self._break(f"stuck at {loop.time():.0f} s: {self._state()}")
+
+    def _break(self, what: str) -> None:
+        self._breach = self._breach or what
+        self._stepped.set()
+
+    def _counted(self, peer: PeerId, stage: int, microbatch: int) -> None:
+        trainer = self.swarm.trainer
+        assert trainer is not None
+        by = self._incarnation_at(peer)
+        if by is None:
+            return
+        members = trainer.coordinator.members
+        held = self._contributions.counted(
+            stage, microbatch, by, lambda one: members.alive(one) is not None
+        )
+        if held is not None:
+            self._break(held)
+
+    def _incarnation_at(self, peer: PeerId) -> Incarnation | None:
+        """The incarnation that the server of a peer has, or had last."""
+        machine = next(m for m in reversed(self.swarm.machines) if m.rpc.host.peer == peer)
+        if (parts := machine.server._session) is not None:
+            number = parts.session.scheduler.incarnation
+            self._incarnations[peer] = Incarnation(peer.raw, number)
+        return self._incarnations.get(peer)
+
+    def _heard(self, report: act.Report) -> None:
+        now_s = asyncio.get_running_loop().time()
+        match report:
+            case act.RunBegun() | act.StepDone():
+                self.stalls.step_done(now_s)
+                self._stepped.set()
+                self._look()
+                if isinstance(report, act.StepDone):
+                    self._contributions.forget((report.step + 1) * MICROBATCHES)
+            case act.MemberLost(reason=reason) if "another had counted" in reason:
+                self._break(f"clash: {report.incarnation}: {reason}")
+            case act.MemberLost(reason=reason) if "differ" in reason:
+                self._break(f"{report.incarnation}: {reason}")
+
+    def _look(self) -> None:
+        """Look at all servers: their weights, and whom the trainer reaches."""
+        world, trainer = self.swarm.world.world, self.swarm.process_at(0)
+        reached: set[int] = set()
+        for server, rpc in self._living():
+            if server.stage is None or server.version is None:
+                continue
+            if wrong := self._digests.seen(server.stage, server.version, server._replica.digest):
+                self._break(wrong)
+            both = world.connected(rpc.host, trainer.host)
+            both = both and world.connected(trainer.host, rpc.host)
+            if both and not rpc.suspension.stopped:
+                reached.add(server.stage)
+        everybody = len(reached) == STAGES and not trainer.suspension.stopped
+        self.stalls.reachable(every_stage=everybody)
+
+    def _living(self) -> Iterator[tuple]:
+        for machine in self.swarm.machines:
+            if machine.died_s is None:
+                yield machine.server, machine.rpc
+
+    def _state(self) -> str:
+        """Where the run stands, for the text of a failure."""
+        trainer = self.swarm.trainer
+        if trainer is None:
+            return "no trainer"
+        coordinator = trainer.coordinator
+        servers = ", ".join(
+            f"{server.stage}:v{server.version}"
+            f"{'' if server._session else ' out'}{' stopped' if rpc.suspension.stopped else ''}"
+            for server, rpc in self._living()
+        )
+        ready = [len(coordinator.members.ready(stage)) for stage in range(STAGES)]
+        return f"step {coordinator.step}, {coordinator._phase.name}, ready {ready}, [{servers}]"
+
+
+def play(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
+    """Play one seed to its end."""
+    shape = Shape.drawn(seed)
+    options = FaultOptions(
+        kinds=kinds, servers=shape.servers, every_s=shape.every_s, steps=shape.steps
+    )
+    return play_plan(seed, shape, draw_plan(seed, options))
+
+
+def play_plan(seed: int, shape: Shape, plan: FaultPlan) -> Outcome:
+    """Play a run of this shape with these faults."""
+    what, digest, watched = None, "", None
+
+    async def main() -> str:
+        nonlocal watched
+        watched = WatchedSwarm(chaos_config(seed, shape, plan))
+        return await watched.play()
+
+    try:
+        digest = run(main(), seed)
+    except Breach as breach:
+        what = str(breach)
+    except Exception as error:  # noqa: BLE001  whatever is raised out of a run is a finding
+        what = f"raised {in_words(error)}"
+    assert watched is not None
+    happened = tuple(in_short(fault) for fault in watched.swarm.faults.happened)
+    return Outcome(seed, what, watched.stalls.longest_s, happened, digest)
+
+
+def in_short(fault: Fault) -> str:
+    """A fault in a few words: when, what, which seats, for how long."""
+    since = "" if fault.step is None else f" after step {fault.step} is counted"
+    how = " without a word" if fault.silent and fault.kind in DEADLY else ""
+    seats = ",".join(map(str, fault.seats))
+    return f"{fault.at_s:.2f} s{since}: {fault.kind.value} {seats}{how}, {fault.seconds:.1f} s"
+
+
+def in_words(error: BaseException) -> str:
+    """An error and what caused it, in one line."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(in_words(each) for each in error.exceptions)
+    return f"{type(error).__name__}: {error}".split("\n")[0]

@@ -1,0 +1,172 @@
+"""Runs, layouts and checkpoints of a few bytes, and disks that fail when they are told to."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncGenerator
+from random import Random
+
+from p2pswarm.checkpoint.assembly import joined
+from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
+from p2pswarm.checkpoint.folder import LocalFolder
+from p2pswarm.checkpoint.loading import state_pieces
+from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
+from p2pswarm.checkpoint.names import CheckpointId
+from p2pswarm.checkpoint.saving import save_stage
+from p2pswarm.checkpoint.stage_file import KINDS
+from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
+from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
+
+RUN = RunConfig(
+    name="my run",
+    stages=2,
+    model=ModelConfig(d_model=4, layers=2, heads=2, sequence_length=8),
+    optimizer=OptimizerConfig(decay_steps=100),
+)
+RUN_ID = run_id(run_to_json(RUN))
+TRAINER = Identity.generate(b"trainer")
+WRITER = "aaaaaaaa"
+OTHER_WRITER = "bbbbbbbb"
+CORPUS = b"c" * 32
+HEAD = b"h" * 32
+SHAPES = [[(5,), (3, 7)], [(16,)], [(2, 2, 2), (), (9,)], [(33,)]]
+"""The parameters of each block: some fill a line of 16, most leave a gap."""
+CUT = (range(2), range(2, 4))
+
+
+def layout(blocks: range, dtype: str = "float32", shapes=SHAPES) -> FlatLayout:
+    return flat_layout(
+        dtype,
+        [(f"blocks.{n}.p{i}", shape) for n in blocks for i, shape in enumerate(shapes[n])],
+    )
+
+
+def state_of(of: FlatLayout, seed: int = 0) -> bytes:
+    """Random state: each parameter's bytes depend on its name alone, not on the cut; gaps are 0."""
+    item = of.item_bytes
+    out = bytearray(len(KINDS) * of.length * item)
+    for k, kind in enumerate(KINDS):
+        for t in of.tensors:
+            data = Random(f"{seed}:{kind}{t.name}").randbytes((t.stop - t.start) * item)
+            begin = (k * of.length + t.start) * item
+            out[begin : begin + len(data)] = data
+    return bytes(out)
+
+
+async def in_pieces(state: bytes, piece_bytes: int = 100) -> AsyncGenerator[memoryview]:
+    for offset in range(0, len(state), piece_bytes):
+        yield memoryview(state)[offset : offset + piece_bytes]
+
+
+def checkpoint_id(step: int = 7, head: bytes = HEAD, run: bytes = RUN_ID) -> CheckpointId:
+    return CheckpointId(RUN.name, run, step, head)
+
+
+def digest_of_state(of: FlatLayout, step: int) -> bytes:
+    hasher = StateHasher(of)
+    hasher.update(state_of(of, seed=step))
+    return hasher.digest()
+
+
+def to_save(stage: int, cut=CUT, identity=None, dtype="float32", shapes=SHAPES) -> StageToSave:
+    """A stage whose state will be `state_of(layout, seed=step)`."""
+    identity = identity or checkpoint_id()
+    step = identity.step
+    return StageToSave(
+        id=identity,
+        stage=stage,
+        stages=len(cut),
+        blocks=cut[stage],
+        layout=layout(cut[stage], dtype, shapes),
+        state_digest=digest_of_state(layout(cut[stage], dtype, shapes), step),
+    )
+
+
+def manifest_of(stages, identity=None, *, run=RUN, chain: bytes | None = b"records"):
+    identity = identity or checkpoint_id()
+    return CheckpointManifest(
+        run=identity.run,
+        config=run_to_json(run),
+        step=identity.step,
+        head=identity.head,
+        chain=None if chain is None else chain_file(chain),
+        cursor=Cursor(
+            optimizer_step=identity.step,
+            next_microbatch=identity.step * run.batch.microbatches,
+            next_learning_rate=learning_rate(run, identity.step),
+            seed=run.seed,
+            corpus=CORPUS,
+        ),
+        stages=tuple(stages),
+    )
+
+
+async def save_stages(
+    store: CheckpointStore, identity=None, cut=CUT, writers=(WRITER,), **options
+) -> list[SavedStage]:
+    reports = []
+    for stage in range(len(cut)):
+        what = to_save(stage, cut, identity, **options)
+        state = state_of(what.layout, seed=what.id.step)
+        reports += [await save_stage(store, what, in_pieces(state), w) for w in writers]
+    return reports
+
+
+async def save(
+    store: CheckpointStore, step: int = 7, cut=CUT, writers=(WRITER,), **options
+) -> Checkpoint:
+    """A whole checkpoint; the state of its stages is `state_of(..., seed=step)`."""
+    identity = options.pop("identity", None) or checkpoint_id(step)
+    chain = options.pop("chain", b"records")
+    run = options.pop("run", RUN)
+    reports = await save_stages(store, identity, cut, writers, **options)
+    manifest = manifest_of(joined(reports, cut), identity, run=run, chain=chain)
+    await asyncio.to_thread(write_manifest, store, manifest, TRAINER, chain)
+    return open_checkpoint(store, identity.folder)
+
+
+def loaded(checkpoint: Checkpoint, blocks: range, dtype: str = "float32", piece_bytes=64) -> bytes:
+    return b"".join(state_pieces(checkpoint, layout(blocks, dtype), piece_bytes))
+
+
+class FailingFile:
+    """A file on a disk that is full after `room_bytes`, or fails when it is asked to sync."""
+
+    def __init__(self, path, room_bytes: int, *, at_flush: bool = False) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._room = room_bytes
+        self._at_flush = at_flush
+
+    def write(self, data) -> int:
+        if not self._room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = self._file.write(memoryview(data)[: self._room])
+        self._room -= count
+        return count
+
+    def flush(self) -> None:
+        if self._at_flush:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def full_after(folder, room_bytes: int) -> LocalFolder:
+    """A folder on a disk with so much room for each file."""
+    return LocalFolder(folder, WRITER, lambda path: FailingFile(path, room_bytes))
+
+
+def names_in(folder) -> list[str]:
+    """Every file below a folder."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())

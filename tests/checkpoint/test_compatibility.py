@@ -1,0 +1,89 @@
+"""A run goes on from a checkpoint only if it then computes the same bits."""
+
+import dataclasses
+
+import pytest
+from checkpoint.harness import CORPUS, RUN, RUN_ID, TRAINER, checkpoint_id, manifest_of
+from checkpoint.test_manifest import stages
+
+from p2pswarm.checkpoint.compatibility import Wanted, check
+from p2pswarm.checkpoint.manifest import SignedManifest
+from p2pswarm.config import CodecConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import OtherCheckpoint
+
+SIGNED = SignedManifest(manifest_of(stages()), TRAINER.peer_id)
+
+
+def replaced(table: str, **values):
+    return dataclasses.replace(RUN, **{table: dataclasses.replace(getattr(RUN, table), **values)})
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        RUN,
+        dataclasses.replace(RUN, stages=4),
+        dataclasses.replace(RUN, steps=5, min_replicas=3, name="another name"),
+        dataclasses.replace(RUN, codecs=CodecConfig(activation="raw")),
+        replaced("batch", window=3, evaluate_every=0),
+    ],
+)
+def test_another_cut_and_other_codecs_go_on(run):
+    check(SIGNED, Wanted(config=run, run=RUN_ID, corpus=CORPUS, signer=TRAINER.peer_id))
+
+
+@pytest.mark.parametrize(
+    ("run", "part"),
+    [
+        (dataclasses.replace(RUN, seed=2), "run.seed is 1 in the checkpoint and 2 here"),
+        (replaced("model", d_model=8), "run.model.d_model is 4 in the checkpoint and 8 here"),
+        (replaced("model", dtype="float64"), "run.model.dtype is float32"),
+        (replaced("optimizer", beta2=0.9), "run.optimizer.beta2 is 0.95"),
+        (replaced("batch", microbatches=9), "run.batch.microbatches is 8"),
+        (replaced("optimizer", decay_steps=0), "run.optimizer.decay_steps is 100"),
+    ],
+)
+def test_what_decides_the_bits_is_named(run, part):
+    with pytest.raises(OtherCheckpoint, match="set it back, or begin a new run") as caught:
+        check(SIGNED, Wanted(config=run))
+
+    assert part in str(caught.value)
+
+
+def test_a_schedule_that_ends_with_the_run_holds_its_length():
+    run = replaced("optimizer", decay_steps=0)
+    signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)
+
+    check(signed, Wanted(config=run))
+    with pytest.raises(OtherCheckpoint, match=r"run\.steps is 1000 in the checkpoint and 500"):
+        check(signed, Wanted(config=dataclasses.replace(run, steps=500)))
+
+
+def test_a_program_with_another_schedule_is_noticed():
+    cursor = dataclasses.replace(SIGNED.manifest.cursor, next_learning_rate=0.25)
+    signed = dataclasses.replace(
+        SIGNED, manifest=dataclasses.replace(SIGNED.manifest, cursor=cursor)
+    )
+
+    with pytest.raises(
+        OtherCheckpoint, match=r"next learning rate is 0\.25; .*install the release"
+    ):
+        check(signed, Wanted(config=RUN))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "part"),
+    [
+        (Wanted(run=b"0" * 16), "of run 'my run'"),
+        (Wanted(corpus=b"0" * 32), "on another text: name the text"),
+        (Wanted(signer=Identity.generate(b"x").peer_id), "signed by"),
+    ],
+)
+def test_another_run_text_or_signer_is_named(wanted, part):
+    with pytest.raises(OtherCheckpoint) as caught:
+        check(SIGNED, wanted)
+
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert checkpoint_id().run == RUN_ID

@@ -1,0 +1,162 @@
+"""A checkpoint of any cut is read in any cut with the same bits, and trains on to the same bits."""
+
+import asyncio
+import itertools
+
+import pytest
+import torch
+from checkpoint.harness import (
+    RUN,
+    SHAPES,
+    TRAINER,
+    WRITER,
+    in_pieces,
+    layout,
+    loaded,
+    manifest_of,
+    save,
+    state_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
+from p2pswarm.checkpoint.folder import LocalFolder
+from p2pswarm.checkpoint.fsspec_store import FsspecStore
+from p2pswarm.checkpoint.loading import state_pieces
+from p2pswarm.checkpoint.names import CheckpointId
+from p2pswarm.checkpoint.saving import save_stage
+from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
+from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.compute.base import Update
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.parameter_names import layout_of
+from p2pswarm.compute.torch_weights import TorchSums, TorchWeights
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.errors import OtherCheckpoint
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.settings import run_id, run_to_json
+
+NUMBERS = itertools.count()
+CPU = torch.device("cpu")
+
+
+@st.composite
+def cuts(draw, blocks: int):
+    """A partition of the blocks into contiguous stages."""
+    borders = sorted(draw(st.sets(st.integers(1, blocks - 1))))
+    return tuple(itertools.starmap(range, itertools.pairwise([0, *borders, blocks])))
+
+
+SHAPE = st.lists(st.integers(1, 5), max_size=3).map(tuple)
+BLOCKS = st.lists(st.lists(SHAPE, min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), BLOCKS, st.sampled_from(["float32", "float64"]), st.integers(1, 300))
+def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtype, piece_bytes):
+    here = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)
+    there = data.draw(cuts(len(shapes))) if len(shapes) > 1 else (range(1),)
+    store = FsspecStore(f"memory://cuts-{next(NUMBERS)}")
+
+    checkpoint = asyncio.run(save(store, step=7, cut=here, dtype=dtype, shapes=shapes))
+
+    for blocks in there:
+        wanted = layout(blocks, dtype, shapes)
+        pieces = list(state_pieces(checkpoint, wanted, piece_bytes))
+        assert b"".join(pieces) == state_of(wanted, seed=7)
+        assert {len(piece) for piece in pieces[:-1]} <= {piece_bytes}
+
+
+async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
+    checkpoint = await save(LocalFolder(tmp_path, WRITER))
+
+    def refused(shapes, blocks=range(1), dtype="float32") -> str:
+        with pytest.raises(OtherCheckpoint, match="it is of another model") as caught:
+            list(state_pieces(checkpoint, layout(blocks, dtype, shapes)))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "has no tensor blocks.0.p2" in refused([[*SHAPES[0], (1,)]])
+    assert "has blocks.0.p0 as float32 [5], the run as float32 [6]" in refused([[(6,)]])
+    assert "the run as float64 [5]" in refused(SHAPES, dtype="float64")
+    assert "has no block 4" in refused([*SHAPES, [(1,)]], range(4, 5))
+    assert loaded(checkpoint, range(1)) == state_of(layout(range(1)), seed=7)
+
+
+# Real weights
+
+
+def run_of(stages: int, dtype: str) -> RunConfig:
+    model = ModelConfig(d_model=8, layers=3, heads=2, sequence_length=8, dtype=dtype)
+    return RunConfig(name="real", stages=stages, model=model, batch=BatchConfig(microbatches=2))
+
+
+def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None) -> bytes:
+    """The state of a stage after some steps, from version 0 or from a state."""
+    flat = FlatParameters(run, stage_blocks(run, stage), CPU)
+    weights = TorchWeights(run, flat)
+    weights.reset(draw=True)
+    if state is not None:
+        weights.install(memoryview(bytearray(state)))
+    for step in steps:
+        sums = TorchSums(flat.sum_N, "raw")
+        for name, segment in zip(layout_of(run, flat.numbers).tensors, flat.segments, strict=True):
+            # as a gradient would be: of each parameter, whatever stage it is in
+            seed = step * 1000 + sum(name.name.encode())
+            count = segment.stop - segment.start
+            drawn = torch.randn(count, generator=torch.Generator().manual_seed(seed))
+            sums.reduced_N[segment.start : segment.stop] = drawn.to(flat.sum_N.dtype)
+            gap_end = -(-segment.stop // 16) * 16
+            sums.reduced_N[segment.stop : gap_end] = 0
+        weights.apply(sums, Update(step + 1, 0.5, 1e-2))
+    return bytes(weights.snapshot())
+
+
+async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
+    identity = CheckpointId(run.name, run_id(run_to_json(run)), 3)
+    reports = []
+    for stage, state in enumerate(states):
+        blocks = stage_blocks(run, stage)
+        hasher = StateHasher(layout_of(run, blocks))
+        hasher.update(state)
+        what = StageToSave(
+            id=identity,
+            stage=stage,
+            stages=run.stages,
+            blocks=blocks,
+            layout=layout_of(run, blocks),
+            state_digest=hasher.digest(),
+        )
+        reports.append(await save_stage(store, what, in_pieces(state, 4096), WRITER))
+    manifest = manifest_of(reports, identity, run=run, chain=None)
+    write_manifest(store, manifest, TRAINER, None)
+    return open_checkpoint(store, identity.folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
+    dtype, stages, tmp_path
+):
+    before, after = run_of(3, dtype), run_of(stages, dtype)
+    at_3 = [trained(before, stage, range(3)) for stage in range(before.stages)]
+
+    checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_3)
+
+    for stage in range(after.stages):
+        state = b"".join(state_pieces(checkpoint, layout_of(after, stage_blocks(after, stage))))
+        resumed = trained(after, stage, range(3, 6), state)
+        assert resumed == trained(after, stage, range(6))
+
+
+def test_the_layout_of_a_file_is_that_of_memory():
+    run = run_of(2, "float32")
+
+    flat = FlatParameters(run, stage_blocks(run, 0), CPU)
+    found = layout_of(run, stage_blocks(run, 0))
+
+    assert [(s.start, s.stop) for s in flat.segments] == [(t.start, t.stop) for t in found.tensors]
+    assert found.length == flat.length
+    assert found.tensors[0].name == "blocks.0.token_VD"
+    assert RUN.model.dtype == found.dtype

@@ -1,0 +1,169 @@
+"""A stage's state as a safetensors file: no gaps there, the same bits back."""
+
+import dataclasses
+import json
+
+import pytest
+from checkpoint.harness import layout, state_of
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import deserialize, safe_open
+
+from p2pswarm.checkpoint.stage_file import (
+    KINDS,
+    StageFileEncoder,
+    file_bytes,
+    header_length,
+    header_of,
+    layout_in,
+    state_bytes,
+    tensors_in,
+)
+from p2pswarm.errors import BadCheckpoint
+from p2pswarm.tensors.flat_layout import flat_layout
+
+ALL = layout(range(4))
+ABOUT = {"run": "x"}
+SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=6)
+
+
+def file_of(of, state: bytes, piece_bytes: int = 100) -> bytes:
+    encoder = StageFileEncoder(of)
+    parts = [header_of(of, ABOUT)]
+    for offset in range(0, len(state), piece_bytes):
+        parts += encoder.encode(memoryview(state)[offset : offset + piece_bytes])
+    encoder.finish()
+    return b"".join(parts)
+
+
+def read_back(of, data: bytes) -> bytes:
+    """The state, from a file's tensors alone."""
+    tensors = tensors_in(data[: header_length(data[:8], len(data))], len(data))
+    out = bytearray(state_bytes(of))
+    for k, kind in enumerate(KINDS):
+        for t in of.tensors:
+            place = tensors[kind + t.name]
+            at = (k * of.length + t.start) * of.item_bytes
+            out[at : at + place.nbytes] = data[place.offset : place.offset + place.nbytes]
+    return bytes(out)
+
+
+@given(SHAPES, st.sampled_from(["float32", "float64"]), st.integers(1, 999))
+def test_what_goes_in_comes_out_for_any_shapes_and_pieces(shapes, dtype, piece_bytes):
+    of = flat_layout(dtype, [(f"blocks.0.p{i}", shape) for i, shape in enumerate(shapes)])
+    state = state_of(of)
+
+    data = file_of(of, state, piece_bytes)
+
+    assert len(data) == file_bytes(of, len(header_of(of, ABOUT)))
+    assert read_back(of, data) == state
+
+
+def test_other_programs_read_it(tmp_path):
+    state = state_of(ALL)
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(file_of(ALL, state))
+
+    with safe_open(path, "np") as file:
+        tensor = file.get_tensor("exp_avg.blocks.0.p1")
+        assert file.metadata() == ABOUT
+
+    place = ALL.tensors[1]
+    begin = (ALL.length + place.start) * 4
+    assert tensor.tobytes() == state[begin : begin + 3 * 7 * 4]
+    assert len(deserialize(path.read_bytes())) == len(KINDS) * len(ALL.tensors)
+
+
+def test_a_gap_that_is_not_zero_is_refused():
+    state = bytearray(state_of(ALL))
+    state[5 * 4] = 1  # after the first parameter's five elements
+
+    with pytest.raises(ValueError, match="gap between two parameters"):
+        file_of(ALL, bytes(state))
+
+
+def test_a_gap_at_the_end_that_is_not_zero_is_refused():
+    state = bytearray(state_of(ALL))
+    state[-1] = 1
+
+    with pytest.raises(ValueError, match="gap between two parameters"):
+        file_of(ALL, bytes(state), piece_bytes=7)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_state_of_another_size_is_refused(change):
+    state = (state_of(ALL) + b"\0")[: state_bytes(ALL) + change]
+
+    with pytest.raises(ValueError, match="its layout has"):
+        file_of(ALL, state)
+
+
+def hostile(change) -> bytes:
+    """A file whose header somebody has changed."""
+    data = file_of(ALL, state_of(ALL))
+    length = header_length(data[:8], len(data))
+    entries = json.loads(data[8:length])
+    text = change(entries)
+    text = (json.dumps(entries) if text is None else text).encode()
+    return len(text).to_bytes(8, "little") + text + data[length:]
+
+
+def first(entries):
+    return entries["blocks.0.p0"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: first(e).update(dtype="BF16"),
+        lambda e: first(e).update(shape=[6]),
+        lambda e: first(e).update(shape=[-5]),
+        lambda e: first(e).update(shape=[1] * 9 + [5]),
+        lambda e: first(e).update(shape=[5.0]),
+        lambda e: first(e).update(shape=None),
+        lambda e: first(e).update(data_offsets=[4, 24]),
+        lambda e: first(e).update(data_offsets=[-20, 0]),
+        lambda e: first(e).update(data_offsets=[0]),
+        lambda e: first(e).update(data_offsets=["0", 20]),
+        lambda e: e.pop("blocks.0.p0") and None,
+        lambda e: e.update(more={"dtype": "F32", "shape": [1], "data_offsets": [10**9, 10**9 + 4]}),
+        lambda _: "[]",
+        lambda _: "{",
+        lambda _: '{"a": 1, "a": 2}',
+        lambda _: "[" * 100_000,
+        lambda _: '{"a": 1}',
+    ],
+)
+def test_a_header_that_we_did_not_write_is_refused(change):
+    data = hostile(change)
+
+    with pytest.raises(BadCheckpoint, match="a stage's file"):
+        tensors_in(data[: header_length(data[:8], len(data))], len(data))
+
+
+@given(SHAPES, st.sampled_from(["float32", "float64"]))
+def test_a_file_tells_the_layout_that_it_was_made_of(shapes, dtype):
+    of = flat_layout(dtype, [(f"blocks.0.p{i}", shape) for i, shape in enumerate(shapes)])
+    header = header_of(of, ABOUT)
+
+    found = layout_in(tensors_in(header, file_bytes(of, len(header))))
+
+    assert found == (of if shapes else dataclasses.replace(of, dtype="float32"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "float64"}, {"shape": (16, 1)}, {"dtype": "float64", "shape": (1,)}]
+)
+def test_moments_that_are_not_those_of_the_weights_are_refused(change):
+    header = header_of(ALL, ABOUT)
+    tensors = tensors_in(header, file_bytes(ALL, len(header)))
+    tensors["exp_avg.blocks.1.p0"] = dataclasses.replace(tensors["exp_avg.blocks.1.p0"], **change)
+
+    with pytest.raises(BadCheckpoint, match="do not belong together"):
+        layout_in(tensors)
+
+
+@pytest.mark.parametrize("first", [b"", b"1234567", (2**63).to_bytes(8, "little")])
+def test_a_header_that_does_not_fit_the_file_is_refused(first):
+    with pytest.raises(BadCheckpoint, match="a stage's file of 1000 bytes"):
+        header_length(first, 1000)

@@ -1,0 +1,95 @@
+"""Work that no cancellation of its caller cuts short."""
+
+import asyncio
+
+import pytest
+
+from p2pswarm.errors import Busy, Late
+from p2pswarm.flow.deferred_cancel import to_its_end
+from p2pswarm.sim.loop import run
+
+
+class Work:
+    """Work that a test lets end."""
+
+    def __init__(self, error=None):
+        self.go, self.done, self.error = asyncio.Event(), False, error
+
+    async def __call__(self):
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        self.done = True
+        return "result"
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_the_result_is_that_of_the_work():
+    async def main():
+        work = Work()
+        work.go.set()
+        return await to_its_end(work())
+
+    assert run(main(), seed=1) == "result"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_caller_that_is_cancelled_is_so_when_the_work_is_done(times):
+    async def main():
+        work = Work()
+        caller = asyncio.ensure_future(to_its_end(work()))
+        for _ in range(times):
+            await settle()
+            caller.cancel()
+        await settle()
+        assert not caller.done()
+        work.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        return work.done
+
+    assert run(main(), seed=1)
+
+
+def test_a_deadline_passes_when_the_work_is_done():
+    async def main():
+        work = Work()
+        asyncio.get_running_loop().call_later(5.0, work.go.set)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await to_its_end(work())
+        return work.done, asyncio.get_running_loop().time()
+
+    assert run(main(), seed=1) == (True, 5.0)
+
+
+def test_an_error_of_the_work_is_raised_even_to_a_caller_that_was_cancelled():
+    async def main():
+        work = Work(Busy("full", 1.0))
+        caller = asyncio.ensure_future(to_its_end(work()))
+        await settle()
+        caller.cancel()
+        await settle()
+        work.go.set()
+        with pytest.raises(Busy):
+            await caller
+
+    run(main(), seed=1)
+
+
+def test_work_that_is_cancelled_itself_ends():
+    async def main():
+        work = Work(Late("never"))
+        before = asyncio.all_tasks()
+        caller = asyncio.ensure_future(to_its_end(work()))
+        await settle()
+        for task in asyncio.all_tasks() - before:
+            task.cancel()  # as at the end of the process
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    run(main(), seed=1)

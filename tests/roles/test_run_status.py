@@ -1,0 +1,163 @@
+"""What a trainer says about its run, and what a user reads of it."""
+
+import json
+
+import pytest
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import NotServing
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.progress.events import (
+    Ended,
+    HeldOut,
+    MicrobatchCounts,
+    Note,
+    PeerLine,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+)
+from p2pswarm.roles.run_status import LatestStatus
+from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
+from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.swarm.messages.status import AskStatus, RunStatus, StageStatus
+from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.wire.message import decode, encode
+
+RUN = b"r" * 16
+ASK = AskStatus(RUN)
+TRAINER = Contact(PeerId(b"t" * 32), Address("203.0.113.7", 4000))
+OFFER = RunOffer(RUN, RunConfig(name="ours", stages=2, steps=2000), TRAINER)
+COUNTS = MicrobatchCounts(1_024, 1_016, 3)
+
+
+def stepped(loss: float = 1.5) -> Stepped:
+    return Stepped(12.0, 127, loss, 9_000.0, 1e-3, 0.5, COUNTS)
+
+
+def test_a_run_that_waits_for_its_servers_says_for_which():
+    latest = LatestStatus(RUN, stages=2)
+    latest.told(Waiting(0.0, (0, 1)), 5.0)
+
+    status = latest.answer(ASK, 9.0)
+
+    assert status.waiting == (0, 1)
+    assert (status.done, status.loss, status.held_out, status.committed_ago_s) == (0,) + (None,) * 3
+    assert status.stages == (StageStatus(0, 0), StageStatus(0, 0))
+
+
+def test_the_newest_of_each_kind_of_event_is_told():
+    latest = LatestStatus(RUN, stages=2)
+    for event in (
+        Waiting(0.0, (1,)),
+        Started(0.0, 10),
+        Waiting(0.0, ()),
+        Peers(1.0, (PeerLine("a", 0, True, 0, 0.0),)),
+        Peers(
+            2.0, tuple(PeerLine(p, s, p != "c", 0, 0.0) for p, s in (("a", 0), ("b", 1), ("c", 1)))
+        ),
+        HeldOut(3.0, 100, 1.6),
+        stepped(2.0),
+        stepped(1.5),
+        Note(4.0, "a message for people"),
+    ):
+        latest.told(event, 20.0)
+
+    status = latest.answer(ASK, 22.5)
+
+    assert (status.done, status.loss, status.held_out) == (127, 1.5, 1.6)
+    assert status.committed_ago_s == 2.5
+    assert (status.asked, status.counted, status.replayed) == (1_024, 1_016, 3)
+    assert status.waiting == ()
+    assert status.stages == (StageStatus(1, 0), StageStatus(1, 1))
+    assert decode(encode(status)) == status
+
+
+def test_a_loss_that_is_no_number_is_not_told():
+    latest = LatestStatus(RUN, stages=2)
+    latest.told(stepped(float("nan")), 20.0)
+    latest.told(HeldOut(1.0, 2, float("inf")), 20.0)
+
+    status = latest.answer(ASK, 21.0)
+
+    assert status.loss is None
+    assert status.held_out is None
+    assert decode(encode(status)) == status
+
+
+def test_a_run_that_is_over_says_why_however_long_the_reason_is():
+    latest = LatestStatus(RUN, stages=2)
+    latest.told(stepped(), 20.0)
+    latest.told(Ended(30.0, 128, "x" * 1_000, True, 8_000.0, MicrobatchCounts(9, 8, 7)), 21.0)
+
+    status = latest.answer(ASK, 22.0)
+
+    assert status.ended == "x" * REASON_CHARS
+    assert (status.asked, status.counted, status.replayed) == (9, 8, 7)
+    assert decode(encode(status)) == status
+
+
+def test_another_run_is_not_told_about():
+    with pytest.raises(NotServing, match="look up the runs again"):
+        LatestStatus(RUN, stages=2).answer(AskStatus(b"R" * 16), 1.0)
+
+
+def status(**changes) -> RunStatus:
+    values = {
+        "done": 127,
+        "loss": 1.5,
+        "held_out": 1.6,
+        "tokens_per_s": 9_000.4,
+        "committed_ago_s": 2.5,
+        "asked": 1_024,
+        "counted": 1_016,
+        "replayed": 3,
+        "waiting": (),
+        "stages": (StageStatus(2, 0), StageStatus(1, 1)),
+        "ended": "",
+    }
+    return RunStatus(**(values | changes))
+
+
+def test_a_run_that_trains_is_four_lines():
+    assert as_lines(OFFER, status()) == [
+        f"run 'ours', id {RUN.hex()}, trainer at 203.0.113.7:4000",
+        (
+            "  step 127 of 2,000, loss 1.5000, held-out loss 1.6000, 9,000 tokens/s, "
+            "last commit 2.5 s ago"
+        ),
+        "  servers: stage 0: 2 ready, stage 1: 1 ready and 1 joining",
+        "  microbatches: 1,024 asked, 1,016 counted, 3 replayed",
+    ]
+
+
+def test_a_run_that_waits_has_no_loss_yet():
+    waits = status(done=0, loss=None, held_out=None, committed_ago_s=None, waiting=(0, 1))
+
+    assert as_lines(OFFER, waits)[1] == "  step 0 of 2,000, waiting for a server of stage 0, 1"
+
+
+def test_the_reason_of_a_trainer_cannot_move_the_cursor():
+    over = as_lines(OFFER, status(ended="done\x1b[2J\r\nall is well"))[1]
+
+    assert over == "  over after step 127 of 2,000: done?[2J??all is well"
+
+
+def test_a_trainer_that_does_not_answer_is_said_to_be_gone():
+    assert as_lines(OFFER, None)[1].startswith("  its trainer does not answer")
+
+
+def test_scripts_get_every_run_on_one_line():
+    told = json.loads(as_json([(OFFER, status()), (OFFER, None)]))["runs"]
+
+    assert told[0]["name"] == "ours"
+    assert told[0]["status"]["stages"][1] == {"ready": 1, "joining": 1}
+    assert told[1]["status"] is None
+
+
+def test_a_name_that_no_run_has_is_answered_with_those_there_are():
+    assert nothing_found("ours", ["theirs", "his"]) == (
+        "no run is named 'ours'; there is 'his', 'theirs'"
+    )
+    assert "p2pswarm train" in nothing_found("ours", [])

@@ -1,0 +1,79 @@
+"""Reports of trouble, told to people in one line that says what can be done."""
+
+import pytest
+
+from p2pswarm.config import RunConfig
+from p2pswarm.ids import PeerId
+from p2pswarm.progress.events import Note
+from p2pswarm.roles.reporter import Reporter
+from p2pswarm.roles.trouble import TroubleReport, trouble_text
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer import actions as act
+
+ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
+A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
+
+TEXTS = [
+    (
+        act.WeightsSought(1, 7, ANN, "10.0.0.1:4000"),
+        (
+            f"the weights of stage 1 (version 7) were last at server {A}, 10.0.0.1:4000: "
+            "start it again if it stands still"
+        ),
+    ),
+    (
+        act.DigestsTied(0, 3),
+        (
+            "the servers of stage 0 disagree about version 3, as many on each side; "
+            "the first goes on: a third server would tell which is wrong"
+        ),
+    ),
+    (
+        act.AveragingSlow(3, 120.0, 240.0),
+        "averaging step 3 took longer than 120 s; the next try may take 240 s",
+    ),
+    (
+        act.ServerFails(ANN, 1, 3, "no memory", 10.0),
+        f"server {A} of stage 1 failed 3 times in a row (no memory): it gets no work for 10 s",
+    ),
+    (
+        act.ServerFails(ANN, 1, 3, "no memory", None),
+        (
+            f"server {A} of stage 1 failed 3 times in a row (no memory) and no other serves its "
+            "stage: start another"
+        ),
+    ),
+    (
+        act.RoadBroken(ANN, BOB, 1, 3, "it was late"),
+        (
+            f"microbatches do not get through between server {A} of stage 0 and server {B} of "
+            "stage 1, 3 times in a row (it was late): look at their network"
+        ),
+    ),
+    (
+        act.RoadBroken(None, BOB, 2, 3, "it was late"),
+        (
+            f"microbatches do not get through between stage 1 and server {B} of stage 2, "
+            "3 times in a row (it was late): look at their network"
+        ),
+    ),
+    (
+        act.RoadBroken(None, BOB, 0, 3, "it was late"),
+        (
+            f"microbatches do not get through between the trainer and server {B} of stage 0, "
+            "3 times in a row (it was late): look at their network"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("report", "text"), TEXTS)
+def test_every_trouble_is_a_line(report: TroubleReport, text: str):
+    assert trouble_text(report) == text
+
+
+@pytest.mark.parametrize("report", [report for report, _ in TEXTS])
+def test_the_reporter_tells_it(report: TroubleReport):
+    (event,) = Reporter(RunConfig(), 1000).report(report, 5.0)
+
+    assert isinstance(event, Note)

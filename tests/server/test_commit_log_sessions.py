@@ -1,0 +1,136 @@
+"""What a server holds from one session to the next."""
+
+import pytest
+from server.commits import average, commit, holder, newcomer
+
+from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.server.commit_log import CommitDecision, CommitLog, FirstWeights
+from p2pswarm.swarm.messages.membership import HeldReduction
+
+
+def test_the_first_weights_of_a_run_are_drawn():
+    assert CommitLog().begin(0, keep=False) is FirstWeights.DRAWN
+
+
+def test_weights_of_the_trainers_version_are_kept():
+    log = holder(3)
+
+    assert log.begin(3, keep=True) is FirstWeights.KEPT
+    assert (log.version, log.digest) == (3, b"w3")
+
+
+def test_weights_of_another_version_cannot_be_kept():
+    with pytest.raises(NotServing, match="version 3, not 4"):
+        holder(3).begin(4, keep=True)
+
+
+def test_weights_that_are_too_old_are_kept_only_until_newer_ones_are_whole():
+    log = holder(3)
+    average(log, 3)
+
+    assert log.begin(5, keep=False) is FirstWeights.FETCHED
+    assert (log.version, log.needed) == (None, 5)
+    assert log.held.reduction == HeldReduction(3, 1, b"d")
+    average(log, 5)
+    assert log.held.reduction == HeldReduction(3, 1, b"d")
+
+    log.became(6, b"w6")
+    assert log.version is None  # the commits since are not applied yet
+    log.loaded()
+
+    assert (log.version, log.digest, log.held.reduction) == (6, b"w6", None)
+
+
+def test_weights_one_commit_behind_go_on_if_its_reduction_is_here():
+    """Their commit was decided and did not come: it is sent again."""
+    log = holder(3)
+    average(log, 3, generation=7)
+    assert log.held.reduction == HeldReduction(3, 7, b"d")
+
+    assert log.begin(4, keep=True) is FirstWeights.KEPT
+
+    assert log.version == 3
+    assert log.must_commit_before(4)
+    assert log.committed(commit(3, 8)) is CommitDecision.WAIT  # its reduction may still come
+    assert log.committed(commit(3, 7)) is CommitDecision.APPLY
+    assert log.take() == "sums of step 3, generation 7"
+    log.applied(commit(3, 7), b"w4")
+    assert not log.must_commit_before(4)
+
+
+def test_weights_one_commit_behind_without_its_reduction_are_not_kept():
+    log = holder(3)
+    average(log, 3, fails=True)
+
+    with pytest.raises(NotServing, match="version 3, not 4"):
+        log.begin(4, keep=True)
+    assert log.version == 3
+
+
+def test_weights_two_commits_behind_are_not_kept():
+    log = holder(3)
+    average(log, 3)
+
+    with pytest.raises(NotServing, match="version 3, not 5"):
+        log.begin(5, keep=True)
+
+
+def test_nothing_is_kept_where_nothing_is():
+    with pytest.raises(NotServing, match="version None, not 3"):
+        CommitLog().begin(3, keep=True)
+
+
+def test_a_reduction_outlives_several_sessions_until_a_later_generation():
+    log = holder(3)
+    average(log, 3, generation=1)
+    for _ in range(3):
+        log.begin(3, keep=True)
+    assert log.held.reduction == HeldReduction(3, 1, b"d")
+
+    average(log, 3, generation=2, fails=True)
+    assert log.held.reduction.generation == 1
+    average(log, 3, generation=3)
+
+    assert log.held.reduction.generation == 3
+    assert log.committed(commit(3, 1), patient=False) is CommitDecision.LOST
+
+
+def test_drawing_takes_the_place_of_what_was_here():
+    log = holder(3)
+    log.begin(0, keep=False)
+
+    assert log.held is None
+
+
+def test_weights_that_were_not_changed_to_the_end_are_of_no_version():
+    log = holder(3)
+
+    with log.changing():
+        log.applied(commit(3), b"w4")
+    assert log.version == 4
+
+    with pytest.raises(BadMessage), log.changing():
+        raise BadMessage("of the weights")
+    assert (log.version, log.held, log.digest) == (None, None, b"")
+
+
+def test_kept_weights_that_have_changed_by_themselves_are_found_out():
+    log = holder(3)
+    log.begin(3, keep=True)
+
+    log.unchanged(b"w3")
+    with pytest.raises(NotServing, match="changed by themselves"):
+        log.unchanged(b"another")
+
+
+def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():
+    log = newcomer(3)
+    average(log, 3)
+    log.committed(commit(3))
+    average(log, 4)
+
+    log.begin(3, keep=False)
+
+    assert not log.must_commit_before(9)
+    assert log.committed(commit(4)) is CommitDecision.WAIT
+    assert log.follow(3) == []

@@ -1,0 +1,166 @@
+"""Which trainer a server asks, and when: one that coordinates is found within two seconds."""
+
+import pytest
+from server.test_lifecycle import ASSIGNED, STANDBY, THIRD, TRAINER, VIEW, fail, server, serving
+
+from p2pswarm.errors import LinkLost
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.server.lifecycle import REJOIN_FIRST_S, SLEPT_S, ServerState
+from p2pswarm.server.trainer_search import TRAINERS_MAX, TrainerSearch
+from p2pswarm.swarm.messages.membership import StandsBy
+
+
+def asks(one, now_s):
+    one.on_deadline(now_s)
+    assert one.may_join
+    return one.joining(now_s)
+
+
+def test_all_trainers_are_asked_in_turn_before_a_pause():
+    one = server(TRAINER, STANDBY)
+
+    assert asks(one, 0.0) == TRAINER
+    one.session_lost("nobody is there", 0.0)
+    assert asks(one, 0.0) == STANDBY
+    one.session_lost("nobody is there", 0.0)
+
+    assert one.next_deadline_s() == REJOIN_FIRST_S
+    assert asks(one, REJOIN_FIRST_S) == TRAINER
+
+
+def test_a_standby_names_the_coordinator_which_is_asked_at_once_and_first_from_then_on():
+    one = server(TRAINER)
+    asks(one, 0.0)
+
+    with pytest.raises(LinkLost, match=r"10\.0\.0\.1:4000 does not coordinate"):
+        one.answered(StandsBy(STANDBY.peer.raw, str(STANDBY.address)))
+    one.session_lost("it stands by", 0.0)
+
+    assert asks(one, 0.0) == STANDBY
+    one.answered(ASSIGNED)
+    one.session_lost("the link was lost", 100.0)
+    assert asks(one, 101.0) == STANDBY
+
+
+@pytest.mark.parametrize("answer", [StandsBy(b"", ""), StandsBy(b"p" * 32, "nowhere")])
+def test_a_standby_that_knows_no_coordinator_names_none(answer):
+    one = server(TRAINER)
+    asks(one, 0.0)
+
+    with pytest.raises(LinkLost):
+        one.answered(answer)
+    one.session_lost("it stands by", 0.0)
+
+    assert one.next_deadline_s() == REJOIN_FIRST_S
+    assert asks(one, 1.0) == TRAINER
+
+
+def test_trainers_that_name_each_other_are_asked_once_before_a_pause():
+    one, now_s = server(TRAINER, STANDBY), 0.0
+    for _ in range(2):
+        asked = asks(one, now_s)
+        other = STANDBY if asked == TRAINER else TRAINER
+        with pytest.raises(LinkLost):
+            one.answered(StandsBy(other.peer.raw, str(other.address)))
+        one.session_lost("it stands by", now_s)
+
+    assert one.next_deadline_s() == REJOIN_FIRST_S
+
+
+def test_a_trainer_that_names_ever_new_ones_is_followed_a_few_times():
+    one = server(TRAINER)
+    for number in range(TRAINERS_MAX):
+        assert one.next_deadline_s() in (None, 0.0)
+        asks(one, 0.0)
+        with pytest.raises(LinkLost):
+            one.answered(StandsBy(bytes([100 + number]) * 32, f"10.0.1.{number}:4000"))
+        one.session_lost("it stands by", 0.0)
+
+    assert one.next_deadline_s() == REJOIN_FIRST_S
+
+
+def test_a_trainer_that_is_found_again_is_asked_without_a_pause():
+    one = server(TRAINER)
+    for second in range(6):
+        fail(one, float(second * 2))
+    assert one.next_deadline_s() == 12.0
+
+    assert not one.found([STANDBY], 10.5)
+
+    assert one.next_deadline_s() == 10.5
+    assert asks(one, 10.5) == STANDBY
+
+
+def test_a_join_to_a_trainer_that_does_not_answer_is_given_up_when_another_does():
+    one = server(TRAINER)
+    asks(one, 0.0)
+
+    assert not one.found([], 1.0)
+    assert not one.found([STANDBY, TRAINER], 1.0)
+    assert one.found([STANDBY], 2.0)
+
+
+def test_a_server_in_its_session_or_about_to_join_takes_no_advice():
+    assert not serving().found([STANDBY], 1.0)
+    one = server(TRAINER)
+
+    assert not one.found([STANDBY], 1.0)
+
+    assert one.may_join
+    assert one.joining(1.0) == STANDBY
+
+
+def test_a_trainer_at_another_port_takes_the_place_of_its_former_address():
+    search = TrainerSearch([TRAINER, STANDBY])
+    again = Contact(TRAINER.peer, Address("10.0.0.1", 5000))
+
+    search.found([again])
+
+    assert [search.ask(), search.ask()] == [again, STANDBY]
+    assert not search.others
+
+
+def test_an_address_without_a_name_is_a_trainer_too():
+    nameless = Contact(None, Address("10.0.0.9", 4000))
+    search = TrainerSearch([nameless])
+
+    search.found([TRAINER])
+
+    assert [search.ask(), search.ask()] == [TRAINER, nameless]
+
+
+def test_the_trainers_found_first_are_forgotten_when_there_are_too_many():
+    search = TrainerSearch([TRAINER])
+    for number in range(TRAINERS_MAX):
+        search.found([Contact(PeerId(bytes([50 + number]) * 32), Address("10.0.2.1", number + 1))])
+
+    asked = [search.ask() for _ in range(TRAINERS_MAX)]
+
+    assert TRAINER not in asked
+    assert not search.others
+
+
+def test_the_coordinator_that_was_asked_is_present():
+    search = TrainerSearch([TRAINER, STANDBY, THIRD])
+    assert search.present == TRAINER
+    search.ask()
+    search.ask()
+    assert search.present == STANDBY
+
+    search.coordinates()
+
+    assert search.present == STANDBY
+    assert [search.ask(), search.ask(), search.ask()] == [STANDBY, TRAINER, THIRD]
+
+
+def test_a_machine_that_slept_leaves_its_session_and_joins_at_once():
+    one = serving()
+    one.woke(SLEPT_S - 0.1)
+
+    with pytest.raises(LinkLost, match="this machine slept for 3600 s"):
+        one.woke(3600.0)
+    one.session_lost("slept", 3700.0)
+
+    assert one.state is ServerState.OUT
+    assert one.next_deadline_s() == 3700.0 + REJOIN_FIRST_S
+    assert one.told(VIEW) is VIEW

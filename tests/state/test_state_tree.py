@@ -1,0 +1,32 @@
+"""The pieces of a state, and the digest that they have together."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.state.state_tree import piece_hash, piece_spans, root_of
+
+
+@pytest.mark.parametrize(
+    ("length", "spans"),
+    [(0, [(0, 0)]), (1, [(0, 1)]), (4, [(0, 4)]), (5, [(0, 4), (4, 5)]), (8, [(0, 4), (4, 8)])],
+)
+def test_the_pieces_of_a_state(length, spans):
+    assert piece_spans(length, piece_values=4) == spans
+
+
+@given(st.integers(1, 10_000), st.integers(1, 1000))
+def test_every_element_is_in_one_piece(length, piece_values):
+    spans = piece_spans(length, piece_values)
+
+    assert [i for start, stop in spans for i in range(start, stop)] == list(range(length))
+    assert all(stop - start == piece_values for start, stop in spans[:-1])
+
+
+def test_the_hash_of_a_piece_is_of_its_parts_in_order():
+    parts = [memoryview(b"weights"), memoryview(b"first"), memoryview(b"second")]
+
+    assert piece_hash(parts) == hashlib.sha256(b"weightsfirstsecond").digest()
+    assert root_of([b"a" * 32, b"b" * 32]) == hashlib.sha256(b"a" * 32 + b"b" * 32).digest()

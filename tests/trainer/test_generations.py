@@ -1,0 +1,145 @@
+"""How long an averaging may take, and who is blamed when it takes longer."""
+
+import pytest
+from trainer.harness import CONFIG, Play
+
+from p2pswarm.swarm.messages.step import Reduced
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.generations import (
+    FIRST_LIMIT_S,
+    LIMIT_FACTOR,
+    LIMIT_MIN_S,
+    MEASURED,
+    RETRIES,
+    AveragingLimit,
+    Generations,
+)
+from p2pswarm.trainer.membership import Membership
+
+
+def test_the_limit_doubles_with_each_averaging_that_was_too_slow_up_to_a_bound():
+    limit = AveragingLimit(first_s=10.0, max_s=35.0)
+    limits_s = []
+    for _ in range(4):
+        limits_s.append(limit.seconds)
+        limit.too_slow()
+
+    assert limits_s == [10.0, 20.0, 35.0, 35.0]
+    limit.took(5.0)
+    assert limit.seconds == LIMIT_MIN_S
+
+
+def test_the_limit_is_a_multiple_of_the_slowest_of_the_last():
+    limit = AveragingLimit()
+    assert limit.seconds == FIRST_LIMIT_S
+    limit.took(100.0)
+    limit.took(1.0)
+    assert limit.seconds == LIMIT_FACTOR * 100.0
+
+    for _ in range(MEASURED):
+        limit.took(20.0)
+
+    assert limit.seconds == LIMIT_FACTOR * 20.0
+
+
+def averaging(*stages: int) -> tuple[Generations, list]:
+    members = Membership(max(stages) + 1)
+    for number, stage in enumerate(stages):
+        one = members.admit(bytes([number]) * 32, "h:1", stage, 0)
+        members.make_ready(one.incarnation)
+    generations = Generations(AveragingLimit(first_s=10.0))
+    groups = [members.group(stage) for stage in range(max(stages) + 1)]
+    generations.begin(0, groups, CONFIG.optimizer, 5.0)
+    return generations, [m.incarnation for m in members.ready()]
+
+
+def begin_again(generations: Generations) -> None:
+    members = Membership(2)
+    for number, stage in enumerate((0, 0, 1)):
+        one = members.admit(bytes([number]) * 32, "h:1", stage, 0)
+        members.make_ready(one.incarnation)
+    groups = [members.group(stage) for stage in range(2)]
+    generations.begin(0, groups, CONFIG.optimizer, 5.0)
+
+
+def test_it_is_overdue_at_its_limit():
+    generations, _ = averaging(0)
+
+    assert not generations.overdue(14.9)
+    assert generations.overdue(15.0)
+    generations.drop()
+    assert not generations.overdue(1e9)
+
+
+def test_who_is_silent_while_its_stage_answers_is_blamed_after_some_tries():
+    generations, (ann, bob, _cid) = averaging(0, 0, 1)
+    for _ in range(RETRIES):
+        assert generations.give_up() == []
+        begin_again(generations)
+    assert generations.reduction is not None
+    generations.reduction.reduced(ann, Reduced(b"g", 1.0))
+
+    assert generations.give_up() == [bob]
+
+
+def test_a_stage_of_which_nobody_answers_is_not_blamed():
+    generations, _ = averaging(0, 0, 1)
+    for _ in range(RETRIES + 1):
+        assert generations.give_up() == []
+        begin_again(generations)
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_only_the_generation_under_way_is_current(generation):
+    generations, _ = averaging(0)
+
+    assert generations.current(generation) is None
+    assert generations.current(1) is generations.reduction
+
+
+def slow_stage(averaging_s: float, tries: int) -> Play:
+    """A stage of two whose averagings take `averaging_s`."""
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    done = []
+    for _ in range(tries):
+        actions = play.coordinator.actions()
+        orders = [a for a in actions if isinstance(a, act.SendReduce)]
+        done += [a for a in actions if isinstance(a, act.AveragingSlow | act.Evict | act.StepDone)]
+        if orders and orders[0].limit_s > averaging_s:
+            play.now_s += averaging_s
+            for one in (ann, bob):
+                play.told_reduced(one, orders[0].message.generation)
+        elif orders:
+            play.wait(orders[0].limit_s)
+        for fence in [a for a in actions if isinstance(a, act.SendFence)]:
+            play.coordinator.fenced(fence.incarnation, (), play.now_s)
+    play.done = done
+    return play
+
+
+def test_a_slow_averaging_succeeds_in_the_end_and_people_are_told():
+    play = slow_stage(averaging_s=400.0, tries=12)
+
+    slow = [a for a in play.done if isinstance(a, act.AveragingSlow)]
+    assert [(a.took_s, a.limit_s) for a in slow] == [(120.0, 240.0), (240.0, 480.0)]
+    assert [a for a in play.done if isinstance(a, act.Evict)] == []
+    assert [a.step for a in play.done if isinstance(a, act.StepDone)] == [0]
+
+
+def test_one_that_never_finishes_while_the_other_does_is_out():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    for generation in range(1, RETRIES + 2):
+        play.told_reduced(ann, generation)
+        assert play.seen(act.Evict) == []
+        play.wait(1e4)
+        if generation <= RETRIES:
+            for one in (ann, bob):
+                play.coordinator.fenced(one, (), play.now_s)
+
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
