@@ -231,15 +231,8 @@ class Trainer:
 
     def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign():
-                self._connections.assign(action.incarnation, action.message)
-            case act.Publish():
-                self._connections.publish(action.changes, self._now_s())
-            case act.Decline():
-                self._connections.decline(action.peer, action.reason)
-            case act.Evict():
-                if self._connections.evict(action.incarnation):
-                    log.warning("%s is out: %s", action.incarnation, action.reason)
+            case act.Assign() | act.Decline() | act.Publish() | act.Evict():
+                self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
                     self._connections.publish_now(self._now_s())
@@ -257,3 +250,15 @@ class Trainer:
                 self._context.report(action)
             case _:
                 self._context.report(action)
+
+    def _tell_members(self, action: act.Assign | act.Decline | act.Publish | act.Evict) -> None:
+        match action:
+            case act.Assign():
+                self._connections.assign(action.incarnation, action.message)
+            case act.Decline():
+                self._connections.decline(action.peer, action.reason)
+            case act.Publish():
+                self._connections.publish(action.changes, self._now_s())
+            case act.Evict():
+                if self._connections.evict(action.incarnation):
+                    log.warning("%s is out: %s", action.incarnation, action.reason)

@@ -223,6 +223,19 @@ def test_the_job_that_got_stuck_most_often_is_known():
     assert in_flight.most_refused() is in_flight.job(1)
 
 
+def test_what_was_counted_while_it_waited_and_is_void_waits_anew():
+    in_flight = flight_of(1)
+    launched(in_flight, 1)
+    job = given_up(in_flight, 0)
+    first_s = job.not_before_s
+    in_flight.finish(job, first_s)
+    in_flight.again(job, first_s)
+
+    assert job.not_before_s > first_s
+    assert launched(in_flight, 1, first_s) == []
+    assert launched(in_flight, 1, job.not_before_s) == [0]
+
+
 class FixedTimeout(AttemptTimeout):
     """Learns nothing."""
 
