@@ -71,10 +71,13 @@ def test_who_is_evicted_hears_what_waits_and_no_more():
     connections.publish([joined(1)], 0.0)
     assert not ann.dismissed
 
+    connections.finish("done")
+
     assert ann.ending
     assert not ann.over
     assert said(connections, ann) == [ASSIGNED]
     assert ann.over
+    assert not ann.dismissed
 
 
 def test_only_the_present_incarnation_can_be_evicted():
