@@ -1,17 +1,22 @@
 """Who is in the run, as a member knows it from the views that the trainer sends.
 
-A view is cut into messages. A member uses a view only when all its parts have come, so nobody
-routes by half a view.
+The first view is whole; each later one says what has changed since the one before. A view is cut
+into messages. A member uses a view only when all its parts have come, so nobody routes by half a
+view. Views come by one stream, in order: one that does not follow what is here is the trainer's
+error, and a member that meets one joins again, and is sent the whole.
 
-Errors:  DialFailed for a member whose address cannot be read; a part of an older view is ignored.
+Errors:  DialFailed for a member whose address cannot be read. BadMessage for a view that does not
+         follow the one before, or is too large; an older view is ignored.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from p2pswarm.errors import DialFailed
+from p2pswarm.errors import BadMessage, DialFailed
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.membership import MemberRecord, View
-from p2pswarm.swarm.messages.types import VIEW_PART_MAX
+from p2pswarm.swarm.messages.types import MEMBERS_MAX, VIEW_PART_MAX
+
+PARTS_MAX = 2 * MEMBERS_MAX // VIEW_PART_MAX  # all members join, and as many former ones are gone
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,20 +43,30 @@ def contact(member: MemberRecord) -> Contact:
         raise DialFailed(f"a member without an address: {error}") from error
 
 
-def view_parts(number: int, members: tuple[MemberRecord, ...]) -> list[View]:
-    """Cut a whole view into messages."""
-    cuts = [members[i : i + VIEW_PART_MAX] for i in range(0, len(members), VIEW_PART_MAX)] or [()]
-    return [View(number, part, len(cuts), cut) for part, cut in enumerate(cuts)]
+def view_parts(
+    number: int,
+    joined: tuple[MemberRecord, ...],
+    since: int = 0,
+    *,
+    gone: tuple[int, ...] = (),
+    ready: tuple[int, ...] = (),
+) -> list[View]:
+    """Cut a view into messages; without `since` it is whole."""
+    starts = range(0, max(len(gone), len(joined), len(ready), 1), VIEW_PART_MAX)
+    cuts = [slice(start, start + VIEW_PART_MAX) for start in starts]
+    return [
+        View(number, since, cut is not cuts[-1], gone[cut], joined[cut], ready[cut]) for cut in cuts
+    ]
 
 
 class MemberView:
-    """The newest whole view."""
+    """The newest view."""
 
     def __init__(self) -> None:
-        self._number = -1
+        self._number = 0
         self._members: dict[bytes, MemberRecord] = {}
-        self._building = -1
-        self._pending: dict[int, View] = {}
+        self._parts: list[View] = []
+        """Of a view that is not complete yet."""
 
     @property
     def members(self) -> tuple[MemberRecord, ...]:
@@ -59,19 +74,42 @@ class MemberView:
         return tuple(self._members.values())
 
     def receive(self, part: View) -> bool:
-        """Take one part; True if it completes a newer view."""
-        if part.number <= self._number or part.number < self._building:
-            return False
-        if part.number > self._building:
-            self._building, self._pending = part.number, {}
-        self._pending[part.part] = part
-        if len(self._pending) < part.parts:
-            return False
+        """Take one part; True if it completes a newer view.
 
-        whole = [m for _, view in sorted(self._pending.items()) for m in view.members]
-        self._members = {m.peer: m for m in sorted(whole, key=lambda m: m.peer)}
-        self._number, self._pending = part.number, {}
+        Raises BadMessage for what does not follow the view that is here.
+        """
+        if part.number <= self._number:
+            return False
+        first = self._parts[0] if self._parts else part
+        if part.since not in (0, self._number) or (part.number, part.since) != (
+            first.number,
+            first.since,
+        ):
+            raise BadMessage(
+                f"view {part.number} follows view {part.since}, and view {self._number} is here"
+            )
+        self._parts.append(part)
+        if len(self._parts) > PARTS_MAX:
+            raise BadMessage(f"a view of more than {MEMBERS_MAX} members")
+        if part.more:
+            return False
+        parts, self._parts = self._parts, []
+        self._apply(parts)
         return True
+
+    def _apply(self, parts: list[View]) -> None:
+        """Make a complete view the present one."""
+        known = {} if parts[0].since == 0 else {m.incarnation: m for m in self._members.values()}
+        for number in (number for part in parts for number in part.gone):
+            known.pop(number, None)
+        known |= {member.incarnation: member for part in parts for member in part.joined}
+        for number in (number for part in parts for number in part.ready):
+            if number in known:
+                known[number] = replace(known[number], ready=True)
+        if len(known) > MEMBERS_MAX:
+            raise BadMessage(f"a view of more than {MEMBERS_MAX} members")
+        self._members = {m.peer: m for m in sorted(known.values(), key=lambda m: m.peer)}
+        self._number = parts[0].number
 
     def ready(self, stage: int) -> tuple[MemberRecord, ...]:
         """The members that may be given microbatches of `stage`."""

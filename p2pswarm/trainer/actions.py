@@ -6,10 +6,11 @@ somebody something comes back to the coordinator as the event named in its docst
 
 from dataclasses import dataclass
 
-from p2pswarm.swarm.messages.membership import Assigned, Load, View
+from p2pswarm.swarm.messages.membership import Assigned, Load
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import MemberChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,17 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send this part of the view to every member."""
+    """Tell the members what has changed among them."""
 
-    view: View
+    changes: tuple[MemberChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """Answer a `Join` for which there is no place."""
+
+    peer: bytes
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,5 +264,14 @@ Report = (
 """What a person may want to know."""
 
 Action = (
-    Assign | Publish | Launch | CancelLaunch | SendFence | SendReduce | SendCommit | Evict | Report
+    Assign
+    | Decline
+    | Publish
+    | Launch
+    | CancelLaunch
+    | SendFence
+    | SendReduce
+    | SendCommit
+    | Evict
+    | Report
 )

@@ -11,13 +11,14 @@ Errors:  none.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from p2pswarm.errors import Unusable
 from p2pswarm.swarm.messages.membership import Assigned, Join
 from p2pswarm.swarm.messages.step import Committed
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import Commits
 from p2pswarm.trainer.decided_step import DecidedStep, Welcome
-from p2pswarm.trainer.membership import GROUP_MAX, Membership
+from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import Decided, Reduction
 from p2pswarm.trainer.stage_digests import StageDigests
@@ -49,8 +50,14 @@ class Admission:
     def admit(self, peer: bytes, join: Join, step: int, now_s: float) -> list[act.Action]:
         """Begin an incarnation; what to tell it."""
         welcome = self._welcome(join, step)
-        member = self._members.admit(peer, join.address, join.stage, step)
+        movable = join.version is not None  # else it was told which stage to serve
+        try:
+            member = self._members.admit(peer, join.address, join.stage, step, movable=movable)
+        except Unusable as error:
+            return [act.Decline(peer, str(error))]
         to = member.incarnation
+        if member.stage != join.stage:
+            welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
         actions: list[act.Action] = [
             act.Assign(to, Assigned(member.stage, to.number, step, keep)),
@@ -130,9 +137,9 @@ class Admission:
             others = self._members.ready(member.stage)
             known = self._digests.known(member.stage, step)
             asked = bool(others) or self._digests.undecided(member.stage, step)
-            crowded = len(others) >= GROUP_MAX or (others and avoided(incarnation.peer))
-            if crowded or (known is None and asked):
-                # wait until the members' digest stands, and there is a place for it
+            held_back = others and avoided(incarnation.peer)
+            if held_back or (known is None and asked):
+                # wait until the members' digest stands, and no better one serves
                 self.newcomers.caught_up(incarnation, digest)
                 continue
             if known is None:

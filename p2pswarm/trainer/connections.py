@@ -1,34 +1,52 @@
 """The members' streams at the trainer: what each is to be sent, and which incarnation it serves.
 
 A connection begins without an assignment. It belongs to one incarnation once the coordinator has
-answered its `Join`. It ends when its last message was sent. A peer has one connection at a time: a
-newer one ends the older. Messages wait here until the stream takes them.
+answered its `Join`; from then on it is told of the other members (`views`). It ends when its last
+message was sent. A peer has one connection at a time: a newer one ends the older. What is to be
+sent waits here until the stream takes it: the assignment, the parts of one view, the last word.
 
+Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from p2pswarm.swarm.messages.membership import Assigned
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import MemberChange
+from p2pswarm.trainer.views import Views
 from p2pswarm.wire.message import Message
-
-NOTES_WAITING_MAX = 4096  # messages that a member has not taken: with more it counts as gone
 
 
 class MemberConnection:
     """One stream: what is still to be sent on it, and which incarnation it belongs to."""
 
-    __slots__ = ("_ending", "_waiting", "dismissed", "incarnation", "peer")
+    __slots__ = (
+        "_ending",
+        "_waiting",
+        "declined",
+        "dismissed",
+        "incarnation",
+        "peer",
+        "stage",
+        "view",
+    )
 
     def __init__(self, peer: bytes) -> None:
         self.peer = peer
         self.incarnation: Incarnation | None = None
         """None until its `Join` is answered."""
+        self.stage = 0
+        """Of its incarnation."""
+        self.view = 0
+        """The number of the view that it was told last."""
         self.dismissed = False
         """Whether its last message says that the run is over; the member then ends the stream."""
+        self.declined: str | None = None
+        """Why there is no place for it."""
         self._waiting: deque[Message] = deque()
         self._ending = False
 
@@ -42,20 +60,20 @@ class MemberConnection:
         """Whether everything was sent, the last message too."""
         return self._ending and not self._waiting
 
+    @property
+    def follows_views(self) -> bool:
+        """Whether it is to be told of the other members."""
+        return self.incarnation is not None and not self._ending
+
     def next(self) -> Message | None:
         """Take out the message to send now; None while there is none."""
         return self._waiting.popleft() if self._waiting else None
 
-    def tell(self, message: Message, waiting_max: int) -> None:
-        """Add a message, unless the connection ends; a member that takes none is cut off."""
-        if self._ending:
-            return
-        if len(self._waiting) < waiting_max:
+    def tell(self, message: Message) -> None:
+        """Add a message, unless the connection ends."""
+        if not self._ending:
             self._waiting.append(message)
             self.dismissed = isinstance(message, Finished)
-        else:
-            self._waiting.clear()
-            self._ending = True
 
     def end(self) -> None:
         """Add nothing after what waits."""
@@ -65,12 +83,15 @@ class MemberConnection:
 class Connections:
     """Every stream that is open."""
 
-    def __init__(self, waiting_max: int = NOTES_WAITING_MAX) -> None:
-        self._waiting_max = waiting_max
+    def __init__(self, views: Views) -> None:
+        self._views = views
         self._open: dict[bytes, MemberConnection] = {}
         self._former: dict[MemberConnection, None] = {}
         """Connections whose peers have newer ones, and whose streams have not ended yet."""
+        self._of_stage: dict[int, dict[MemberConnection, None]] = {}
+        """Those that are told the views of a stage."""
         self._changed: dict[MemberConnection, None] = {}
+        self._published = False
         self._finished: Finished | None = None
 
     def __len__(self) -> int:
@@ -92,22 +113,61 @@ class Connections:
         """A stream has ended; True if it was its peer's current one."""
         self._former.pop(connection, None)
         self._changed.pop(connection, None)
+        self._of_stage.get(connection.stage, {}).pop(connection, None)
         present = self._open.get(connection.peer) is connection
         if present:
             del self._open[connection.peer]
         return present
 
     def assign(self, incarnation: Incarnation, message: Assigned) -> None:
-        """Answer a `Join`."""
+        """Answer a `Join`; the view of all others follows."""
         if connection := self._open.get(incarnation.peer):
-            connection.incarnation = incarnation
+            connection.incarnation, connection.stage = incarnation, message.stage
+            self._of_stage.setdefault(message.stage, {})[connection] = None
             self._tell(connection, message)
 
-    def tell_all(self, message: Message) -> None:
-        """Tell every member that has its assignment."""
-        for connection in self._open.values():
-            if connection.incarnation is not None:
-                self._tell(connection, message)
+    def decline(self, peer: bytes, reason: str) -> None:
+        """Answer a `Join` for which there is no place."""
+        if connection := self._open.get(peer):
+            connection.declined = reason
+            self._end(connection)
+
+    def publish(self, changes: Iterable[MemberChange], now_s: float) -> None:
+        """Tell the members what has changed: now, or with what changes in the next moment."""
+        self._views.change(changes)
+        self.on_deadline(now_s)
+
+    def publish_now(self, now_s: float) -> None:
+        """Tell the members all that has changed, because an order follows that names members."""
+        if self.next_deadline_s() is not None:
+            self._publish(now_s)
+
+    def published(self) -> bool:
+        """Whether views went out since the last look."""
+        published, self._published = self._published, False
+        return published
+
+    def next_deadline_s(self) -> float | None:
+        """When to call `on_deadline`."""
+        return self._views.next_deadline_s()
+
+    def on_deadline(self, now_s: float) -> None:
+        """Send the views that are due."""
+        if self._views.due(now_s):
+            self._publish(now_s)
+
+    def next(self, connection: MemberConnection) -> Message | None:
+        """Take out the message to send now; None while there is none.
+
+        A view is made only here, so a member whose stream is slow is told what is true now.
+        """
+        message = connection.next()
+        if message is None and connection.follows_views:
+            connection.view, parts = self._views.since(connection.stage, connection.view)
+            for part in parts:
+                connection.tell(part)
+            message = connection.next()
+        return message
 
     def evict(self, incarnation: Incarnation) -> bool:
         """End the stream of an incarnation; False if it has none."""
@@ -135,7 +195,13 @@ class Connections:
 
     def _tell(self, connection: MemberConnection, message: Message) -> None:
         self._changed[connection] = None
-        connection.tell(message, self._waiting_max)
+        connection.tell(message)
+
+    def _publish(self, now_s: float) -> None:
+        self._published = True
+        for stage in self._views.publish(len(self._open), now_s):
+            for connection in self._of_stage.get(stage, ()):
+                self._changed[connection] = None
 
     def _end(self, connection: MemberConnection) -> None:
         self._changed[connection] = None

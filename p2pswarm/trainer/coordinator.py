@@ -17,12 +17,12 @@ from p2pswarm.swarm.messages.membership import Join, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
-from p2pswarm.swarm.view import Incarnation, view_parts
+from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
+from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.generations import Generations
-from p2pswarm.trainer.in_flight import runs_window
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
@@ -51,13 +51,12 @@ class Coordinator:
         self.members = Membership(config.stages)
         """Who is in the run."""
         self._phase = Phase.GATHERING
-        self._runs_s = runs_window()
-        self._step = Step(0, config, self._runs_s)
+        self._timeout = AttemptTimeout()
+        self._step = Step(0, config, self._timeout)
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
         self._blame = Blame(self.members, config.stages)
         self._unserved = UnservedStages(config.on_stage_lost)
-        self._published = 0
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -263,10 +262,8 @@ class Coordinator:
         if self._phase is Phase.FILLING:
             self._fill(now_s)
         self._watch_unserved_stages(now_s)
-        if self._published != self.members.number:
-            self._published = self.members.number
-            views = view_parts(self._published, self.members.records())
-            self._actions += [act.Publish(view) for view in views]
+        if changes := self.members.changes():
+            self._actions.append(act.Publish(changes))
 
     def _settle_fences(self, now_s: float) -> None:
         """Close a round that all members have answered, and open the next."""
@@ -275,14 +272,15 @@ class Coordinator:
             self._actions.append(settled)
         if reason := self._blame.hopeless or self._step.hopeless():
             self._finish(reason, failed=True)
+        if not self._step.fence_due:
+            return
         incarnations = [m.incarnation for m in self.members.ready()]
         work = self._step.fence(incarnations, now_s)
-        if work is not None:
-            for one in incarnations:
-                fence = Fence(self._run, self.step, one.number, work)
-                self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
-            if not incarnations:
-                self._settle_fences(now_s)
+        for one in incarnations:
+            fence = Fence(self._run, self.step, one.number, work)
+            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
+        if not incarnations:
+            self._settle_fences(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
@@ -318,7 +316,7 @@ class Coordinator:
 
     def _window(self) -> int:
         """How many microbatches may be on their way."""
-        entries, servers = len(self.members.ready(0)), len(self.members.ready())
+        entries, servers = self.members.ready_count(0), self.members.ready_count()
         default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
         return self._config.batch.window or default
 
@@ -378,7 +376,7 @@ class Coordinator:
         norm, size = decided.gradient_norm, self._config.batch.microbatches
         self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._runs_s)
+        self._step = Step(self.step + 1, self._config, self._timeout)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

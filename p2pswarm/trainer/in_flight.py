@@ -1,7 +1,10 @@
 """The microbatches of a step under way: attempts, paths, deadlines, and what to launch next.
 
 A job waits, runs, is perhaps fenced and waits again, and is done when every stage has counted it.
-An attempt may take four times the 95th percentile of the last ones.
+The trainer asks after every note what is late and what to launch. So nothing here walks over what
+is in flight: deadlines and retries stand in heaps, and what went through an incarnation is kept by
+incarnation. An entry of a heap is not taken out when it is no longer true, but dropped when it
+comes up.
 
 Units:   seconds on the caller's clock.
 Errors:  none; notes about attempts that are over get None or are ignored.
@@ -10,21 +13,18 @@ Errors:  none; notes about attempts that are over get None or are ignored.
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heappop, heappush
 
-from p2pswarm.flow.estimates import Window
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 
 EVALUATION_BASE = 2**61  # held-out batches are numbered from here: no step reaches it
-FIRST_DEADLINE_S = 120.0  # nothing is measured yet, and first passes are slow
-DEADLINE_MIN_S = 10.0  # below this a pause of the garbage collector or the kernel would count
-DEADLINE_MAX_S = 600.0
-DEADLINE_FACTOR = 4.0  # times the 95th percentile: one healthy attempt in thousands is fenced
-MEASURED = 64  # attempts remembered for the percentile
 RETRY_FIRST_S = 0.02  # doubles with each attempt, so that a broken stage is not hammered
 RETRY_MAX_S = 2.0
 RETRY_DOUBLINGS_MAX = 7  # then it is RETRY_MAX_S, however often an attempt is lost
 REFUSALS_MAX = 24  # about half a minute of retries; then the run ends with the reason
+NEVER_S = float("-inf")  # it was never given up
 
 
 class JobPhase(Enum):
@@ -46,29 +46,33 @@ class MicrobatchJob:
     attempt: int = -1
     path: list[Incarnation] = field(default_factory=list)
     launched_s: float = 0.0
-    not_before_s: float = float("-inf")
+    not_before_s: float = NEVER_S
     refusals: int = 0
     """Attempts that got stuck; those that were lost with a server do not count."""
+    timeout_s: float = 0.0
+    """What the last attempt that was late has earned the next; 0 if none was."""
     reason: str = ""
     """Why the last attempt was given up."""
 
 
 class InFlight:
-    """All jobs of one step.
+    """All jobs of one step."""
 
-    After every note we look for late jobs and for the next to launch. So the jobs that were
-    launched and are not done are kept apart: they are few, however large the batch is.
-    """
-
-    def __init__(self, jobs: list[MicrobatchJob], runs_s: Window) -> None:
+    def __init__(self, jobs: list[MicrobatchJob], timeout: AttemptTimeout) -> None:
         self._jobs = {job.microbatch: job for job in jobs}
         self._fresh = deque(jobs)
         """Never launched."""
-        self._begun: dict[int, MicrobatchJob] = {}
-        """Launched, and not done."""
         self._undone = len(jobs)
-        self._runs_s = runs_s  # shared from step to step
-        self._deadline_s = _deadline_s(runs_s)
+        self._running: dict[int, MicrobatchJob] = {}
+        self._through: dict[Incarnation, dict[int, MicrobatchJob]] = {}
+        """What runs through an incarnation."""
+        self._timeout = timeout
+        self._late: list[tuple[float, int, int]] = []
+        """A heap: when to look whether it is late, microbatch, attempt."""
+        self._again: list[tuple[float, int]] = []
+        """A heap: when it may be launched again, microbatch."""
+        self._refused: list[tuple[int, int]] = []
+        """A heap: its refusals below zero, microbatch."""
 
     @property
     def finished(self) -> bool:
@@ -87,79 +91,130 @@ class InFlight:
 
     def launch(self, window: int, now_s: float) -> MicrobatchJob | None:
         """Start the next attempt of the first job that may start; None if the window is full."""
-        if sum(job.phase is JobPhase.RUNNING for job in self._begun.values()) >= window:
+        if len(self._running) >= window:
             return None
-        again = (
-            job
-            for job in self._begun.values()
-            if job.phase is JobPhase.WAITING and job.not_before_s <= now_s
-        )
-        job = next(again, None) or self._next_fresh()
+        job = self._next_again(now_s) or self._next_fresh()
         if job is not None:
-            self._begun[job.microbatch] = job
+            self._running[job.microbatch] = job
             job.phase, job.launched_s, job.path = JobPhase.RUNNING, now_s, []
             job.attempt += 1
+            heappush(self._late, (now_s + self._timeout.usual_s, job.microbatch, job.attempt))
         return job
+
+    def handed(self, job: MicrobatchJob, to: Incarnation) -> None:
+        """The running attempt of a job goes through an incarnation."""
+        through = self._through.setdefault(to, {})
+        if job.microbatch not in through:
+            through[job.microbatch] = job
+            job.path.append(to)
 
     def finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted it."""
         if job.phase is JobPhase.RUNNING:
-            self._runs_s.add(now_s - job.launched_s)
+            self._timeout.finished(now_s - job.launched_s)
         if job.phase is not JobPhase.DONE:
             self._undone -= 1
-        job.phase = JobPhase.DONE
-        self._begun.pop(job.microbatch, None)
+        self._leave(job, JobPhase.DONE)
+
+    def give_up(self, job: MicrobatchJob, reason: str) -> None:
+        """The running attempt of a job is to be fenced."""
+        job.reason = reason
+        self._leave(job, JobPhase.FENCING)
 
     def again(self, job: MicrobatchJob, now_s: float) -> None:
         """Nobody will count the last attempt any more: it may be launched once more."""
         if job.phase is JobPhase.DONE:
-            self._begun[job.microbatch] = job
             self._undone += 1
+            self._remember_refusals(job)
         doublings = min(max(0, job.attempt - 1), RETRY_DOUBLINGS_MAX)
-        delay_s = min(RETRY_MAX_S, RETRY_FIRST_S * 2.0**doublings)
-        job.phase, job.not_before_s = JobPhase.WAITING, now_s + delay_s
+        job.not_before_s = now_s + min(RETRY_MAX_S, RETRY_FIRST_S * 2.0**doublings)
+        heappush(self._again, (job.not_before_s, job.microbatch))
+        self._leave(job, JobPhase.WAITING)
 
     def touched_by(self, gone: Incarnation) -> list[MicrobatchJob]:
         """The running jobs that went through an incarnation."""
-        return [job for job in self._running() if gone in job.path]
+        return list(self._through.get(gone, {}).values())
+
+    def refuse(self, job: MicrobatchJob) -> None:
+        """An attempt of a job got stuck."""
+        job.refusals += 1
+        self._remember_refusals(job)
 
     def most_refused(self) -> MicrobatchJob | None:
-        """The job that got stuck most often, of those that are not done."""
-        return max(self._begun.values(), key=lambda job: job.refusals, default=None)
+        """The job that got stuck most often, of those that are not done; None if none did."""
+        while self._refused:
+            job = self._jobs[self._refused[0][1]]
+            if job.phase is not JobPhase.DONE:  # an older entry of it is below its newest
+                return job
+            heappop(self._refused)
+        return None
 
     def late(self, now_s: float) -> list[MicrobatchJob]:
-        """The running jobs that have been under way for too long."""
-        return [job for job in self._running() if now_s >= job.launched_s + self._deadline_s]
+        """The running jobs that have been under way for too long; each is told once."""
+        late = []
+        for job in self._looked_at(now_s):
+            given_s = max(job.timeout_s, self._timeout.timeout_s)
+            late_s = job.launched_s + given_s
+            if late_s <= now_s:
+                late.append((job, given_s))
+            else:  # look again before that: the time is shorter once one finishes
+                pause_s = max(self._timeout.usual_s, now_s - job.launched_s)
+                again_s = min(late_s, now_s + pause_s)
+                heappush(self._late, (again_s, job.microbatch, job.attempt))
+        for job, given_s in late:  # after all: those that are late together do not teach each other
+            job.timeout_s = self._timeout.late(given_s)
+        return [job for job, _ in late]
 
     def next_deadline_s(self, now_s: float) -> float | None:
-        """When a job will be late, or may be launched again."""
-        times = [job.launched_s + self._deadline_s for job in self._running()]
-        times += [
-            job.not_before_s
-            for job in self._begun.values()
-            if job.phase is JobPhase.WAITING and job.not_before_s > now_s
-        ]
+        """When to ask what is late, or what may be launched again."""
+        while self._late and self.running(*self._late[0][1:]) is None:
+            heappop(self._late)
+        times = [self._late[0][0]] if self._late else []
+        again_s = self._next_again_s()
+        if again_s is not None and again_s > now_s:  # else it waits for the window, not for time
+            times.append(again_s)
         return min(times, default=None)
+
+    def _looked_at(self, now_s: float) -> list[MicrobatchJob]:
+        """The running jobs of which it is time to look whether they are late."""
+        jobs = []
+        while self._late and self._late[0][0] <= now_s:
+            _, microbatch, attempt = heappop(self._late)
+            if job := self.running(microbatch, attempt):
+                jobs.append(job)
+        return jobs
+
+    def _next_again_s(self) -> float | None:
+        """When the first of the jobs that wait may be launched again."""
+        while self._again:
+            not_before_s, microbatch = self._again[0]
+            job = self._jobs[microbatch]
+            if job.phase is JobPhase.WAITING and job.not_before_s == not_before_s:
+                return not_before_s
+            heappop(self._again)
+        return None
+
+    def _next_again(self, now_s: float) -> MicrobatchJob | None:
+        again_s = self._next_again_s()
+        if again_s is None or again_s > now_s:
+            return None
+        return self._jobs[heappop(self._again)[1]]
 
     def _next_fresh(self) -> MicrobatchJob | None:
         """The next job never launched; a peer may claim to have counted such a one."""
         while self._fresh:
             job = self._fresh.popleft()
-            if job.phase is JobPhase.WAITING and job.microbatch not in self._begun:
+            if job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S:
                 return job
         return None
 
-    def _running(self) -> list[MicrobatchJob]:
-        return [job for job in self._begun.values() if job.phase is JobPhase.RUNNING]
+    def _leave(self, job: MicrobatchJob, phase: JobPhase) -> None:
+        """End the running attempt of a job, if there is one."""
+        job.phase = phase
+        if self._running.pop(job.microbatch, None) is not None:
+            for incarnation in job.path:
+                del self._through[incarnation][job.microbatch]
 
-
-def runs_window() -> Window:
-    """How long the last jobs took, empty at the start of a run."""
-    return Window(MEASURED)
-
-
-def _deadline_s(runs_s: Window) -> float:
-    slow_s = runs_s.quantile(0.95)
-    if slow_s is None:
-        return FIRST_DEADLINE_S
-    return min(DEADLINE_MAX_S, max(DEADLINE_MIN_S, DEADLINE_FACTOR * slow_s))
+    def _remember_refusals(self, job: MicrobatchJob) -> None:
+        if job.refusals:
+            heappush(self._refused, (-job.refusals, job.microbatch))

@@ -31,12 +31,16 @@ class StepLedger:
         self._holder: list[list[Incarnation | None]] = [
             [None] * stages for _ in range(microbatches)
         ]
-        self._left = microbatches * stages
+        self._held: dict[Incarnation, list[tuple[int, int]]] = {}
+        """The same by holder: indices and stages, in the order in which they were counted."""
+        self._left = [stages] * microbatches
+        """How many stages have not counted each microbatch."""
+        self._left_in_all = microbatches * stages
 
     @property
     def complete(self) -> bool:
         """Whether every stage has counted every microbatch."""
-        return self._left == 0
+        return self._left_in_all == 0
 
     def count(self, microbatch: int, stage: int, by: Incarnation) -> CountResult:
         """Enter one contribution."""
@@ -46,26 +50,35 @@ class StepLedger:
         holder = self._holder[index][stage]
         if holder is None:
             self._holder[index][stage] = by
-            self._left -= 1
+            self._held.setdefault(by, []).append((index, stage))
+            self._left[index] -= 1
+            self._left_in_all -= 1
             return CountResult.NEW
         return CountResult.KNOWN if holder == by else CountResult.CLASH
 
     def missing(self, microbatch: int) -> tuple[int, ...]:
         """The stages that have not counted it."""
-        holders = self._holder[microbatch - self._first]
-        return tuple(stage for stage, holder in enumerate(holders) if holder is None)
+        index = microbatch - self._first
+        if not self._left[index]:
+            return ()
+        return tuple(stage for stage, holder in enumerate(self._holder[index]) if holder is None)
+
+    def all_counted(self, microbatch: int) -> bool:
+        """Whether every stage has counted it."""
+        return not self._left[microbatch - self._first]
 
     def void(self, gone: Incarnation) -> tuple[int, ...]:
-        """Delete all that an incarnation had counted; returns those microbatches."""
-        voided = []
-        for index, holders in enumerate(self._holder):
-            if gone in holders:
-                voided.append(self._first + index)
-                self._left += holders.count(gone)
-                self._holder[index] = [None if h == gone else h for h in holders]
-        return tuple(voided)
+        """Delete all that an incarnation had counted; returns those microbatches, in order."""
+        held = self._held.pop(gone, [])
+        for index, stage in held:
+            self._holder[index][stage] = None
+            self._left[index] += 1
+        self._left_in_all += len(held)
+        return tuple(self._first + index for index in sorted({index for index, _ in held}))
 
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""
-        bits = sum(1 << i for i, holders in enumerate(self._holder) if of in holders)
-        return bits.to_bytes((len(self._holder) + 7) // 8, "little")
+        bits = bytearray((len(self._holder) + 7) // 8)
+        for index, _ in self._held.get(of, ()):
+            bits[index // 8] |= 1 << index % 8
+        return bytes(bits)

@@ -1,15 +1,22 @@
 """Who serves which stage, in which incarnation, and where a new server is needed.
 
+Everything that is asked after every note is kept, not counted: the members of each stage in the
+order of their peer ids, ready or waiting, and the stages that lack servers.
+
 Units:   stages from 0; incarnations count up over the whole run: no two share a number.
-Errors:  none; None for incarnations that are over.
+Errors:  Unusable for a server for which no stage has a place; None for incarnations that are over.
 """
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
+from p2pswarm.errors import Unusable
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.types import GROUP_MAX
 from p2pswarm.swarm.view import Incarnation
 
-GROUP_MAX = 64  # members of a stage in one `Reduce`, and as many observers
+_PEER = attrgetter("incarnation.peer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,14 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberChange:
+    """A member has joined, is ready, or is gone."""
+
+    record: MemberRecord
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StageGroup:
     """The members that take part in the reduction of one stage."""
 
@@ -44,36 +59,52 @@ class StageGroup:
 class Membership:
     """The living members; a peer has at most one incarnation at a time."""
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, group_max: int = GROUP_MAX) -> None:
+        """`group_max`: how many members a stage can hold, ready or not."""
         self._stages = stages
+        self._group_max = group_max
         self._members: dict[bytes, Member] = {}
         self._incarnations = 0
-        self._groups: dict[tuple[bool, int | None], list[Member]] = {}
-        self.number = 0
-        """Rises with every change: the number of the view."""
+        self._ready: list[list[Member]] = [[] for _ in range(stages)]
+        self._waiting: list[list[Member]] = [[] for _ in range(stages)]
+        self._ready_in_all = 0
+        self._unserved: dict[int, list[int]] = {}
+        """By `at_least`: the stages with fewer ready members."""
+        self._changes: list[MemberChange] = []
 
-    def admit(self, peer: bytes, address: str, stage: int | None, since: int) -> Member:
-        """Begin an incarnation, on the stage it asks for or where the fewest serve."""
+    def admit(
+        self, peer: bytes, address: str, stage: int | None, since: int, *, movable: bool = True
+    ) -> Member:
+        """Begin an incarnation, on the stage it asks for or where the fewest serve.
+
+        `movable`: it takes another stage if the one it asks for is full. Raises Unusable if there
+        is no place.
+        """
+        where = self._place(stage, movable=movable)
         self._incarnations += 1
-        where = stage if stage is not None and stage < self._stages else self._neediest()
         member = Member(Incarnation(peer, self._incarnations), address, where, since, ready=False)
         self._members[peer] = member
-        self._changed()  # last: `_neediest` has filled the cache
+        insort(self._waiting[where], member, key=_PEER)
+        self._changed(MemberChange(member.record))
         return member
 
     def make_ready(self, incarnation: Incarnation) -> Member:
         """Let routers choose it."""
-        member = replace(self._members[incarnation.peer], ready=True)
-        self._members[incarnation.peer] = member
-        self._changed()
+        member = self._members[incarnation.peer]
+        _take_out(self._waiting[member.stage], member)
+        member = self._members[incarnation.peer] = replace(member, ready=True)
+        insort(self._ready[member.stage], member, key=_PEER)
+        self._changed(MemberChange(member.record), more_ready=1)
         return member
 
     def end(self, incarnation: Incarnation) -> Member | None:
         """End an incarnation; None if it was over before."""
         member = self.alive(incarnation)
-        if member is not None:
-            del self._members[incarnation.peer]
-            self._changed()
+        if member is None:
+            return None
+        del self._members[incarnation.peer]
+        _take_out((self._ready if member.ready else self._waiting)[member.stage], member)
+        self._changed(MemberChange(member.record, gone=True), more_ready=-int(member.ready))
         return member
 
     def alive(self, incarnation: Incarnation) -> Member | None:
@@ -87,41 +118,67 @@ class Membership:
 
     def ready(self, stage: int | None = None) -> list[Member]:
         """The members that may get microbatches, by peer id; of one stage or of all."""
-        return self._group(stage, ready=True)
+        return _of(self._ready, stage)
+
+    def ready_count(self, stage: int | None = None) -> int:
+        """How many there are of them."""
+        return self._ready_in_all if stage is None else len(self._ready[stage])
 
     def waiting(self, stage: int | None = None) -> list[Member]:
         """The members that are not ready yet, by peer id; of one stage or of all."""
-        return self._group(stage, ready=False)
+        return _of(self._waiting, stage)
 
     def group(self, stage: int) -> StageGroup:
         """The members that reduce a stage's gradient, and the newcomers that receive it."""
-        return StageGroup(self.ready(stage), self.waiting(stage)[:GROUP_MAX])
+        return StageGroup(self.ready(stage), self.waiting(stage))
 
     def records(self) -> tuple[MemberRecord, ...]:
-        """All members, as the next view shows them."""
-        return tuple(m.record for m in self._in_order())
+        """All members, by peer id."""
+        return tuple(self._members[peer].record for peer in sorted(self._members))
 
     def unserved_stages(self, at_least: int = 1) -> list[int]:
         """The stages with fewer than `at_least` ready members."""
-        return [s for s in range(self._stages) if len(self.ready(s)) < at_least]
+        unserved = self._unserved.get(at_least)
+        if unserved is None:
+            unserved = [s for s, ready in enumerate(self._ready) if len(ready) < at_least]
+            self._unserved[at_least] = unserved
+        return list(unserved)
 
-    def _changed(self) -> None:
-        self.number += 1
-        self._groups = {}
+    def changes(self) -> tuple[MemberChange, ...]:
+        """What has changed, in order; drained by reading."""
+        drained, self._changes = tuple(self._changes), []
+        return drained
 
-    def _group(self, stage: int | None, *, ready: bool) -> list[Member]:
-        """Members of a stage; cached until the membership changes, as every note asks for them."""
-        key = (ready, stage)
-        if key not in self._groups:
-            self._groups[key] = [
-                m for m in self._in_order() if m.ready is ready and stage in (None, m.stage)
-            ]
-        return self._groups[key]
+    def _changed(self, change: MemberChange, more_ready: int = 0) -> None:
+        self._ready_in_all += more_ready
+        self._unserved.clear()
+        self._changes.append(change)
 
-    def _in_order(self) -> list[Member]:
-        return [self._members[peer] for peer in sorted(self._members)]
+    def _place(self, stage: int | None, *, movable: bool) -> int:
+        """The stage that is asked for, or the one with the fewest members, ready or not."""
+        members = [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
+        if stage is not None and stage < self._stages:
+            if members[stage] < self._group_max:
+                return stage
+            if not movable:
+                raise Unusable(
+                    f"stage {stage} has all the {self._group_max} servers that a stage can have: "
+                    f"leave out `stage`, and the trainer chooses one"
+                )
+        fewest = min(members)
+        if fewest < self._group_max:
+            return members.index(fewest)
+        raise Unusable(
+            f"every stage has all the {self._group_max} servers that a stage can have: "
+            f"serve another run, or come back when servers have left"
+        )
 
-    def _neediest(self) -> int:
-        """Fewest ready members first, then fewest members at all, then the first stage."""
-        serving = [(len(self.ready(s)) + len(self.waiting(s)), s) for s in range(self._stages)]
-        return min(serving)[1]
+
+def _of(stages: list[list[Member]], stage: int | None) -> list[Member]:
+    if stage is not None:
+        return list(stages[stage])
+    return sorted((member for members in stages for member in members), key=_PEER)
+
+
+def _take_out(members: list[Member], member: Member) -> None:
+    del members[bisect_left(members, _PEER(member), key=_PEER)]

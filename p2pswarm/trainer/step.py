@@ -7,12 +7,12 @@ Errors:  none; notes of another step or of attempts that are over change nothing
 import math
 
 from p2pswarm.config import RunConfig
-from p2pswarm.flow.estimates import Window
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import FailedAttempt, Trouble
 from p2pswarm.trainer.fencing import Fencing, fence_limit_s
 from p2pswarm.trainer.in_flight import (
@@ -33,7 +33,7 @@ class Step:
     After the last step comes one without microbatches: only the evaluation is left.
     """
 
-    def __init__(self, number: int, config: RunConfig, runs_s: Window) -> None:
+    def __init__(self, number: int, config: RunConfig, timeout: AttemptTimeout) -> None:
         self.number = number
         batch = config.batch
         last = number >= config.steps
@@ -45,8 +45,8 @@ class Step:
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
-        self._in_flight = InFlight(jobs, runs_s)
-        self._runs_s = runs_s
+        self._in_flight = InFlight(jobs, timeout)
+        self._timeout = timeout
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
@@ -71,7 +71,7 @@ class Step:
     @property
     def fence_limit_s(self) -> float:
         """How long a member may take to answer a fence."""
-        return fence_limit_s(self._runs_s.quantile(0.95))
+        return fence_limit_s(self._timeout.most_took_s)
 
     @property
     def fence_deadline_s(self) -> float:
@@ -107,8 +107,7 @@ class Step:
         if job is None:
             return
         if alive:
-            if to not in job.path:
-                job.path.append(to)
+            self._in_flight.handed(job, to)
         else:
             self._give_up(job, "the server it was handed to is gone")
 
@@ -171,7 +170,7 @@ class Step:
         """Close a round that all have answered: its jobs may be launched again."""
         settled = self._fencing.settled()
         for job in settled:
-            if job.work is not Work.EVALUATE and not self._ledger.missing(job.microbatch):
+            if job.work is not Work.EVALUATE and self._ledger.all_counted(job.microbatch):
                 self._in_flight.finish(job, now_s)
             else:
                 self._in_flight.again(job, now_s)
@@ -195,10 +194,13 @@ class Step:
         """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
 
-    def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...] | None:
-        """Open the next round, if one is due and none is open; what to fence."""
-        if self._fencing.open or self._fencing.idle:
-            return None
+    @property
+    def fence_due(self) -> bool:
+        """Whether the next round is to be opened."""
+        return not (self._fencing.open or self._fencing.idle)
+
+    def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
+        """Open the next round; what to fence."""
         return self._fencing.begin(incarnations, now_s + self.fence_limit_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
@@ -228,7 +230,7 @@ class Step:
         """Enter a contribution, and finish the job if it was the last one missing."""
         result = self._ledger.count(microbatch, stage, incarnation)
         job = self._in_flight.job(microbatch)
-        if result is CountResult.NEW and job and not self._ledger.missing(microbatch):
+        if result is CountResult.NEW and job and self._ledger.all_counted(microbatch):
             self._in_flight.finish(job, now_s)
         return result
 
@@ -237,7 +239,7 @@ class Step:
     ) -> FailedAttempt:
         """Give up an attempt; a patient run does not count broken roads, which may be mended."""
         if trouble is Trouble.WORK or not self._patient:
-            job.refusals += 1
+            self._in_flight.refuse(job)
         whole = job.work is Work.EVALUATE
         missing = tuple(range(self._stages)) if whole else self._ledger.missing(job.microbatch)
         path = tuple(job.path)
@@ -245,7 +247,7 @@ class Step:
         return FailedAttempt(self.number, job.microbatch, trouble, reason, by, path, missing)
 
     def _give_up(self, job: MicrobatchJob, reason: str) -> None:
-        job.reason = reason
+        self._in_flight.give_up(job, reason)
         self._given_up.append(act.CancelLaunch(job.microbatch, job.attempt))
         self._fencing.add(job)
 

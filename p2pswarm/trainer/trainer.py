@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError
+from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.download import fetch
@@ -32,6 +32,7 @@ from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
 from p2pswarm.trainer.version_refusals import VersionRefusals
+from p2pswarm.trainer.views import Views
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Trainer:
         self._context = context
         self._coordinator = Coordinator(context.run, context.run_id)
         self._refusals = VersionRefusals()
-        self._connections = Connections()
+        self._connections = Connections(Views(context.run.stages))
         self._streams: dict[MemberConnection, _MemberStream] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -138,6 +139,8 @@ class Trainer:
             reason = "it did not take what was said to it"
         finally:
             self._disconnected(connection, reason)
+        if connection.declined is not None:
+            raise Unusable(connection.declined)
 
     def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
         """A server cannot read our manifest."""
@@ -170,7 +173,7 @@ class Trainer:
     async def _say(self, stream: Stream, connection: MemberConnection) -> None:
         waker = self._streams[connection].waker
         while not connection.over:
-            while (message := connection.next()) is not None:
+            while (message := self._connections.next(connection)) is not None:
                 await stream.send(message)
             if not connection.over:
                 waker.clear()
@@ -202,6 +205,8 @@ class Trainer:
                     self._carry_out(action)
         finally:
             self._pumping = False
+        if self._connections.published():
+            self._dispatcher.follow_view()
         for report in self._refusals.events():
             self._context.report(report)
         for connection in self._connections.changed():
@@ -212,7 +217,7 @@ class Trainer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        machines = self._coordinator, self._refusals
+        machines = self._coordinator, self._connections, self._refusals
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
             self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
@@ -220,20 +225,17 @@ class Trainer:
     def _due(self) -> None:
         self._timer = None
         self._coordinator.on_deadline(self._now_s())
+        self._connections.on_deadline(self._now_s())
         self._refusals.on_deadline(self._now_s())
         self._pump()
 
     def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign():
-                self._connections.assign(action.incarnation, action.message)
-            case act.Publish():
-                self._connections.tell_all(action.view)
-                self._dispatcher.follow_view()
-            case act.Evict():
-                if self._connections.evict(action.incarnation):
-                    log.warning("%s is out: %s", action.incarnation, action.reason)
+            case act.Assign() | act.Decline() | act.Publish() | act.Evict():
+                self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
+                if isinstance(action, act.SendReduce):
+                    self._connections.publish_now(self._now_s())
                 self._dispatcher.begin(action)
             case act.CancelLaunch():
                 self._dispatcher.cancel(action)
@@ -248,3 +250,15 @@ class Trainer:
                 self._context.report(action)
             case _:
                 self._context.report(action)
+
+    def _tell_members(self, action: act.Assign | act.Decline | act.Publish | act.Evict) -> None:
+        match action:
+            case act.Assign():
+                self._connections.assign(action.incarnation, action.message)
+            case act.Decline():
+                self._connections.decline(action.peer, action.reason)
+            case act.Publish():
+                self._connections.publish(action.changes, self._now_s())
+            case act.Evict():
+                if self._connections.evict(action.incarnation):
+                    log.warning("%s is out: %s", action.incarnation, action.reason)

@@ -16,17 +16,12 @@ from p2pswarm.server.lifecycle import (
     ServerEnd,
     ServerState,
 )
-from p2pswarm.swarm.messages.membership import (
-    Assigned,
-    Leaving,
-    MemberRecord,
-    Ready,
-    View,
-)
+from p2pswarm.swarm.messages.membership import Assigned, Leaving, MemberRecord, Ready
 from p2pswarm.swarm.messages.run import Finished
+from p2pswarm.swarm.view import view_parts
 
 ASSIGNED = Assigned(1, 7, 0, keep=False)
-VIEW = View(1, 0, 1, ())
+(VIEW,) = view_parts(1, ())
 REJOIN_S = 20.0
 GRACE_S = 3.0
 TRAINER, STANDBY, THIRD = (

@@ -17,10 +17,10 @@ from p2pswarm.errors import (
     Refused,
     TooLarge,
 )
-from p2pswarm.swarm.messages.membership import MemberRecord, View
+from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.push import MOVES, OnlyPeer, PushProgress, PushState
 from p2pswarm.swarm.router import AVOID_FIRST_S, REFUSED_S, Router
-from p2pswarm.swarm.view import MemberView
+from p2pswarm.swarm.view import MemberView, view_parts
 
 NOBODY = "nobody serves stage 1"
 DEFINITE = (Busy("full", 2.0), NotServing("of another step"))
@@ -28,7 +28,7 @@ AMBIGUOUS = (LinkLost("gone"), Late("600 s"), Refused("internal error"), BadMess
 
 
 def member(name):
-    return MemberRecord(bytes([name]) * 32, f"10.0.0.{name}:1", 1, 1, ready=True)
+    return MemberRecord(bytes([name]) * 32, f"10.0.0.{name}:1", 1, name, ready=True)
 
 
 FIRST, SECOND = member(1), member(2)
@@ -245,7 +245,7 @@ def test_a_push_that_nobody_takes_is_given_up_with_the_last_reason():
 
 def view(*members):
     picture = MemberView()
-    picture.receive(View(1, 0, 1, members))
+    picture.receive(*view_parts(1, members))
     return picture
 
 

@@ -7,9 +7,9 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.attempt_timeout import TIMEOUT_FIRST_S
 from p2pswarm.trainer.blame import NOT_FINITE_MAX, NOT_FINITE_MIN, Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.failing_servers import IN_A_ROW, PAUSE_FIRST_S
-from p2pswarm.trainer.in_flight import FIRST_DEADLINE_S
 from p2pswarm.trainer.membership import Membership
 
 
@@ -244,9 +244,9 @@ def test_a_pair_whose_road_stays_broken_is_named_and_the_run_goes_on():
     play = Play(config)
     ann, bob = play.serve("a"), play.serve("b")
     reports = []
-    for attempt in range(40):
+    for attempt in range(30):
         play.hand(ann, 0, attempt)
-        play.wait(FIRST_DEADLINE_S)
+        play.wait(TIMEOUT_FIRST_S * 2**attempt)  # one that was late has twice the time
         play.promise(ann, bob)
         play.wait(2.0)
         reports += play.seen(act.RoadBroken | act.RunFinished)

@@ -11,10 +11,10 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Reduce, Reduced
+from p2pswarm.swarm.messages.types import GROUP_MAX, REASON_CHARS
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
-from p2pswarm.trainer.membership import GROUP_MAX
 from p2pswarm.wire.message import encode
 
 HUGE = sys.float_info.max
@@ -182,23 +182,46 @@ def test_an_attempt_may_be_torn_a_thousand_times():
     assert play.seen(act.Launch)[-1].attempt == 1100
 
 
-def test_more_replicas_than_an_order_has_room_for_wait_their_turn():
+def test_a_stage_has_no_more_servers_than_an_order_has_room_for():
     play = Play()
     members = []
-    for number in range(2 * GROUP_MAX + 3):
+    for number in range(GROUP_MAX):
         peer = number.to_bytes(32)
         play.coordinator.joined(peer, play.join_message(), play.now_s)
         members.append(play.coordinator.members.of_peer(peer).incarnation)
-        if number <= GROUP_MAX:
+        if number % 2 == 0:
             play.ready(members[-1])
+    play.seen(object)
+    one_more, by_name = b"x" * 32, b"y" * 32
+    play.coordinator.joined(one_more, play.join_message(), play.now_s)
+    play.coordinator.joined(by_name, play.join_message(0), play.now_s)
+
+    declined = play.seen(act.Decline)
+
+    assert [decline.peer for decline in declined] == [one_more, by_name]
+    assert "every stage has all the" in declined[0].reason
+    assert "stage 0 has all the" in declined[1].reason
+    assert all(len(decline.reason) <= REASON_CHARS for decline in declined)
     play.count(members[0], 0)
     play.count(members[0], 1)
-
     orders = [order.message for order in play.seen(act.SendReduce)]
     assert all(isinstance(order, Reduce) and encode(order) for order in orders)
-    assert len(orders) == 2 * GROUP_MAX
-    assert len(orders[0].group) == len(orders[0].observers) == GROUP_MAX
+    assert len(orders) == GROUP_MAX
+    assert len(orders[0].group) == len(orders[0].observers) == GROUP_MAX // 2
     assert orders[0].run == RUN
+
+
+def test_one_that_rejoins_a_stage_that_is_full_by_now_is_given_another():
+    config = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2))
+    play = Play(config)
+    for number in range(GROUP_MAX):
+        play.coordinator.joined(number.to_bytes(32), play.join_message(0), play.now_s)
+    play.seen(object)
+
+    play.join("x", stage=0, version=0, digest=b"w0")
+
+    (assign,) = play.seen(act.Assign)
+    assert (assign.message.stage, assign.message.keep) == (1, False)
 
 
 def test_a_thousand_joins_of_one_peer_are_one_member():

@@ -76,3 +76,29 @@ def test_the_ledgers_of_the_lives_are_disjoint_whatever_is_claimed(results):
 
     assert ledger.complete == (len(counted) == 8)
     assert sum(len(ledger.missing(m)) for m in range(4)) == 8 - len(counted)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 19), st.integers(0, 2), st.sampled_from([ANN, BOB, None])))
+)
+def test_what_is_kept_by_holder_is_what_the_entries_say(entries):
+    """None stands for the end of the incarnation that counted last."""
+    ledger, held, last = StepLedger(first=0, microbatches=20, stages=3), {}, ANN
+    for microbatch, stage, by in entries:
+        if by is None:
+            gone = sorted({m for (m, _), holder in held.items() if holder == last})
+            assert ledger.void(last) == tuple(gone)
+            held = {entry: holder for entry, holder in held.items() if holder != last}
+        else:
+            ledger.count(microbatch, stage, by)
+            held.setdefault((microbatch, stage), by)
+            last = by
+
+        for one in range(20):
+            missing = tuple(stage for stage in range(3) if (one, stage) not in held)
+            assert ledger.missing(one) == missing
+            assert ledger.all_counted(one) == (not missing)
+        for holder in (ANN, BOB):
+            bits = sum(1 << m for m in {m for (m, _), who in held.items() if who == holder})
+            assert int.from_bytes(ledger.bitmap(holder), "little") == bits
+            assert len(ledger.bitmap(holder)) == 3

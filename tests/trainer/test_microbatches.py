@@ -9,8 +9,9 @@ from p2pswarm.swarm.messages.microbatch import Evaluated
 from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.attempt_timeout import TIMEOUT_FIRST_S
 from p2pswarm.trainer.fencing import FIRST_FENCE_S
-from p2pswarm.trainer.in_flight import FIRST_DEADLINE_S, REFUSALS_MAX
+from p2pswarm.trainer.in_flight import REFUSALS_MAX
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():
@@ -123,7 +124,7 @@ def test_a_late_attempt_is_fenced_and_launched_again():
     ann = play.serve("a")
     play.seen(object)
 
-    play.wait(FIRST_DEADLINE_S)
+    play.wait(TIMEOUT_FIRST_S)
     (fence,) = play.seen(act.SendFence)
     play.coordinator.fenced(ann, (), play.now_s)
     play.wait(5.0)

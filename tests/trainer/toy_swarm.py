@@ -19,7 +19,7 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
 from p2pswarm.swarm.messages.step import Commit
-from p2pswarm.swarm.view import Incarnation, MemberView
+from p2pswarm.swarm.view import Incarnation, MemberView, view_parts
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
 
@@ -54,6 +54,7 @@ class World(ToyServers):
         self.done: list[act.StepDone] = []
         self.evaluations: list[act.EvaluationDone] = []
         self.deadline_s: float | None = None
+        self.views = 0
         self.launched: Counter = Counter()
         self.skipped = 0
         self.lost: list[act.MemberLost] = []
@@ -122,7 +123,9 @@ class World(ToyServers):
             case act.Assign(incarnation, message):
                 server = self.servers[incarnation.peer]
                 self.send(self.guard(server, self.assigned), server, incarnation, message)
-            case act.Publish(view):
+            case act.Publish():
+                self.views += 1
+                (view,) = view_parts(self.views, self.coordinator.members.records())
                 for server in self.servers.values():
                     if server.linked and server.incarnation:
                         self.send(self.guard(server, self.viewed), server, view)

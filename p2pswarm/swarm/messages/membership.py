@@ -8,7 +8,6 @@ from typing import Annotated
 
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import (
-    MEMBERS_MAX,
     VIEW_PART_MAX,
     Attempt,
     Digest,
@@ -18,6 +17,7 @@ from p2pswarm.swarm.messages.types import (
     Seconds,
     Stage,
     Step,
+    ViewNumber,
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
@@ -99,12 +99,23 @@ class MemberRecord(Message):
 @message(55)
 @dataclass(frozen=True, slots=True)
 class View(Message):
-    """A part of the run's membership; a part numbered 0 starts a new view."""
+    """What has changed among the members that the receiver deals with; see docs/training.md.
 
-    number: Annotated[int, Range(0, 2**48)]
-    part: Annotated[int, Range(0, MEMBERS_MAX)]
-    parts: Annotated[int, Range(1, MEMBERS_MAX)]
-    members: Annotated[tuple[MemberRecord, ...], Size(VIEW_PART_MAX)]
+    They are those of its own stage, and the ready ones of the stages before and after it.
+    """
+
+    number: ViewNumber
+    """The view that the receiver has afterwards."""
+    since: ViewNumber
+    """The view that it had before; 0: forget that, here is all."""
+    more: bool
+    """Another part of the same view follows."""
+    gone: Annotated[tuple[IncarnationNumber, ...], Size(VIEW_PART_MAX)]
+    """Incarnations that are over."""
+    joined: Annotated[tuple[MemberRecord, ...], Size(VIEW_PART_MAX)]
+    """Members that the receiver does not know yet."""
+    ready: Annotated[tuple[IncarnationNumber, ...], Size(VIEW_PART_MAX)]
+    """Members that it knows, and that are ready now."""
 
 
 @message(60)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.swarm.messages.types import (
+    GROUP_MAX,
     Attempt,
     Bitmap,
     Digest,
@@ -58,9 +59,9 @@ class Reduce(Message):
     incarnation: IncarnationNumber
     counted: Bitmap
     """The receiver's own ledger as the trainer knows it: bit i = microbatch step * B + i."""
-    group: Annotated[tuple[Peer, ...], Size(64)]
+    group: Annotated[tuple[Peer, ...], Size(GROUP_MAX)]
     """The members that add their sums, in the order of the shards they own."""
-    observers: Annotated[tuple[Peer, ...], Size(64)]
+    observers: Annotated[tuple[Peer, ...], Size(GROUP_MAX)]
     """Newcomers that receive the result only."""
 
 

@@ -10,7 +10,8 @@ from p2pswarm.wire.message import Range, Size
 
 STAGES_MAX = 256  # a 100-layer model cut at every block stays well below
 MEMBERS_MAX = 4096  # of one run; a view of so many is cut into parts of VIEW_PART_MAX
-VIEW_PART_MAX = 256  # member records in one message: 256 x ~130 B stay under 60 KiB
+VIEW_PART_MAX = 128  # records in one message: with the longest addresses they stay under 60 KiB
+GROUP_MAX = 128  # members of one stage: each sends to all others, and an order names them all
 MICROBATCHES_MAX = 65_536  # a step's ledger is a bitmap: 8 KiB at this size
 REASON_CHARS = 200
 
@@ -19,6 +20,7 @@ Step = Annotated[int, Range(0, 2**48)]
 Microbatch = Annotated[int, Range(0, 2**62)]
 Attempt = Annotated[int, Range(0, 2**31)]
 IncarnationNumber = Annotated[int, Range(0, 2**62)]
+ViewNumber = Annotated[int, Range(0, 2**48)]
 Peer = Annotated[bytes, Size(32, 32)]
 RunId = Annotated[bytes, Size(16, 16)]
 Digest = Annotated[bytes, Size(0, 32)]

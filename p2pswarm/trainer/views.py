@@ -1,0 +1,165 @@
+"""What members are told of the membership: to each what it needs, and only what has changed.
+
+A member deals with its own stage, and with the ready members of the stages before and after it. So
+each stage has views of its own, numbered one by one. A member is sent the whole once, and then the
+difference from the view that it has. The difference is made when its stream takes it: a slow member
+is sent one large one instead of many. One that has missed more views than are remembered is sent
+the whole.
+
+A change goes out at once if there was none shortly before; what changes within the pause after
+that goes out together at its end. The pause grows with the members, so that the messages in a
+second have a limit, however many join.
+
+Units:   seconds on the caller's clock; views of a stage count from 1.
+Errors:  none.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from p2pswarm.swarm.messages.membership import MemberRecord, View
+from p2pswarm.swarm.view import view_parts
+from p2pswarm.trainer.membership import MemberChange
+
+PAUSE_S = 0.1  # a server computes for longer than that between two microbatches
+PAUSE_PER_MEMBER_S = 0.0005  # at most 2,000 messages a second in all
+REMEMBERED = 64  # views: more than six seconds of changes without a pause
+
+
+@dataclass(slots=True)
+class ViewDifference:
+    """What has changed from one view to another; incarnations by their numbers."""
+
+    gone: dict[int, None] = field(default_factory=dict)
+    joined: dict[int, MemberRecord] = field(default_factory=dict)
+    ready: dict[int, MemberRecord] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.gone or self.joined or self.ready)
+
+    def lose(self, number: int) -> None:
+        """An incarnation is over."""
+        if self.joined.pop(number, None) is None:
+            self.ready.pop(number, None)
+            self.gone[number] = None
+
+    def join(self, record: MemberRecord) -> None:
+        """A member is to be known from now on."""
+        self.joined[record.incarnation] = record
+
+    def make_ready(self, record: MemberRecord) -> None:
+        """A member that is known is ready now."""
+        known = self.joined if record.incarnation in self.joined else self.ready
+        known[record.incarnation] = record
+
+    def add(self, later: "ViewDifference") -> None:
+        """Let a later difference follow this one."""
+        for number in later.gone:
+            self.lose(number)
+        for record in later.joined.values():
+            self.join(record)
+        for record in later.ready.values():
+            self.make_ready(record)
+
+
+class StageViews:
+    """The views of the members of one stage."""
+
+    def __init__(self, stage: int, remembered: int) -> None:
+        self._stage = stage
+        self.number = 0
+        """Of the newest view."""
+        self._members: dict[int, MemberRecord] = {}
+        """Those that it shows."""
+        self._next = ViewDifference()
+        self._last: deque[ViewDifference] = deque(maxlen=remembered)
+        self._made: dict[int, list[View]] = {}
+        """The messages of the newest view, by the view that they follow."""
+
+    def change(self, change: MemberChange) -> None:
+        """A member of this stage, or of the one before or after it, has changed."""
+        record, ours = change.record, change.record.stage == self._stage
+        if not (ours or record.ready):
+            return
+        if change.gone:
+            self._next.lose(record.incarnation)
+        elif ours and record.ready:
+            self._next.make_ready(record)
+        else:
+            self._next.join(record)
+
+    def publish(self) -> bool:
+        """Make a view of what has changed; False if nothing has."""
+        if not self._next:
+            return False
+        changed, self._next = self._next, ViewDifference()
+        for number in changed.gone:
+            del self._members[number]
+        self._members |= changed.joined | changed.ready
+        self.number += 1
+        self._last.append(changed)
+        self._made = {}
+        return True
+
+    def since(self, number: int) -> list[View]:
+        """What to tell a member that has the view `number`, 0 if none."""
+        behind = self.number - number
+        if behind and number not in self._made:
+            whole = number == 0 or behind > len(self._last)
+            self._made[number] = self._whole() if whole else self._difference(number, behind)
+        return self._made[number] if behind else []
+
+    def _whole(self) -> list[View]:
+        return view_parts(self.number, tuple(self._members.values()))
+
+    def _difference(self, since: int, behind: int) -> list[View]:
+        changed = ViewDifference()
+        for one in list(self._last)[-behind:]:
+            changed.add(one)
+        joined, gone, ready = tuple(changed.joined.values()), tuple(changed.gone), changed.ready
+        return view_parts(self.number, joined, since, gone=gone, ready=tuple(ready))
+
+
+class Views:
+    """The views of all stages, and when the next are made."""
+
+    def __init__(
+        self,
+        stages: int,
+        pause_s: float = PAUSE_S,
+        pause_per_member_s: float = PAUSE_PER_MEMBER_S,
+        remembered: int = REMEMBERED,
+    ) -> None:
+        self._of = [StageViews(stage, remembered) for stage in range(stages)]
+        self._pause_s = pause_s
+        self._pause_per_member_s = pause_per_member_s
+        self._not_before_s = float("-inf")
+        self._changed = False
+
+    def change(self, changes: Iterable[MemberChange]) -> None:
+        """The membership has changed."""
+        for change in changes:
+            stage = change.record.stage
+            for views in self._of[max(0, stage - 1) : stage + 2]:
+                views.change(change)
+            self._changed = True
+
+    def due(self, now_s: float) -> bool:
+        """Whether there is something to publish, and the pause is over."""
+        return self._changed and now_s >= self._not_before_s
+
+    def publish(self, members: int, now_s: float) -> list[int]:
+        """Make the new views; the stages that have one. `members`: how many are told."""
+        self._changed = False
+        self._not_before_s = now_s + self._pause_s + members * self._pause_per_member_s
+        return [stage for stage, views in enumerate(self._of) if views.publish()]
+
+    def since(self, stage: int, number: int) -> tuple[int, list[View]]:
+        """The newest view of a stage, and how to tell it to a member that has `number`."""
+        views = self._of[stage]
+        return views.number, views.since(number)
+
+    def next_deadline_s(self) -> float | None:
+        """When the pause is over, if something waits for that."""
+        return self._not_before_s if self._changed else None

@@ -1,0 +1,122 @@
+"""Servers that become slow: however slow, the run goes on, and few attempts are done again."""
+
+import heapq
+import itertools
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from trainer.harness import RUN
+
+from p2pswarm.config import BatchConfig, RunConfig
+from p2pswarm.swarm.messages.membership import Join, Ready
+from p2pswarm.swarm.messages.microbatch import Counted
+from p2pswarm.swarm.messages.step import Committed, Reduced
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.coordinator import Coordinator
+
+ANN = b"a" * 32
+FAST_S = 0.1
+FENCE_S = 0.01
+DAY_S = 86_400.0
+
+
+class SlowServer:
+    """One server of a run of one stage: each attempt takes its time, and none is lost."""
+
+    def __init__(self, takes_s: list[float], microbatches: int, window: int) -> None:
+        """`takes_s`: an attempt, step by step."""
+        batch = BatchConfig(microbatches=microbatches, window=window, evaluate_every=0)
+        self.coordinator = Coordinator(
+            RunConfig(stages=1, steps=len(takes_s), min_replicas=1, batch=batch), RUN
+        )
+        self.now_s = 0.0
+        self.takes_s = takes_s
+        self.ends_s: list[float] = []
+        """Of the steps that are done."""
+        self.launched: Counter = Counter()
+        """Attempts, by step."""
+        self.heap: list = []
+        self.order = itertools.count()
+        self.fenced: set = set()
+        self.coordinator.joined(ANN, Join(RUN, "h:1", 0, None, b"", None), 0.0)
+        self.ann = self.coordinator.members.of_peer(ANN).incarnation
+        self.coordinator.ready(self.ann, Ready(0, b"w0"), 0.0)
+        self.obey()
+
+    def later(self, delay_s: float, action: act.Action) -> None:
+        heapq.heappush(self.heap, (self.now_s + delay_s, next(self.order), action))
+
+    def obey(self) -> None:
+        for action in self.coordinator.actions():
+            match action:
+                case act.Launch():
+                    self.launched[action.step] += 1
+                    self.later(self.takes_s[action.step], action)
+                case act.SendFence(_, message):
+                    self.fenced |= {(work.microbatch, work.attempt) for work in message.work}
+                    self.later(FENCE_S, action)
+                case act.SendReduce() | act.SendCommit():
+                    self.later(FENCE_S, action)
+                case act.StepDone():
+                    self.ends_s.append(self.now_s)
+
+    def answer(self, action: act.Action) -> None:
+        match action:
+            case act.Launch() if (action.microbatch, action.attempt) not in self.fenced:
+                note = Counted(action.step, action.microbatch, action.attempt, True, 1.0)
+                self.coordinator.counted(self.ann, note, self.now_s)
+            case act.SendFence():
+                self.coordinator.fenced(self.ann, (), self.now_s)
+            case act.SendReduce(_, message):
+                self.coordinator.reduced(
+                    self.ann, message.generation, Reduced(b"g", 1.0), self.now_s
+                )
+            case act.SendCommit(_, message):
+                answer = Committed(message.step + 1, b"w")
+                self.coordinator.committed(self.ann, message.step, answer, self.now_s)
+
+    def run(self, until_s: float) -> None:
+        while len(self.ends_s) < len(self.takes_s) and self.now_s < until_s:
+            due_s = self.coordinator.next_deadline_s()
+            if self.heap and (due_s is None or self.heap[0][0] <= due_s):
+                self.now_s, _, action = heapq.heappop(self.heap)
+                self.answer(action)
+            else:
+                self.now_s = due_s
+                self.coordinator.on_deadline(self.now_s)
+            self.obey()
+
+
+def test_servers_that_slow_down_after_a_fast_start_do_not_stop_the_run():
+    """The time for an attempt was learned from those that finished; here none would any more."""
+    server = SlowServer([FAST_S] * 10 + [15.0] * 2, microbatches=8, window=2)
+
+    server.run(3600.0)
+
+    assert len(server.ends_s) == 12
+    assert server.launched[10] <= 8 + 2
+    assert server.launched[11] == 8
+
+
+@given(
+    st.lists(st.floats(0.001, 3 * DAY_S), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.integers(1, 9),
+)
+def test_any_finite_slowdown_is_survived(slownesses_s, window, microbatches):
+    server = SlowServer([FAST_S, *slownesses_s], microbatches, window)
+
+    server.run(1e9)
+
+    assert len(server.ends_s) == 1 + len(slownesses_s)
+    assert max(server.launched.values()) <= microbatches * 20  # doubled from 10 s to six days
+
+
+def test_one_that_was_late_has_twice_the_time_then():
+    server = SlowServer([FAST_S, 35.0], microbatches=1, window=1)
+
+    server.run(DAY_S)
+
+    assert server.launched == {0: 1, 1: 3}  # 10 s, 20 s, and 35 s of 40
+    assert 65.0 < server.ends_s[1] - server.ends_s[0] < 66.0
