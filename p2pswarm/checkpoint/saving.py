@@ -57,7 +57,7 @@ async def save_stage(
             raise
 
 
-async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[bytes]:
+async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[memoryview]:
     """The state of the stage that `layout` describes, in order, gaps included."""
     pieces = state_pieces(checkpoint, layout)
     with _FileThread() as thread:

@@ -131,8 +131,8 @@ async def save(
     return open_checkpoint(store, identity.folder)
 
 
-def loaded(checkpoint: Checkpoint, blocks: range, dtype: str = "float32", piece_bytes=64) -> bytes:
-    return b"".join(state_pieces(checkpoint, layout(blocks, dtype), piece_bytes))
+def loaded(checkpoint: Checkpoint, blocks: range, dtype: str = "float32") -> bytes:
+    return b"".join(state_pieces(checkpoint, layout(blocks, dtype), 64))
 
 
 class FailingFile:
