@@ -80,4 +80,4 @@ class _FileThread:
 
     def afterwards(self, work: Callable[[], None]) -> None:
         """Have `work` done after all that was begun; nobody waits for it."""
-        self._pool.submit(work)
+        asyncio.get_running_loop().run_in_executor(self._pool, work)
