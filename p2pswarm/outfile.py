@@ -41,6 +41,7 @@ def check_target(path: Path, needs_bytes: int = 0) -> None:
         _refuse_what_is_no_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(path)
+        beside.unlink(missing_ok=True)  # after a crash it may be another name of a finished file
         beside.write_bytes(b"\0")
         beside.unlink()
         free_bytes = shutil.disk_usage(path.parent).free
@@ -91,6 +92,7 @@ def _write(place: Path, write: Callable[[Path], None], *, replace: bool) -> int:
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(place)
     try:
+        beside.unlink(missing_ok=True)  # as in check_target
         write(beside)
         if replace:
             beside.replace(place)

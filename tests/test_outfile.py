@@ -100,6 +100,20 @@ def test_a_file_that_comes_while_ours_is_written_is_kept(tmp_path):
     assert written.path == tmp_path / "x-2"
 
 
+def test_a_crash_between_the_two_names_of_a_finished_file_does_not_cost_it(tmp_path):
+    """A process died when the file had its name, and still its temporary one too."""
+    (tmp_path / "x").write_text("finished")
+    (tmp_path / "x.part").hardlink_to(tmp_path / "x")
+
+    check_target(tmp_path / "x")
+    assert (tmp_path / "x").read_text() == "finished"
+
+    (tmp_path / "x.part").hardlink_to(tmp_path / "x")
+    (tmp_path / "x").rename(tmp_path / "kept")
+    write_target(tmp_path / "x", write)
+    assert (tmp_path / "kept").read_text() == "finished"
+
+
 def test_a_folder_that_has_gone_is_made_again(tmp_path):
     check_target(tmp_path / "out" / "x")
     (tmp_path / "out").rmdir()

@@ -33,6 +33,7 @@ class PartFile:
     def __init__(self, final: Path, writer: str, open_file: Opener) -> None:
         self._final = final
         self._part = final.with_name(part_name(final.name, writer))
+        self._part.unlink(missing_ok=True)  # after a crash it may be another name of a whole file
         self._file = open_file(self._part)
 
     def write(self, data: memoryview | bytes) -> None:
@@ -46,7 +47,7 @@ class PartFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        _give_name(self._part, self._final)
+        give_name(self._part, self._final)
         _sync_folder(self._final.parent)
 
     def abandon(self) -> None:
@@ -79,7 +80,10 @@ class LocalFolder:
                 status = place.stat()
             except FileNotFoundError:  # removed since, or given another name
                 continue
-            sizes[place.name] = None if stat.S_ISDIR(status.st_mode) else status.st_size
+            if stat.S_ISDIR(status.st_mode):
+                sizes[place.name] = None
+            elif stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
+                sizes[place.name] = status.st_size
         return sizes
 
     def read(self, path: str, offset: int, nbytes: int) -> bytes:
@@ -121,10 +125,10 @@ class LocalFolder:
         return shutil.disk_usage(place).free
 
 
-def _give_name(part: Path, final: Path) -> None:
+def give_name(part: Path, final: Path, link: Callable[[Path, Path], None] = os.link) -> None:
     """Name a file; FileExistsError if the name is taken, so that nothing is ever replaced."""
     try:
-        os.link(part, final)
+        link(part, final)
     except FileExistsError:
         raise
     except OSError:  # a file system without links

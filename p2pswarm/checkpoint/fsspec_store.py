@@ -73,7 +73,7 @@ class FsspecStore:
                 self._files, self._root = fsspec.core.url_to_fs(url)
         except OSError as error:
             raise Unusable(
-                f"{url}: fsspec cannot use this: {error}; install what it names, or name another "
+                f"{url}: fsspec cannot use this: {error.strerror or error}; install what it names, or name another "
                 "target"
             ) from error
 

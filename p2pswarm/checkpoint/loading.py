@@ -11,26 +11,36 @@ Errors:  BadCheckpoint when a byte that is needed is not there; OtherCheckpoint 
 from collections.abc import Iterator
 
 from p2pswarm.checkpoint.checking import block_of
-from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.finding import Checkpoint
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
 
+GATHER_BYTES = 256 << 10  # a hundred small parameters, and the gaps beside them
+
 
 def state_pieces(
-    checkpoint: Checkpoint, layout: FlatLayout, piece_bytes: int = PIECE_BYTES
-) -> Iterator[bytes]:
-    """The state of the stage that `layout` describes, in pieces of `piece_bytes`."""
+    checkpoint: Checkpoint, layout: FlatLayout, gather_bytes: int = GATHER_BYTES
+) -> Iterator[memoryview]:
+    """The state of the stage that `layout` describes, in pieces of any size.
+
+    Parts smaller than `gather_bytes` come together with others, larger ones without a copy.
+    """
     gathered = bytearray()
     for part in _state_parts(checkpoint, layout):
+        if len(part) >= gather_bytes:
+            if gathered:
+                yield memoryview(bytes(gathered))
+                gathered.clear()
+            yield memoryview(part)
+            continue
         gathered += part
-        while len(gathered) >= piece_bytes:
-            yield bytes(memoryview(gathered)[:piece_bytes])
-            del gathered[:piece_bytes]
+        if len(gathered) >= gather_bytes:
+            yield memoryview(bytes(gathered))
+            gathered.clear()
     if gathered:
-        yield bytes(gathered)
+        yield memoryview(bytes(gathered))
 
 
 def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:

@@ -140,13 +140,15 @@ class SignedManifest:
     signer: PeerId
 
 
-def sign(manifest: CheckpointManifest, identity: Identity) -> bytes:
+def sign(
+    manifest: CheckpointManifest, identity: Identity, bytes_max: int = MANIFEST_BYTES_MAX
+) -> bytes:
     """The bytes of the manifest's file."""
     values = _values(manifest)
     signature = identity.sign(TAG, _text(values))
     data = _signed_text(values, identity.public_key, signature)
-    if len(data) > MANIFEST_BYTES_MAX:
-        raise ValueError(f"a manifest of {len(data)} bytes, {MANIFEST_BYTES_MAX} are allowed")
+    if len(data) > bytes_max:
+        raise ValueError(f"a manifest of {len(data)} bytes, {bytes_max} are allowed")
     return data
 
 

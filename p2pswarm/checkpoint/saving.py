@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
+from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.finding import Checkpoint
 from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.manifest import SavedStage
@@ -33,7 +34,11 @@ async def on_thread(work: Callable[[], T]) -> T:
 
 
 async def save_stage(
-    store: CheckpointStore, what: StageToSave, source: AsyncGenerator[memoryview], writer: str
+    store: CheckpointStore,
+    what: StageToSave,
+    source: AsyncGenerator[memoryview],
+    writer: str,
+    piece_bytes: int = PIECE_BYTES,
 ) -> SavedStage:
     """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
 
@@ -41,7 +46,7 @@ async def save_stage(
     after an error. `writer` is the short form of our peer id. If this fails, what was written is
     removed; if it is cancelled, by a thread that nobody waits for.
     """
-    file = StageFileWriter(store, what, writer)
+    file = StageFileWriter(store, what, writer, piece_bytes)
     with _FileThread() as thread:
         try:
             await thread(file.begin)
@@ -57,7 +62,7 @@ async def save_stage(
             raise
 
 
-async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[bytes]:
+async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[memoryview]:
     """The state of the stage that `layout` describes, in order, gaps included."""
     pieces = state_pieces(checkpoint, layout)
     with _FileThread() as thread:
@@ -80,4 +85,4 @@ class _FileThread:
 
     def afterwards(self, work: Callable[[], None]) -> None:
         """Have `work` done after all that was begun; nobody waits for it."""
-        self._pool.submit(work)
+        asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from p2pswarm.checkpoint.digests import FileHasher, piece_bytes_for
+from p2pswarm.checkpoint.digests import PIECE_BYTES, FileHasher, piece_bytes_for
 from p2pswarm.checkpoint.manifest import ChainFile, CheckpointManifest, SavedStage, sign
 from p2pswarm.checkpoint.names import (
     CHAIN_NAME,
@@ -58,14 +58,20 @@ class StageToSave:
 class StageFileWriter:
     """Writes a stage's file; nothing has its name before `finish`."""
 
-    def __init__(self, store: CheckpointStore, what: StageToSave, writer: str) -> None:
-        """`writer` is the short form of our peer id."""
+    def __init__(
+        self,
+        store: CheckpointStore,
+        what: StageToSave,
+        writer: str,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        """`writer` is the short form of our peer id; `piece_bytes`: of the file's digests."""
         self._store = store
         self._what = what
         self._name = stage_file_name(what.stage, what.stages, writer)
         self._header = header_of(what.layout, what.about())
         self._size = file_bytes(what.layout, len(self._header))
-        self._hasher = FileHasher(piece_bytes_for(self._size))
+        self._hasher = FileHasher(piece_bytes_for(self._size, piece_bytes))
         self._encoder = StageFileEncoder(what.layout)
         self._state_hasher = StateHasher(what.layout)
         self._place = f"{store.place}/{what.id.folder}/{self._name}"

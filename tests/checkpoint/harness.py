@@ -37,6 +37,7 @@ CORPUS = b"c" * 32
 HEAD = b"h" * 32
 SHAPES = [[(5,), (3, 7)], [(16,)], [(2, 2, 2), (), (9,)], [(33,)]]
 """The parameters of each block: some fill a line of 16, most leave a gap."""
+FILE_PIECE_BYTES = 150  # so that files have several pieces, and tensors lie across them
 CUT = (range(2), range(2, 4))
 
 
@@ -114,7 +115,9 @@ async def save_stages(
     for stage in range(len(cut)):
         what = to_save(stage, cut, identity, **options)
         state = state_of(what.layout, seed=what.id.step)
-        reports += [await save_stage(store, what, in_pieces(state), w) for w in writers]
+        reports += [
+            await save_stage(store, what, in_pieces(state), w, FILE_PIECE_BYTES) for w in writers
+        ]
     return reports
 
 
@@ -131,8 +134,8 @@ async def save(
     return open_checkpoint(store, identity.folder)
 
 
-def loaded(checkpoint: Checkpoint, blocks: range, dtype: str = "float32", piece_bytes=64) -> bytes:
-    return b"".join(state_pieces(checkpoint, layout(blocks, dtype), piece_bytes))
+def loaded(checkpoint: Checkpoint, blocks: range, dtype: str = "float32") -> bytes:
+    return b"".join(state_pieces(checkpoint, layout(blocks, dtype), 64))
 
 
 class FailingFile:

@@ -65,7 +65,7 @@ def test_any_partition_in_any_partition_out_the_same_bits(data, shapes, dtype, p
         wanted = layout(blocks, dtype, shapes)
         pieces = list(state_pieces(checkpoint, wanted, piece_bytes))
         assert b"".join(pieces) == state_of(wanted, seed=7)
-        assert {len(piece) for piece in pieces[:-1]} <= {piece_bytes}
+        assert len(pieces) <= 2 * len(b"".join(pieces)) // piece_bytes + 1
 
 
 async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):

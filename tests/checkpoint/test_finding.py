@@ -96,7 +96,7 @@ async def test_a_damaged_file_is_noticed_while_it_is_loaded_too(store, tmp_path)
     checkpoint = await save(store)
     flip(stage_file(tmp_path), -1)
 
-    with pytest.raises(BadCheckpoint, match="is damaged in piece 0 of 1"):
+    with pytest.raises(BadCheckpoint, match=r"is damaged in piece (\d+) of (\d+)"):
         loaded(checkpoint, CUT[0])
 
 
@@ -220,6 +220,12 @@ async def test_records_that_cannot_be_read_are_named(store, tmp_path):
         check_bytes(checkpoint)
     with pytest.raises(BadCheckpoint, match=r"chain\.records cannot be read"):
         check_bytes(checkpoint, Wanted(blocks=range(0)))
+
+
+async def test_a_run_without_a_chain_goes_on_too(store):
+    await save(store, chain=None, identity=checkpoint_id(head=b""))
+
+    assert newest_good(store, OURS).checkpoint.manifest.chain is None
 
 
 async def test_a_run_of_another_batch_is_not_gone_on_with(store):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.checkpoint.digests import FileDigest
-from p2pswarm.checkpoint.manifest import FORMAT, TAG, CheckpointManifest, SavedStage, read, sign
+from p2pswarm.checkpoint.manifest import FORMAT, TAG, SavedStage, read, sign
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadCheckpoint, OtherCheckpoint
@@ -181,4 +181,5 @@ def test_a_manifest_that_no_reader_would_take_is_not_written():
         manifest_of([])
     with pytest.raises(ValueError, match="a hash of 5 bytes"):
         manifest_of(stages(), checkpoint_id(head=b"short"))
-    assert isinstance(MANIFEST, CheckpointManifest)
+    with pytest.raises(ValueError, match=f"{len(DATA) - 1} are allowed"):
+        sign(MANIFEST, TRAINER, bytes_max=len(DATA) - 1)

@@ -80,6 +80,14 @@ async def test_old_ones_and_unfinished_ones_are_deleted(store):
     assert newest_good(store, ALL).checkpoint.manifest.step == 4
 
 
+async def test_another_past_of_the_newest_step_that_is_being_written_stays(store):
+    """After a rewind, the same step is written for the second time."""
+    await save(store, 2)
+    await save_stages(store, checkpoint_id(2, head=b"b" * 32))
+
+    assert prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL) == []
+
+
 async def test_a_damaged_newest_one_does_not_cost_the_last_good_one(store, tmp_path):
     await save(store, 1)
     await save(store, 2)

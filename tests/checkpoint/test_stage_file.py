@@ -163,6 +163,14 @@ def test_moments_that_are_not_those_of_the_weights_are_refused(change):
         layout_in(tensors)
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_size_than_its_tensors_is_refused(change):
+    header = header_of(ALL, ABOUT)
+
+    with pytest.raises(BadCheckpoint, match="with tensors up to byte"):
+        tensors_in(header, file_bytes(ALL, len(header)) + change)
+
+
 @pytest.mark.parametrize("first", [b"", b"1234567", (2**63).to_bytes(8, "little")])
 def test_a_header_that_does_not_fit_the_file_is_refused(first):
     with pytest.raises(BadCheckpoint, match="a stage's file of 1000 bytes"):

@@ -1,12 +1,13 @@
 """One suite for every kind of target: a folder, and a file system of fsspec."""
 
 import itertools
+import os
 
 import fsspec
 import pytest
 from checkpoint.harness import WRITER, FailingFile, full_after, names_in
 
-from p2pswarm.checkpoint.folder import LocalFolder
+from p2pswarm.checkpoint.folder import LocalFolder, give_name
 from p2pswarm.checkpoint.fsspec_store import BLOCK_BYTES, FsspecStore
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.errors import Unusable
@@ -169,6 +170,40 @@ def test_a_folder_with_something_of_the_users_stays(tmp_path):
     folder.remove("a", ["x"])
 
     assert names_in(tmp_path) == ["a/notes.txt"]
+
+
+def test_a_pipe_is_no_file_and_is_never_opened(tmp_path):
+    """Reading one would wait for ever."""
+    os.mkfifo(tmp_path / "manifest.json")
+
+    assert LocalFolder(tmp_path, WRITER).entries() == {}
+
+
+def test_a_part_that_is_another_name_of_a_finished_file_does_not_cost_it(tmp_path):
+    """A process died between giving a file its name and removing the temporary one."""
+    folder = LocalFolder(tmp_path, WRITER)
+    put(folder, "a/x", b"finished")
+    (tmp_path / "a" / f"x.{WRITER}.part").hardlink_to(tmp_path / "a" / "x")
+    (tmp_path / "a" / "x").rename(tmp_path / "kept")
+
+    put(folder, "a/x", b"new")
+
+    assert (tmp_path / "kept").read_bytes() == b"finished"
+
+
+def no_links(_source, _target) -> None:
+    raise PermissionError(1, "no links here")
+
+
+def test_a_file_system_without_links_gives_names_all_the_same(tmp_path):
+    (tmp_path / "part").write_bytes(b"1")
+    give_name(tmp_path / "part", tmp_path / "x", link=no_links)
+    (tmp_path / "part").write_bytes(b"2")
+
+    with pytest.raises(FileExistsError):
+        give_name(tmp_path / "part", tmp_path / "x", link=no_links)
+
+    assert (tmp_path / "x").read_bytes() == b"1"
 
 
 def test_the_free_space_of_a_folder_that_is_not_there_yet_is_its_disks(tmp_path):
