@@ -72,7 +72,6 @@ SCENES = (
         (TRAINER,),
         0.3,
         THROUGH_THE_END,
-        cause=UNDELIVERED,
     ),
     Scene(
         "a stage's only server is stopped for 50 s",

@@ -16,7 +16,7 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(12)
+SEEDS = range(10)
 CALM = Shape(3, 1.0, Cost(state_bytes=1 << 14, forward_s=0.03), steps=2)
 
 
