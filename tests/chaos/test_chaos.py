@@ -101,6 +101,15 @@ def test_the_command_plays_seeds_and_writes_its_results(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["ok"] == 1
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_seed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--seeds", "0:2000", "--json", tmp_path]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "name another file" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("text", ["x", "3:", "5:5", "9:2"])
 def test_seeds_that_are_none_are_refused_with_the_form(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="A:B"):
