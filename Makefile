@@ -9,12 +9,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 EXTRAS := test,lint
 ARGS ?=
+SEEDS ?= 0:2000
 
-.PHONY: help venv demo test lint docs bench clean
+.PHONY: help venv demo test chaos lint docs bench clean
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
 	@echo "make test    every test, through tox"
+	@echo "make chaos   thousands of random faults in the simulated world: make chaos SEEDS=0:2000"
 	@echo "make lint    ruff and mypy alone, and the links of the docs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make bench   the benchmarks that need no other machine"
@@ -40,6 +42,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/tox run $(ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/tox run -e types,lint,docs $(ARGS)

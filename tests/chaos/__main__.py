@@ -12,6 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from p2pswarm.errors import Unusable
+from p2pswarm.outfile import check_target, write_target
 from p2pswarm.sim.faults import KINDS, FaultKind, kinds_named
 
 from .chaos_run import Outcome, play
@@ -73,6 +75,10 @@ def tell(outcomes: Iterable[Outcome], faults: str) -> list[Outcome]:
     return done
 
 
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 def main() -> int:
     """Play the seeds that the command line names; 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
@@ -87,6 +93,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N")
     options = parser.parse_args()
+    if options.processes < 1:
+        parser.error(f"--processes {options.processes}: at least 1 is needed")
+    if options.json is not None:
+        try:
+            check_target(options.json)
+        except Unusable as error:
+            parser.error(str(error))
     faults = ",".join(kind.value for kind in options.faults)
     logging.getLogger("p2pswarm").addHandler(logging.NullHandler())
     begun_s = time.monotonic()
@@ -95,7 +108,8 @@ def main() -> int:
     if len(outcomes) == 1:
         print(f"seed {outcomes[0].seed}: {'; '.join(outcomes[0].happened)}")
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+        text = json.dumps(results, indent=2) + "\n"
+        print(f"results: {write_target(options.json, lambda path: _write(path, text))}")
     minutes = (time.monotonic() - begun_s) / 60
     stalls = results["longest_stall_s"]
     print(
