@@ -284,7 +284,7 @@ def test_a_held_out_batch_that_is_late_is_on_its_way_up():
     for attempt in range(IN_A_ROW):
         play.hand(ann, held_out, attempt)
         play.hand(bob, held_out, attempt)
-        play.wait(FIRST_DEADLINE_S)
+        play.wait(TIMEOUT_FIRST_S * 2**attempt)
         play.promise(ann, bob)
         play.wait(2.0)
         reports += play.seen(act.RoadBroken)
