@@ -194,12 +194,67 @@ def test_a_state_is_whole_when_every_piece_is_proved():
     assert not one.complete
 
     one.hashes_came(A, 3, hashes_of(3))
+    assert one.wanted(0.0) == []
     assert not one.complete
     one.agreed(3, digest_of(3))
 
     assert one.complete
     one.committed(3)
     assert one.complete
+
+
+def test_a_state_is_not_whole_while_pieces_are_ahead_of_the_newcomer():
+    one = download(since=3, pieces=PIECES, ahead=PIECES)
+    one.wanted(0.0)
+    for piece in range(PIECES):
+        come(one, A, piece, 4)
+    one.wanted(0.0)
+    one.agreed(4, digest_of(4))
+    one.hashes_came(A, 4, hashes_of(4))
+    assert not one.complete
+
+    one.committed(3)
+
+    assert one.complete
+
+
+def test_hashes_are_asked_first_of_who_gave_a_piece():
+    one = download(since=3, pieces=PIECES, donors=(A, B))
+    one.wanted(0.0)
+    come(one, B, 1, 3)
+
+    assert one.wanted(0.0)[0] == HashesWanted(B, 3)
+
+
+def test_pieces_wait_for_their_proof_while_nobody_can_be_asked():
+    one = download(since=3, pieces=2)
+    one.wanted(0.0)
+    come(one, A, 0, 3)
+    come(one, A, 1, 3)
+    one.donors(())
+    assert one.wanted(0.0) == []
+
+    one.donors((B,))
+
+    assert one.wanted(0.0) == [HashesWanted(B, 3)]
+
+
+def test_a_donor_that_gives_a_piece_has_its_whole_time_for_the_next():
+    one = download(since=3, piece_s=10.0)
+    one.wanted(0.0)
+    one.piece_came(A, 0, 3, hash_of(true(0, 3)), 8.0)
+
+    assert one.next_deadline_s() == 18.0
+
+
+def test_a_donor_that_is_asked_for_more_has_no_more_time():
+    one = download(since=3, piece_s=10.0)
+    one.wanted(0.0)
+    come(one, A, 0, 3)
+    one.missed(3)
+
+    assert one.wanted(8.0) == [PieceWanted(A, 0, 4)]
+    assert one.next_deadline_s() == 10.0
 
 
 def test_a_bad_piece_is_found_after_steps_have_passed_and_names_its_donor():
@@ -218,6 +273,7 @@ def test_a_bad_piece_is_found_after_steps_have_passed_and_names_its_donor():
     wanted = one.wanted(0.0)
     assert {asked.donor for asked in wanted} == {B}
     assert PieceWanted(B, 0, 4) in wanted
+    assert PieceWanted(B, 2, 4) in wanted
     assert one.blames() == []
 
 
