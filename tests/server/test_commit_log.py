@@ -296,6 +296,17 @@ def test_an_old_reduction_that_ends_late_does_not_bring_back_what_is_over():
     assert log.committed(commit(4)) is CommitDecision.MISSED
 
 
+def test_a_reduction_under_way_that_a_snapshot_already_holds_delays_no_later_step():
+    log = newcomer(since=3)
+    log.reduction_begun(reduce(3))
+    assert log.must_commit_before(4)
+
+    log.became(4, b"a snapshot taken after the commit of step 3")
+    log.loaded()
+
+    assert not log.must_commit_before(4)
+
+
 def test_a_reduction_that_a_snapshot_already_holds_delays_no_later_step():
     log = newcomer(since=3)
     average(log, 3)
