@@ -73,8 +73,8 @@ class FsspecStore:
                 self._files, self._root = fsspec.core.url_to_fs(url)
         except OSError as error:
             raise Unusable(
-                f"{url}: fsspec cannot use this: {error.strerror or error}; install what it names, or name another "
-                "target"
+                f"{url}: fsspec cannot use this: {error.strerror or error}; install what it names, "
+                "or name another target"
             ) from error
 
     def entries(self, folder: str = "") -> dict[str, int | None]:
