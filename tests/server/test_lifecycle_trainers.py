@@ -20,8 +20,10 @@ def test_all_trainers_are_asked_in_turn_before_a_pause():
     one = server(TRAINER, STANDBY)
 
     assert asks(one, 0.0) == TRAINER
+    assert one.others_to_ask
     one.session_lost("nobody is there", 0.0)
     assert asks(one, 0.0) == STANDBY
+    assert not one.others_to_ask
     one.session_lost("nobody is there", 0.0)
 
     assert one.next_deadline_s() == REJOIN_FIRST_S

@@ -232,6 +232,28 @@ def test_the_next_step_begins_after_the_commit_of_a_reduction():
     assert one.take(0.0) is item
 
 
+def test_a_server_is_idle_while_nothing_would_be_lost_with_it():
+    one = scheduler()
+    assert one.idle
+    item = one.admit(push(), BELOW)
+    assert not one.idle
+    one.arrived(item, 0.0)
+    assert not one.idle
+    one.take(0.0)
+    assert not one.idle
+    one.done(item, 0.1, counted=False)
+    assert not one.idle
+    compute(one, queue_back(one), counted=True)
+    assert not one.idle
+    one.moved_to(1)
+    assert one.idle
+
+
+def queue_back(one):
+    one.handed((0, 0), ABOVE)
+    return queue(one, backward(), ABOVE)
+
+
 def test_an_observer_goes_on():
     one = scheduler()
     one.reduce(reduce_order(b"", group=(OTHER,)), ME)

@@ -336,3 +336,18 @@ def test_never_two_servers_that_may_both_have_it(story, alone):
             assert progress.over
         assert (progress.state is PushState.DONE) == (progress.reason is None)
         before = progress.state
+
+
+@pytest.mark.parametrize("error", [NotComputed("no memory"), LinkLost("gone")])
+def test_a_gradient_that_its_only_server_could_not_take_goes_nowhere_else(error):
+    view = MemberView()
+    view.receive(View(1, 0, 1, (FIRST,)))
+    only = OnlyPeer(view, FIRST.peer)
+    progress = PushProgress(only, NOBODY, 0.0)
+    sent(progress)
+
+    progress.failed(error, 3.0)
+
+    assert progress.over
+    assert only.choose(4.0) is None
+    assert only.free_at_s() is None
