@@ -1,9 +1,9 @@
 """One attempt of a trainer to lead a term, from the first `Prepare` until it is over.
 
 It asks the voters of its head for promises. Their answers may show a record beyond the head, which
-may have been decided; then the voters of that record, and of the record before it, must promise
-too. When no answer shows a later one, that record is proposed again, first of all. So whoever leads
-knows all that was decided, and adds to it.
+may have been decided; then its voters must promise too. The records in between are fetched, so the
+head is then the record before it, and the voters of that must have promised. When no answer shows a
+later one, that record is proposed again, first of all. So whoever leads knows all that was decided.
 
 A record is decided when a majority of the voters that it names, and a majority of those that the
 record before names, have accepted it under this term.
@@ -89,22 +89,24 @@ class Leader:
         """A voter has answered; answers to other attempts are ignored."""
         if self.phase is LeaderPhase.OVER:
             return
-        if isinstance(answer, Promise | Accepted | Denied) and sender in self._peers():
-            self.memories[sender] = answer.memory
-            if VoterId(sender, answer.memory) not in self._voters():
-                return
+        if not isinstance(answer, Promise | Accepted | Denied) or sender not in self._peers():
+            return
+        self.memories[sender] = answer.memory
+        if VoterId(sender, answer.memory) not in self._voters():
+            return
         match answer:
             case Promise():
                 self._promised(sender, answer)
             case Accepted():
                 self._counted(sender, answer)
-            case Denied():
+            case _:
                 self._denied(sender, answer)
 
     def propose(self, record: CommitRecord) -> None:
         """Have the next record decided; answered by `RecordDecided`."""
         if self.phase is not LeaderPhase.LEADING or self._pending is not None:
-            raise ValueError(f"nothing can be proposed: {self.phase.value}, {self._pending}")
+            waits = f", {self._pending.name()} is not decided" if self._pending else ""
+            raise ValueError(f"nothing can be proposed: {self.phase.value}{waits}")
         if record.term != self.attempt.term:
             raise ValueError(f"a record of term {record.term}, not {self.attempt.term}")
         check_next(self._genesis, self.head, record)
@@ -155,9 +157,9 @@ class Leader:
         voter = VoterId(sender, answer.memory)
         if answer.accepted is not None and not authentic(answer.accepted):
             self._refused[voter] = None
-            return
-        self._refused.pop(voter, None)
-        self._promises[voter] = answer
+        else:
+            self._refused.pop(voter, None)
+            self._promises[voter] = answer
         self._prepare()
 
     def _prepare(self) -> None:
@@ -283,10 +285,11 @@ class Leader:
     def _electorates(self, record: CommitRecord | None) -> list[Electorate]:
         """Of each of these a majority must promise, if `record` may be decided beyond the head.
 
-        The head's voters show what came after the head. The record's own show what came after it.
-        Those before it show another record in its place, which a leader in between had decided.
+        The head's voters show what came after the head, the record's own what came after it. Once
+        all records before it are known, the head's voters are those of the record before it: they
+        show a rival in its place, which a leader in between may have decided.
         """
-        return [self.head.voters, *(record.electorates if record else ())]
+        return [self.head.voters, *([record.voters] if record else [])]
 
     def _over(self, promised: int, why: str) -> None:
         if self.phase is not LeaderPhase.OVER:
