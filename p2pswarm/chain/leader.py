@@ -268,9 +268,8 @@ class Leader:
     def _say_alive(self) -> None:
         run, head = self._genesis.run, self.head
         message = Heartbeat(run, self.attempt.term, head.height, head.digest)
-        for peer in self._peers():
-            if peer != self.attempt.peer:
-                self._actions.append(Ask(peer, message))
+        for peer in self._peers():  # this node's own voter, too, is calm while it leads
+            self._actions.append(Ask(peer, message))
 
     def _peers(self) -> list[bytes]:
         """Everybody that is spoken to."""

@@ -263,7 +263,7 @@ def test_a_leader_says_that_it_lives_and_proposes_again():
     proposed = [a.to for a in actions if isinstance(a.message, Propose)]
     beats = [a for a in actions if isinstance(a.message, Heartbeat)]
     assert proposed == [peer("b"), peer("c")]
-    assert [a.to for a in beats] == [peer("b"), peer("c"), peer("d")]
+    assert [a.to for a in beats] == [peer(name) for name in "abcd"]
     assert beats[0].message == Heartbeat(RUN, 2, 0, bytes(32))
     assert leader.next_deadline_s == 5.0 + HEARTBEAT_S
 
