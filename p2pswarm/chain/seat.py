@@ -9,7 +9,7 @@ Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
 
 import random
 
-from p2pswarm.chain.actions import Action, Ask, Deposed, Fetch, Leading, Persist, RecordDecided
+from p2pswarm.chain.actions import Action, Deposed, Leading, Persist, RecordDecided
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.leader import Attempt, Leader
 from p2pswarm.chain.messages import ATTEMPT_BYTES, Denied, Heartbeat, Propose
@@ -127,8 +127,6 @@ class Seat:
                     self.leader = None
                     self.voter.stand(0)
                     self.standby.failed(promised, now_s)
-                case Ask() | Fetch():
-                    pass
         self._learn()
 
     def _learn(self) -> None:

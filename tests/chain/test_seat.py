@@ -10,7 +10,7 @@ from chain.world import Node
 
 from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.chain.leader import LeaderPhase
-from p2pswarm.chain.messages import Accepted, Denied, Promise
+from p2pswarm.chain.messages import Accepted, Denied, Promise, Propose
 from p2pswarm.chain.seat import Seat
 
 LATENCY_S = 0.05
@@ -261,3 +261,72 @@ def test_only_a_leader_proposes():
     with pytest.raises(ValueError, match="another leads"):
         town.seats["b"].propose(commit(town.genesis.head()), 0.0)
     assert town.seats["a"].leader.phase is LeaderPhase.LEADING
+
+
+def test_a_trainer_that_slept_fetches_what_was_decided():
+    town = begun()
+    town.away.add("b")
+    for _ in range(3):
+        town.decide("a")
+
+    town.away.clear()
+    town.run(town.now_s + 3.0)
+
+    assert town.seats["b"].follower.chain.head.height == 3
+    assert town.leaders() == ["a"]
+
+
+def test_a_trainer_that_knows_little_fetches_the_rest_before_it_leads():
+    town = begun()
+    town.away.add("b")
+    for _ in range(3):
+        town.decide("a")
+    town.kill("a")
+    town.away.discard("b")
+
+    town.run(town.now_s + 20.0)
+
+    assert town.seats["b"].leader.leads
+    assert town.seats["b"].leader.head.height == 3
+    learned = [entry for entry in town.nodes["b"].log if hasattr(entry, "height")]
+    assert [entry.height for entry in learned][:2] == [0, 1]
+
+
+def test_answers_after_the_end_of_an_attempt_are_dropped():
+    town = begun()
+
+    town.seats["b"].answered(peer("c"), Denied(town.genesis.run, bytes(8), 1, 1, 0), 1.0)
+
+    assert town.seats["b"].actions() == []
+
+
+def test_an_attempt_that_hangs_is_dropped():
+    town = begun()
+    town.kill("a")
+    town.kill("c")
+    town.run(town.now_s + 1.0)
+    assert town.seats["b"].leader is not None
+
+    town.run(town.now_s + 3.0)
+
+    assert not any(isinstance(action, Leading) for _, action in town.said["b"])
+    assert town.seats["b"].standby.term > 2
+
+
+def test_a_leader_whose_own_voter_follows_another_stops_at_once():
+    town = begun()
+    seat = town.seats["a"]
+    record = commit(town.genesis.head(), "b", 9)
+
+    seat.asked(peer("b"), Propose(town.genesis.run, 9, record), town.now_s)
+
+    assert seat.leader is None
+    assert [type(a) for a in seat.actions()] == [Persist, Reply, Deposed]
+    assert seat.standby.coordinator == peer("b")
+
+
+def test_a_call_before_the_deadline_changes_nothing():
+    town = begun()
+    for seat in town.seats.values():
+        seat.on_deadline(town.now_s - 0.5)
+        assert seat.actions() == []
