@@ -19,6 +19,7 @@ from p2pswarm.chain.record import digest
 
 UNDER_WAY_MAX = 200
 TERMS_MAX = 12
+REACHED = ["ab", "ac", "bc", "abc", "acd", "bcd", "ade", "abe", "cde", "abcde"]
 CHANGES = ["same", "abc", "abd", "abcde", "a", "cde", "ace"]
 
 
@@ -33,11 +34,26 @@ class ChainMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.term < TERMS_MAX)
     @rule(name=st.sampled_from("ab"), skip=st.integers(0, 2), old=st.booleans(), data=st.data())
     def stand(self, name, skip, old, data):
+        self.stands(name, skip, old, data)
+
+    @precondition(lambda self: self.term < TERMS_MAX)
+    @rule(name=st.sampled_from("ab"), old=st.booleans(), data=st.data())
+    def stand_among(self, name, old, data):
+        """A trainer stands, and so much as it needs arrives at once, at some of the nodes."""
+        reached = data.draw(st.sampled_from(REACHED))
+        number = self.stands(name, 0, old, data)
+        self.world.run(reached)
+        if self.world.leaders[number].leads and data.draw(st.booleans()):
+            self.proposes(number, data.draw(st.sampled_from(CHANGES)))
+            self.world.run(data.draw(st.sampled_from(REACHED)))
+
+    def stands(self, name, skip, old, data) -> int:
         """A trainer stands; it may know of no decided record but an old one."""
         self.term += 1 + (skip == 2)
         own = self.world.node(name).follower.chain.head
         heads = [head for head in self.heads if head.height <= own.height] or [own]
-        self.world.stand(name, self.term, data.draw(st.sampled_from(heads)) if old else own)
+        head = data.draw(st.sampled_from(heads)) if old else own
+        return self.world.stand(name, self.term, head)
 
     @precondition(lambda self: self.world.under_way)
     @rule(data=st.data(), again=st.booleans())
@@ -68,9 +84,13 @@ class ChainMachine(RuleBasedStateMachine):
     def propose(self, data, change):
         """A leader, perhaps one that slept for long, proposes the next record."""
         leading = [n for n, leader in enumerate(self.world.leaders) if leader.leads]
-        number = data.draw(st.sampled_from(leading))
+        self.proposes(data.draw(st.sampled_from(leading)), change)
+        if data.draw(st.booleans()):
+            self.world.run(data.draw(st.sampled_from(REACHED)))
+
+    def proposes(self, number, change):
         leader = self.world.leaders[number]
-        if leader.pending:
+        if leader.pending or not leader.leads:
             return
         voters = leader.head.voters
         if change != "same":

@@ -82,6 +82,16 @@ def test_a_rival_that_was_accepted_but_not_decided_gives_way():
     assert follower.chain.last == RECORDS[0]
 
 
+def test_a_proposal_proves_nothing_of_a_record_that_it_does_not_follow():
+    follower = fresh()
+    follower.proposed(commit(genesis().head(), "b"), LEADER)
+
+    follower.proposed(RECORDS[1], LEADER)
+
+    assert follower.chain.head.height == 0
+    assert follower.actions() == [Fetch(LEADER, 0)]
+
+
 def test_a_known_record_that_is_proposed_again_changes_nothing():
     follower = fresh()
     follower.learned(RECORDS[0])

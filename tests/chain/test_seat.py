@@ -10,7 +10,7 @@ from chain.world import Node
 
 from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.chain.leader import LeaderPhase
-from p2pswarm.chain.messages import Accepted, Denied, Promise, Propose
+from p2pswarm.chain.messages import Accepted, Denied, Prepare, Promise, Propose
 from p2pswarm.chain.seat import Seat
 
 LATENCY_S = 0.05
@@ -330,3 +330,15 @@ def test_a_call_before_the_deadline_changes_nothing():
     for seat in town.seats.values():
         seat.on_deadline(town.now_s - 0.5)
         assert seat.actions() == []
+
+
+def test_who_stands_promises_no_rival_its_own_term():
+    town = begun()
+    town.kill("a")
+    town.kill("c")
+    town.run(town.now_s + 1.0)
+    seat = town.seats["b"]
+
+    seat.asked(peer("a"), Prepare(town.genesis.run, seat.leader.attempt.term, bytes(16)), 0.0)
+
+    assert [type(action.message) for action in seat.actions()] == [Denied]
