@@ -24,7 +24,7 @@ transport
 rpc
 dht tensors
 swarm
-allreduce state checkpoint
+allreduce state chain checkpoint
 trainer compute
 server
 roles sim
@@ -44,6 +44,7 @@ SHELL = frozenset(
         "api/server.py",
         "api/train.py",
         "api/trainer.py",
+        "chain/chain_file.py",
         "checkpoint/saving.py",
         "cli.py",
         "commands.py",
@@ -104,6 +105,7 @@ OUTSIDE = {
     "node_process.py",
     "commands.py",
     "crypto/key_file.py",
+    "chain/chain_file.py",
     "checkpoint/folder.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""

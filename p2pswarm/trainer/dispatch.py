@@ -50,20 +50,12 @@ class Dispatcher:
         self._view_changed = Signal()
         self._launched: dict[int, dict[asyncio.Task[None], int]] = {}
         """The pushes of each microbatch that are not over, with their attempts."""
-        self._forgotten = False
-        """Whether the router has forgotten a server, because a push to it was lost."""
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
 
     def follow_view(self) -> None:
         """Give the router the new membership."""
-        self._forgotten = False
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
         self._view_changed.fire()
-
-    def heard(self, stage: int) -> None:
-        """A server is alive: those of stage 0 that the router has forgotten are tried again."""
-        if stage == 0 and self._forgotten:
-            self.follow_view()
 
     def begin(self, order: orders.Order) -> None:
         """Start an order; the coordinator is told its outcome."""
@@ -121,11 +113,7 @@ class Dispatcher:
                 self._pump()
                 return encoded
 
-            try:
-                await self._pusher.push(member, push, load, progress)
-            except SwarmError:
-                self._forgotten = True
-                raise
+            await self._pusher.push(member, push, load, progress)
 
         nobody = "nobody serves stage 0"
         reason = await push_to_any(self._router, nobody, self._view_changed, push_once)

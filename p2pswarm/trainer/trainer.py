@@ -239,9 +239,6 @@ class Trainer:
                 self._dispatcher.begin(action)
             case act.CancelLaunch():
                 self._dispatcher.cancel(action)
-            case act.Loaded():
-                self._dispatcher.heard(action.stage)
-                self._context.report(action)
             case act.RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)

@@ -1,0 +1,236 @@
+"""Checks a chain file without a line of p2pswarm: hashes, signatures, steps, and every count.
+
+    python bench/check_chain.py FILE
+
+FILE is the file of a voter, of a lone trainer or of a checkpoint (docs/chain.md tells its bytes).
+It prints {"ok": bool, "steps": n, "head": hex} and what is wrong on stderr, and exits with 0 or 1.
+`steps` counts those whose work is in the weights; `head` is the hash of the last record.
+"""
+
+import hashlib
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+MAGIC = b"PSCHAIN1"
+HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 65_536
+PREPARE, RECORD, PROPOSE = 81, 80, 83
+COMMIT, BACK = 0, 1
+TAG = b"p2pswarm-record-1:"
+PEER_TAG = b"p2pswarm-peer-1:"
+
+
+class Wrong(Exception):
+    """The chain is not what it should be."""
+
+
+class Rec(NamedTuple):
+    """The fields of a record, in their order on the wire."""
+
+    run: bytes
+    prev: bytes
+    term: int
+    height: int
+    step: int
+    kind: int
+    generation: int
+    scale: float
+    learning_rate: float
+    loss: float | None
+    gradient_norm: float | None
+    first: int
+    count: int
+    stages: list
+    trainers: list
+    voters: list
+    voters_before: list
+    saved: int
+    key: bytes
+    signature: bytes
+
+    @property
+    def data(self) -> bytes:
+        """Its encoding."""
+        return msgpack.packb([RECORD, *self])
+
+    @property
+    def digest(self) -> bytes:
+        """What the next record names."""
+        return hashlib.sha256(self.data).digest()
+
+
+def entries(data: bytes) -> list[list]:
+    """The messages of the file; a torn one at the end is left out."""
+    if not data.startswith(MAGIC):
+        raise Wrong("it does not begin as a chain file")
+    found, at = [], HEADER_BYTES
+    while at < len(data):
+        size = entry_size(data, at)
+        if size is None:
+            rest = range(at + 1, len(data))
+            if len(data) - at > ENTRY_BYTES_MAX or any(entry_size(data, i) for i in rest):
+                raise Wrong(f"it is damaged at byte {at}")
+            print(f"the last {len(data) - at} bytes are torn", file=sys.stderr)
+            break
+        found.append(msgpack.unpackb(data[at + PREFIX_BYTES : at + size]))
+        at += size
+    return found
+
+
+def entry_size(data: bytes, at: int) -> int | None:
+    head = data[at : at + PREFIX_BYTES]
+    if len(head) < PREFIX_BYTES or not 1 <= (length := struct.unpack(">I", head[:4])[0]) <= 65_536:
+        return None
+    body = data[at + PREFIX_BYTES : at + PREFIX_BYTES + length]
+    sound = len(body) == length and hashlib.sha256(head[:4] + body).digest()[:8] == head[4:]
+    return PREFIX_BYTES + length if sound else None
+
+
+def newest_chain(messages: list[list]) -> list[Rec]:
+    """The records from the first to the newest, each the one that the next names."""
+    known: dict[bytes, Rec] = {}
+    accepted, learned = None, []
+    for code, *fields in messages:
+        if code == PROPOSE:
+            accepted = Rec(*fields[2])
+            known[accepted.digest] = accepted
+        elif code == RECORD:
+            learned.append(Rec(*fields))
+            known[learned[-1].digest] = learned[-1]
+        elif code != PREPARE:
+            raise Wrong(f"it has an entry of code {code}")
+    refuse_forks(known, learned)
+    tips = [*learned, *([accepted] if accepted else [])]
+    if not tips:
+        return []
+    chain = [max(tips, key=lambda record: record.height)]
+    while chain[-1].height:
+        before = known.get(chain[-1].prev)
+        if before is None:
+            raise Wrong(f"the record before {chain[-1].height} is missing")
+        chain.append(before)
+    return chain[::-1]
+
+
+def refuse_forks(known: dict[bytes, Rec], learned: list[Rec]) -> None:
+    """A record that another one follows was decided, and so was one that was learned."""
+    decided = {record.prev for record in known.values()} | {record.digest for record in learned}
+    places: dict[int, bytes] = {}
+    for digest in sorted(decided & known.keys()):
+        height = known[digest].height
+        if places.setdefault(height, digest) != digest:
+            raise Wrong(f"a fork: two records are decided in place {height}")
+
+
+def check_signature(record: Rec) -> None:
+    signed = bytes([len(TAG)]) + TAG + record.data[:-66]
+    try:
+        Ed25519PublicKey.from_public_bytes(record.key).verify(record.signature, signed)
+    except (InvalidSignature, ValueError) as error:
+        raise Wrong(f"record {record.height}: a wrong signature") from error
+    peer = hashlib.sha256(PEER_TAG + record.key).digest()
+    if peer not in record.trainers:
+        raise Wrong(f"record {record.height}: its coordinator is no trainer")
+
+
+def check_link(before: Rec | None, record: Rec) -> None:
+    """What the record before fixes of this one."""
+    peer = hashlib.sha256(PEER_TAG + record.key).digest()
+    expected = [("height", record.height, 0 if before is None else before.height + 1)]
+    expected.append(("prev", record.prev, bytes(32) if before is None else before.digest))
+    if before is not None:
+        expected.append(("run", record.run, before.run))
+        expected.append(("voters_before", record.voters_before, before.voters))
+        expected.append(("coordinator", peer in before.trainers, True))
+        expected.append(("term", record.term >= before.term, True))
+        expected.append(("stages", len(record.stages), len(before.stages)))
+    for what, found, right in expected:
+        if found != right:
+            raise Wrong(f"record {record.height}: {what} is wrong")
+    check_voters(record)
+
+
+def check_voters(record: Rec) -> None:
+    old, new = ({tuple(voter) for voter in some} for some in (record.voters_before, record.voters))
+    change = len(new - old), len(old - new)
+    if len(new) not in (1, 3, 5) or change not in ((0, 0), (1, 1), (2, 0), (0, 2)):
+        raise Wrong(f"record {record.height}: its voters are wrong")
+
+
+class Tally:
+    """Who counted which microbatch in which stage, in the steps whose work is in the weights."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[dict[int, bytes]]] = []
+        self.states: list[list[bytes]] = []
+        self.size = 0
+
+    def add(self, record: Rec) -> None:
+        """Take the next record into account."""
+        if record.kind == BACK:
+            if record.step >= len(self.steps) or record.count:
+                raise Wrong(f"record {record.height}: it goes back to {record.step}")
+            if [stage[2] for stage in record.stages] != self.states[record.step]:
+                raise Wrong(f"record {record.height}: version {record.step} was another one")
+            del self.steps[record.step :]
+            return
+        self.size = self.size or record.count
+        if record.kind != COMMIT or record.step != len(self.steps) or record.count != self.size:
+            raise Wrong(f"record {record.height}: it is not step {len(self.steps)}")
+        self.steps.append([self.counts(record, stage) for stage in record.stages])
+        states = [stage[2] for stage in record.stages]
+        if self.states[record.step : record.step + 1] not in ([], [states]):
+            raise Wrong(f"record {record.height}: version {record.step} was another one")
+        self.states[record.step :] = [states]
+
+    def counts(self, record: Rec, stage: list) -> dict[int, bytes]:
+        """Who counted which microbatch, in one stage of one step."""
+        members, holders, *_ = stage
+        peers = [peer for peer, _ in members]
+        if len(holders) != record.count or len(set(peers)) < len(peers):
+            raise Wrong(f"record {record.height}: a stage does not count every microbatch once")
+        if any(holder >= len(peers) for holder in holders):
+            raise Wrong(f"record {record.height}: a microbatch was counted by nobody")
+        return {record.first + i: peers[holder] for i, holder in enumerate(holders)}
+
+    def check(self) -> None:
+        """Each stage has every microbatch of the run so far once, in order."""
+        for stage in range(len(self.steps[0]) if self.steps else 0):
+            counted = [m for step in self.steps for m in step[stage]]
+            if counted != list(range(len(self.steps) * self.size)):
+                raise Wrong(f"stage {stage} does not have every microbatch once")
+
+
+def check(data: bytes) -> dict:
+    chain, tally = newest_chain(entries(data)), Tally()
+    for before, record in zip([None, *chain], chain, strict=False):
+        check_link(before, record)
+        check_signature(record)
+        tally.add(record)
+    tally.check()
+    if chain and data[8:24] != chain[0].run:
+        raise Wrong("its records are of another run")
+    head = chain[-1].digest.hex() if chain else ""
+    return {"ok": True, "steps": len(tally.steps), "head": head}
+
+
+def main() -> int:
+    try:
+        result = check(Path(sys.argv[1]).read_bytes())
+    except (Wrong, OSError, TypeError, ValueError) as error:
+        print(f"{sys.argv[1]}: {error}", file=sys.stderr)
+        result = {"ok": False, "steps": 0, "head": ""}
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""The chain of commit records: what was decided, who keeps it, and which trainer may add to it.
+
+A step is decided by one small signed record that names the record before it by its hash. A few
+voters keep the records. A trainer that a majority of them has promised its term leads, and only a
+leader can have a record decided. docs/chain.md argues why that is safe.
+
+Entrances: `voter.Voter` and `follower.Follower` (every node that votes), `leader.Leader` and
+`standby.Standby` (trainers), `chain_file.ChainFile` (the disk). Trainers and servers use them.
+"""

@@ -1,0 +1,69 @@
+"""What the machines of the chain ask their shell to do, in the order in which they ask.
+
+A shell that cannot carry out a `Persist` drops what follows it, and tells the voter.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.chain.record import CommitRecord
+from p2pswarm.wire.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Append this message to the file and wait until it is on the disk, before the next action."""
+
+    entry: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the call that is being served."""
+
+    to: bytes
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Call a peer, and tell the machine its answer. A call that fails needs no report.
+
+    The peer may be this node itself: then the call is served here.
+    """
+
+    to: bytes
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Fetch decided records from a peer, from `height` on; they are the follower's."""
+
+    to: bytes
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDecided:
+    """A record is decided: it will be in every chain. Now, and not before, members may apply it."""
+
+    record: CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """This trainer leads the term: it may propose the record after its head."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deposed:
+    """This attempt to lead is over for good."""
+
+    promised: int
+    """The highest term that it has heard of: the next attempt is in a higher one."""
+    why: str
+
+
+Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed

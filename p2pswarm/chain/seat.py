@@ -1,0 +1,137 @@
+"""One trainer's seat: its vote, its patience, and its attempts to lead, joined.
+
+It serves what other trainers ask, decides when to stand, and says when this trainer leads, what is
+decided, and when another leads. A server that votes has a `Voter` and a `Follower` alone.
+
+Units:   seconds on the caller's clock.
+Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
+"""
+
+import random
+
+from p2pswarm.chain.actions import Action, Deposed, Leading, Persist, RecordDecided
+from p2pswarm.chain.follower import Follower
+from p2pswarm.chain.leader import Attempt, Leader
+from p2pswarm.chain.messages import ATTEMPT_BYTES, Denied, Heartbeat, Propose
+from p2pswarm.chain.record import CommitRecord
+from p2pswarm.chain.standby import Standby
+from p2pswarm.chain.voter import Voter
+from p2pswarm.wire.message import Message
+
+
+class Seat:
+    """The chain as one trainer takes part in it."""
+
+    def __init__(self, voter: Voter, follower: Follower, rng: random.Random, now_s: float) -> None:
+        self.voter = voter
+        self.follower = follower
+        self.leader: Leader | None = None
+        """The attempt under way, or the leadership; None while another leads."""
+        self._rng = rng
+        self._me = voter.voter.peer
+        self.standby = Standby(self._rank(), rng, now_s)
+        self.standby.term = voter.register.promised
+        self._actions: list[Action] = []
+
+    def actions(self) -> list[Action]:
+        """What to do now, in this order; drained by reading."""
+        drained, self._actions = self._actions, []
+        return drained
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When to call `on_deadline`."""
+        leader = [self.leader.next_deadline_s] if self.leader else []
+        standby = self.standby.next_deadline_s
+        return min([*leader, *([] if standby is None else [standby])], default=None)
+
+    def asked(self, sender: bytes, message: Message, now_s: float) -> None:
+        """A trainer calls, this one included; answered by one `Reply`."""
+        self.voter.receive(sender, message, now_s)
+        answers = self.voter.actions()
+        self._actions += answers
+        for action in answers:
+            if isinstance(action, Persist) and isinstance(action.entry, Propose):
+                whom = sender if sender != self._me else None
+                self.follower.proposed(action.entry.record, whom)
+        denied = any(isinstance(getattr(a, "message", None), Denied) for a in answers)
+        if not denied and sender != self._me:
+            if isinstance(message, Heartbeat):
+                self.follower.heard(message, sender)
+            self._follow(sender, message, now_s)
+        self._learn()
+
+    def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
+        """A voter has answered an `Ask`."""
+        if self.leader:
+            self.leader.receive(sender, answer)
+            self._settle(now_s)
+
+    def learned(self, record: CommitRecord, now_s: float) -> None:
+        """A record came that a `Fetch` asked for."""
+        self.follower.learned(record)
+        self._learn()
+        if self.leader:
+            self.leader.advanced(self.follower.chain.head)
+            self._settle(now_s)
+
+    def propose(self, record: CommitRecord, now_s: float) -> None:
+        """Have the next record decided; ValueError unless this trainer leads."""
+        if self.leader is None:
+            raise ValueError("nothing can be proposed: another leads")
+        self.leader.propose(record)
+        self._settle(now_s)
+
+    def link_lost(self, peer: bytes, now_s: float) -> None:
+        """The link to a peer ended."""
+        self.voter.link_lost(peer)
+        self.standby.link_lost(peer, now_s)
+
+    def on_deadline(self, now_s: float) -> None:
+        """Stand, give up, or ask again, if it is time."""
+        due_s = self.standby.next_deadline_s
+        if due_s is not None and due_s <= now_s:
+            term = self.standby.on_deadline(now_s)
+            self.leader = None
+            self.voter.stand(term or 0)
+            if term is not None:
+                nonce = self._rng.randbytes(ATTEMPT_BYTES)
+                chain = self.follower.chain
+                attempt = Attempt(self._me, term, nonce)
+                self.leader = Leader(attempt, chain.genesis, chain.head, now_s)
+        elif self.leader and self.leader.next_deadline_s <= now_s:
+            self.leader.on_deadline(now_s)
+        self._settle(now_s)
+
+    def _follow(self, sender: bytes, message: Message, now_s: float) -> None:
+        """Our voter follows another trainer: wait for it, and end an attempt of ours."""
+        self.standby.rank = self._rank()
+        term = message.term if isinstance(message, Heartbeat) else self.voter.register.promised
+        if self.standby.heard(sender, term, now_s) and self.leader:
+            self.leader.give_up("this trainer follows another one")
+            self._actions += self.leader.actions()
+            self.leader = None
+            self.voter.stand(0)
+
+    def _settle(self, now_s: float) -> None:
+        """Pass on what our attempt asks for, and draw the consequences."""
+        for action in self.leader.actions() if self.leader else []:
+            self._actions.append(action)
+            match action:
+                case RecordDecided(record=record):
+                    self.follower.learned(record)
+                case Leading():
+                    self.standby.leads()
+                    self.voter.stand(0)
+                case Deposed(promised=promised):
+                    self.leader = None
+                    self.voter.stand(0)
+                    self.standby.failed(promised, now_s)
+        self._learn()
+
+    def _learn(self) -> None:
+        self._actions += self.follower.actions()
+
+    def _rank(self) -> int:
+        trainers = self.follower.chain.head.trainers
+        return trainers.index(self._me) if self._me in trainers else len(trainers)

@@ -1,0 +1,97 @@
+"""The independent script says of good and bad chain files what the package says of them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from chain.harness import RUN, back, chain_of, commit, genesis, key, stage_commit, voter
+
+from p2pswarm.chain.chain import ChainHead
+from p2pswarm.chain.chain_log import log_entry, log_header
+from p2pswarm.chain.messages import Prepare, Propose
+from p2pswarm.chain.record import digest
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "check_chain.py"
+_, RECORDS = chain_of(3)
+HEAD = ChainHead.of(RECORDS[-1])
+
+
+def check(path: Path, *entries, tail: bytes = b"", run: bytes = RUN) -> tuple[dict, str, int]:
+    file = path / "a.chain"
+    file.write_bytes(log_header(run, bytes(8)) + b"".join(map(log_entry, entries)) + tail)
+    done = subprocess.run(
+        [sys.executable, "-I", SCRIPT, file], capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout), done.stderr, done.returncode
+
+
+def test_it_needs_nothing_of_the_package():
+    assert "import p2pswarm" not in SCRIPT.read_text()
+    assert "from p2pswarm" not in SCRIPT.read_text()
+
+
+def test_a_good_file_of_a_voter(tmp_path):
+    rival = commit(ChainHead.of(RECORDS[1]), "b")
+    proposals = [Propose(RUN, 1, record) for record in RECORDS]
+    entries = [Prepare(RUN, 1, bytes(16)), *proposals[:2], Propose(RUN, 1, rival), proposals[2]]
+
+    result, _, code = check(tmp_path, *entries, tail=b"torn")
+
+    assert result == {"ok": True, "steps": 3, "head": digest(RECORDS[-1]).hex()}
+    assert code == 0
+
+
+def test_steps_that_were_taken_back_do_not_count(tmp_path):
+    backward = back(HEAD, 1)
+    again = commit(ChainHead.of(backward))
+
+    result, _, _ = check(tmp_path, *RECORDS, backward, again)
+
+    assert result == {"ok": True, "steps": 2, "head": digest(again).hex()}
+
+
+def test_an_empty_file_is_fine(tmp_path):
+    assert check(tmp_path)[0] == {"ok": True, "steps": 0, "head": ""}
+
+
+BAD = {
+    "a wrong signature": [*RECORDS[:2], replace(RECORDS[2], loss=0.1)],
+    "is missing": [RECORDS[0], RECORDS[2]],
+    "a fork": [*RECORDS, commit(ChainHead.of(RECORDS[0]), "b")],
+    "it is not step 3": [*RECORDS, commit(HEAD, step=4)],
+    "count every microbatch once": [
+        *RECORDS,
+        commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0"),)),
+    ],
+    "counted by nobody": [*RECORDS, commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\7"),))],
+    "does not have every microbatch once": [*RECORDS, commit(HEAD, first=5)],
+    "voters_before is wrong": [*RECORDS, commit(HEAD, voters_before=(voter("a"),))],
+    "its voters are wrong": [*RECORDS, commit(HEAD, voters=(voter("a"), voter("b")))],
+    "term is wrong": [*RECORDS, commit(HEAD, term=0)],
+    "coordinator": [*RECORDS, commit(HEAD, "z", trainers=(key("z").peer_id.raw,))],
+    "is no trainer": [commit(genesis().head(), "z")],
+    "goes back to 3": [*RECORDS, back(HEAD, 3)],
+    "stages is wrong": [*RECORDS, commit(HEAD, stages=(stage_commit(3, 1), stage_commit(3, 1, 1)))],
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_is_named(tmp_path, what):
+    result, said, code = check(tmp_path, *BAD[what])
+
+    assert result == {"ok": False, "steps": 0, "head": ""}
+    assert what in said
+    assert code == 1
+
+
+def test_records_of_another_run_are_refused(tmp_path):
+    assert "another run" in check(tmp_path, *RECORDS, run=b"x" * 16)[1]
+
+
+def test_damage_is_refused(tmp_path):
+    tail = b"damage" + log_entry(Propose(RUN, 1, commit(genesis().head())))
+
+    assert "is damaged" in check(tmp_path, *RECORDS, tail=tail)[1]
