@@ -12,7 +12,8 @@ one. A new server starts with the least virtual time of the others and their med
 tried at once, and not flooded.
 
 A server that fails answers fast, but failing is not being fast: it is not measured then, and is
-avoided for a while, twice as long after each failure. So is one that cannot be reached.
+avoided for a while, twice as long after each failure, if there is another. One that cannot be
+reached is not tried for as long.
 
 Units:   seconds on the caller's clock.
 Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
@@ -43,6 +44,7 @@ class _ServerEstimate:
     measured_s: Ema = field(default_factory=lambda: Ema(SMOOTHING))
     settled_s: float = float("-inf")
     busy_until_s: float = float("-inf")
+    avoid_until_s: float = float("-inf")
     avoid_s: float = AVOID_FIRST_S
     """The pause after its next failure."""
 
@@ -61,6 +63,7 @@ class Router:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._servers: dict[bytes, _ServerEstimate] = {}
+        self._chosen_s = float("-inf")
 
     def update(self, members: tuple[MemberRecord, ...]) -> None:
         """Follow a new view: forget servers that left, start anew with new incarnations."""
@@ -76,7 +79,8 @@ class Router:
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to try next, charged for one microbatch; None while all are busy or gone."""
-        free = [s for s in self._servers.values() if s.busy_until_s <= now_s]
+        self._chosen_s = now_s
+        free = [s for s in self._sound() if s.busy_until_s <= now_s]
         if not free:
             return None
         server = min(free, key=lambda s: (s.charged_s + s.expected_s, s.member.peer))
@@ -106,13 +110,20 @@ class Router:
     def failed(self, peer: bytes, now_s: float) -> None:
         """It could not compute what it took: avoid it, and let the charge stand."""
         if server := self._servers.get(peer):
-            server.busy_until_s = now_s + server.avoid_s
+            server.avoid_until_s = now_s + server.avoid_s
             server.avoid_s = min(2 * server.avoid_s, AVOID_MAX_S)
 
     def lost(self, peer: bytes, now_s: float) -> None:
-        """It cannot be reached: avoid it; a view without it will come if it is gone."""
+        """It cannot be reached: do not try it for a while; a view may come that lacks it."""
         self.failed(peer, now_s)
+        if server := self._servers.get(peer):
+            server.busy_until_s = server.avoid_until_s
 
     def free_at_s(self) -> float | None:
         """When the first busy server may be asked again; None if there is no server at all."""
-        return min((s.busy_until_s for s in self._servers.values()), default=None)
+        return min((s.busy_until_s for s in self._sound()), default=None)
+
+    def _sound(self) -> list[_ServerEstimate]:
+        """The servers that are not avoided; all, if there is no other."""
+        servers = list(self._servers.values())
+        return [s for s in servers if s.avoid_until_s <= self._chosen_s] or servers

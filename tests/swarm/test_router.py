@@ -111,15 +111,28 @@ def test_pauses_after_failures_double_to_a_limit_and_a_success_makes_them_short_
     one = member(1)
     built, now_s, pauses_s = router(one), 0.0, []
     for _ in range(8):
-        built.failed(one.peer, now_s)
+        built.lost(one.peer, now_s)
         pauses_s.append(built.free_at_s() - now_s)
         now_s = built.free_at_s()
 
     assert pauses_s[:3] == [AVOID_FIRST_S, 2 * AVOID_FIRST_S, 4 * AVOID_FIRST_S]
     assert pauses_s[-1] == AVOID_MAX_S
     built.settle(one.peer, now_s, now_s + 1.0)
-    built.failed(one.peer, now_s)
+    built.lost(one.peer, now_s)
     assert built.free_at_s() == now_s + AVOID_FIRST_S
+
+
+def test_the_only_server_is_asked_again_though_it_failed():
+    one, two = member(1), member(2)
+    built = router(one)
+    built.failed(one.peer, 0.0)
+
+    assert built.choose(0.0) == one
+
+    built.update((one, two))
+    built.busy(two.peer, 0.2)
+    assert built.choose(0.1) is None
+    assert built.free_at_s() == 0.2
 
 
 @given(
