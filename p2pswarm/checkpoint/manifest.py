@@ -66,7 +66,7 @@ class SavedStage:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainFile:
+class RecordsFile:
     """The file of the run's records."""
 
     size: int
@@ -99,7 +99,7 @@ class CheckpointManifest:
     """Commits so far: the version of the weights."""
     head: bytes
     """The hash of the chain's newest record; empty if the run keeps no chain."""
-    chain: ChainFile | None
+    chain: RecordsFile | None
     cursor: Cursor
     stages: tuple[SavedStage, ...]
     program: str = VERSION
@@ -243,12 +243,12 @@ def _manifest(body: Fields) -> CheckpointManifest:
     return manifest
 
 
-def _chain(fields: Fields | None) -> ChainFile | None:
+def _chain(fields: Fields | None) -> RecordsFile | None:
     if fields is None:
         return None
     if fields.text("name", TEXT_CHARS_MAX) != CHAIN_NAME:
         raise ValueError("chain: another name")
-    chain = ChainFile(fields.number("size", FILE_BYTES_MAX), fields.raw("sha256", DIGEST_BYTES))
+    chain = RecordsFile(fields.number("size", FILE_BYTES_MAX), fields.raw("sha256", DIGEST_BYTES))
     fields.end()
     return chain
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2pswarm.checkpoint.digests import PIECE_BYTES, FileHasher, piece_bytes_for
-from p2pswarm.checkpoint.manifest import ChainFile, CheckpointManifest, SavedStage, sign
+from p2pswarm.checkpoint.manifest import CheckpointManifest, RecordsFile, SavedStage, sign
 from p2pswarm.checkpoint.names import (
     CHAIN_NAME,
     MANIFEST_NAME,
@@ -151,9 +151,9 @@ def write_manifest(
         _write_whole(store, f"{folder}/{MANIFEST_NAME}", data)
 
 
-def chain_file(chain: bytes) -> ChainFile:
+def chain_file(chain: bytes) -> RecordsFile:
     """What the manifest says of the run's records."""
-    return ChainFile(len(chain), hashlib.sha256(chain).digest())
+    return RecordsFile(len(chain), hashlib.sha256(chain).digest())
 
 
 def _write_whole(store: CheckpointStore, path: str, data: bytes) -> None:

@@ -30,7 +30,8 @@ from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.flat_parameters import FlatParameters, state_of
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.flat_parameters import state_of as tensors_of
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_weights import TorchSums, TorchWeights
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
@@ -100,7 +101,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
     weights.reset(draw=True)
     if state is not None:
         snapshot = memoryview(bytearray(state))
-        assert weights.install(snapshot, digest_of(*state_of(snapshot, flat.params_N.dtype)))
+        assert weights.install(snapshot, digest_of(*tensors_of(snapshot, flat.params_N.dtype)))
     for step in steps:
         sums = TorchSums(flat.sum_N, "raw")
         for name, segment in zip(layout_of(run, flat.numbers).tensors, flat.segments, strict=True):

@@ -341,7 +341,7 @@ def test_never_two_servers_that_may_both_have_it(story, alone):
 @pytest.mark.parametrize("error", [NotComputed("no memory"), LinkLost("gone")])
 def test_a_gradient_that_its_only_server_could_not_take_goes_nowhere_else(error):
     view = MemberView()
-    view.receive(View(1, 0, 1, (FIRST,)))
+    view.receive(*view_parts(1, (FIRST,)))
     only = OnlyPeer(view, FIRST.peer)
     progress = PushProgress(only, NOBODY, 0.0)
     sent(progress)
