@@ -37,8 +37,18 @@ class Side:
         self._threads = ThreadPoolExecutor(len(workers))
 
     def do(self, verb: str, **arguments: Any) -> list[Any]:
-        """The answers of all members."""
-        return list(self._threads.map(lambda w: w.do(verb, **arguments), self._workers))
+        """The answers of all members; if some failed, the reasons of all that did."""
+
+        def one(worker: Worker) -> Any:
+            try:
+                return worker.do(verb, **arguments)
+            except SystemExit as failed:
+                return failed
+
+        answers = list(self._threads.map(one, self._workers))
+        if failures := [str(answer) for answer in answers if isinstance(answer, SystemExit)]:
+            raise SystemExit("\n".join(failures))
+        return answers
 
     def turn(self, number: int) -> tuple[float, float]:
         """Average once; returns the seconds that it took, and of processor time."""

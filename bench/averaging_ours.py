@@ -1,6 +1,7 @@
 """One member of bench/averaging.py on our side: a real link to every other, and its averaging."""
 
 import asyncio
+import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,8 @@ import torch
 from peers_ours import contact, listening
 from peers_worker import obey
 
-from p2pswarm.allreduce.averaging import Averaging
-from p2pswarm.compute.torch_weights import TorchSums
+from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
+from p2pswarm.compute.torch_sums import GradientMemory, TorchSums
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Contact
 from p2pswarm.net.event_loop import run
@@ -26,6 +27,7 @@ RUN = b"r" * 16
 async def main(number: int, mb: int) -> None:
     torch.set_num_threads(1)
     gradient = torch.randn(mb * 10**6 // 4, generator=torch.Generator().manual_seed(number))
+    memory = GradientMemory(gradient)
     group: dict[bytes, Contact] = {}
     executor = ThreadPoolExecutor(1, "compute")
 
@@ -33,7 +35,8 @@ async def main(number: int, mb: int) -> None:
         return await asyncio.get_running_loop().run_in_executor(executor, work)
 
     async with listening(Identity.generate()) as rpc, asyncio.TaskGroup() as tasks:
-        averaging = Averaging(rpc, TensorTransfer(Budget()), compute, group.get, tasks)
+        settings = AveragingSettings(secret=os.urandom(32))
+        averaging = Averaging(rpc, TensorTransfer(Budget()), compute, group.get, tasks, settings)
         rpc.serve_stream(Shard, averaging.shard)
 
         async def address() -> list[str]:
@@ -49,7 +52,7 @@ async def main(number: int, mb: int) -> None:
         async def average(number: int) -> dict[str, Any]:
             begun = time.monotonic()
             order = Reduce(RUN, number, 1, 1, b"", tuple(group), ())
-            outcome = await averaging.average(order, TorchSums(gradient, "raw"))
+            outcome = await averaging.average(order, TorchSums(gradient, "raw", memory))
             return {"begun": begun, "ended": time.monotonic(), "result": outcome.digest.hex()}
 
         await obey({"address": address, "meet": meet, "prepare": prepare, "average": average})

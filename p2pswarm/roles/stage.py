@@ -121,6 +121,7 @@ def stage_server(
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
+        secret=os.urandom(32),
     )
     return StageServer(context)
 

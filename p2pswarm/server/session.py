@@ -40,6 +40,8 @@ class ServerContext:
     """Bytes of a snapshot that are requested at a time."""
     stage: int | None = None
     """The one stage to serve; None: whichever needs a server most."""
+    secret: bytes = b""
+    """Random bytes that nobody else knows; a simulation may do without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from p2pswarm.allreduce.averaging import Averaging
+from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.errors import Late, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
@@ -235,7 +235,10 @@ class StageServer:
         scheduler = Scheduler(stage, run.stages, incarnation, run.batch.microbatches, expected)
         members, router = MemberView(), context.make_router()
         session = MemberSession(context, replica.engine, scheduler, members, router, note, Signal())
-        averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)
+        settings = AveragingSettings(secret=context.secret)
+        averaging = Averaging(
+            context.rpc, context.tensors, context.compute, members.find, tasks, settings
+        )
         worker = Worker(session, Forwarder(session, tasks))
         failed = asyncio.get_running_loop().create_future()
         return _SessionParts(session, worker, averaging, notes, failed)
@@ -339,7 +342,7 @@ class StageServer:
             await replica.committed_before(order.step)
             parts.session.scheduler.check_reduce(order, me.raw)
             outcome = await replica.reduce(order, parts.averaging)
-        return Reduced(outcome.digest, outcome.squared_norm)
+        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
