@@ -92,6 +92,7 @@ class Worker:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "HIVEMIND_LOGLEVEL": "ERROR"},
         )
+        self.pid = self._process.pid
         self._name = f"{script} {args[0]}"
 
     def ready(self) -> None:

@@ -14,36 +14,45 @@ Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemin
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
+from p2pswarm.allreduce.bandwidth import Bandwidth
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.delivery import PIECE_S, VIEW_S, DeliveryState, PieceDelivery
-from p2pswarm.allreduce.round import ExpectedPiece, Round, RoundId
+from p2pswarm.allreduce.plan import PIECE
+from p2pswarm.allreduce.round import PARTS_AHEAD, ExpectedPiece, Round, RoundId
 from p2pswarm.allreduce.turns import EARLY_MAX, OBSERVED_MAX, Turns
 from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Priority, Rpc, Stream
 from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.registry import EncodedTensor
-from p2pswarm.tensors.meta import Grant
+from p2pswarm.tensors.meta import Grant, TensorMeta
 from p2pswarm.tensors.transfer import TensorTransfer
 
 log = logging.getLogger(__name__)
 
 EARLY_S = 30.0  # a piece waits so long for its order; members get their orders seconds apart
-SENDS_MAX = 16  # pieces on their way from here at once: 256 MiB, 1 s at 2 Gbit/s
+REDUCED_AHEAD = 4  # reduced pieces on their way to a peer: 16 MiB, 0.1 s at 1 Gbit/s
 
 Find = Callable[[bytes], Contact | None]
 """Where a member of the run is dialled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AveragingLimits:
-    """The limits of one member's averaging."""
+class AveragingSettings:
+    """The limits of one member's averaging, and its secret."""
+
+    piece: int = PIECE
+    """Elements of a piece; all members of a run must have the same."""
+    secret: bytes = b""
+    """Nobody else may know it: no member can then foresee the key of a digest."""
 
     early_max: int = EARLY_MAX
     observed_max: int = OBSERVED_MAX
@@ -62,18 +71,67 @@ class _OngoingRound:
         """Ends the round when its deadline is moved to the past."""
         self.parts: dict[int, dict[bytes, Tensor]] = defaultdict(dict)
         """The parts of the pieces that we reduce, by piece and sender."""
-        self._moved = asyncio.Event()
+        self.ready: asyncio.Queue[int] = asyncio.Queue()
+        """Pieces of ours whose parts are here."""
+        self.lanes: dict[bytes, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(REDUCED_AHEAD)
+        )
+        """For each peer: how many more reduced pieces may be on their way to it."""
+        self.sent, self.received = Bandwidth(), Bandwidth()
+        self._reduced = {index: asyncio.Event() for index in round_.mine}
+        self._came = Signal()
+        for index in round_.mine:
+            if round_.has_parts(index):
+                self.ready.put_nowait(index)
 
-    def came(self, wanted: ExpectedPiece) -> None:
-        """Enter a piece that has come, and wake the tasks that wait."""
-        self.round.came(wanted)
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+    def came(self, wanted: ExpectedPiece, part: Tensor | None) -> None:
+        """Enter a piece that has come, and wake who waits for it."""
+        if not self.round.came(wanted):
+            return
+        if part is not None:
+            self.parts[wanted.index][wanted.sender] = part
+            if self.round.has_parts(wanted.index):
+                self.ready.put_nowait(wanted.index)
+        self._came.fire()
 
-    async def until(self, here: Callable[[], bool]) -> None:
-        """Wait until `here` holds; it is asked again after every piece."""
-        while not here():
-            await self._moved.wait()
+    def reduced(self, index: int) -> None:
+        """Enter a piece of ours that is reduced; its senders are told."""
+        self.round.reduced(index)
+        self._reduced[index].set()
+        self._came.fire()
+
+    def revealed(self, sender: bytes, shard: Shard) -> None:
+        """Enter a member's share of the key."""
+        self.round.revealed(sender, shard)
+        self._came.fire()
+
+    def stopped(self, wanted: ExpectedPiece) -> None:
+        """Enter that nothing more of an offer will come; if half of it came, the round fails."""
+        self.round.stopped(wanted)
+        self._came.fire()
+
+    async def until_reduced(self, index: int) -> None:
+        """Wait for a piece of ours; NotServing if the round ends without it."""
+        await self._reduced[index].wait()
+        if not self.round.is_reduced(index):
+            raise NotServing(f"the averaging of {self.round.turn} has failed")
+
+    async def has(self, enough: Callable[[], bool]) -> None:
+        """Wait until the round has `enough`; raises the round's failure."""
+        while not enough():
+            if self.round.failure is not None:
+                raise self.round.failure
+            await self._came.wait()
+
+    def end(self) -> None:
+        """The round is over, well or not: nobody waits for it any more."""
+        for reduced in self._reduced.values():
+            reduced.set()
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What the links carried each way."""
+        return min(self.sent.bytes_per_s, self.received.bytes_per_s)
 
 
 class Averaging:
@@ -86,7 +144,7 @@ class Averaging:
         compute: Compute,
         find: Find,
         tasks: asyncio.TaskGroup,
-        limits: AveragingLimits | None = None,
+        settings: AveragingSettings | None = None,
     ) -> None:
         """`tasks`: the task group of the server's session; sends to newcomers run in it."""
         me = rpc.contact.peer
@@ -97,12 +155,11 @@ class Averaging:
         self._compute = compute
         self._find = find
         self._tasks = tasks
-        self._limits = limits or AveragingLimits()
-        self._turns = Turns(self._limits.early_max, self._limits.observed_max)
+        self._settings = settings or AveragingSettings()
+        self._turns = Turns(self._settings.early_max, self._settings.observed_max)
         self._ongoing: dict[Round, _OngoingRound] = {}
         self._ordered = asyncio.Event()
         self._viewed = asyncio.Event()
-        self._sends = asyncio.Semaphore(SENDS_MAX)
 
     def members_changed(self) -> None:
         """A new view is here: it may name a peer that a delivery looks for."""
@@ -111,7 +168,7 @@ class Averaging:
 
     async def average(self, order: Reduce, sums: Sums) -> AveragedGradient:
         """Do what the trainer ordered; `sums` then holds the reduced gradient."""
-        round_ = Round(order, self._me, sums.length)
+        round_ = Round(order, self._me, sums.length, self._settings.piece)
         if (ended := self._turns.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
         ongoing = self._ongoing[round_] = _OngoingRound(round_, sums)
@@ -120,31 +177,75 @@ class Averaging:
         try:
             async with ongoing.scope:
                 await self._take_part(ongoing)
-                return await self._compute(sums.outcome)
+                outcome = await self._compute(partial(sums.outcome, round_.key))
+                return replace(outcome, bytes_per_s=ongoing.bytes_per_s)
         except TimeoutError:
             raise NotServing(f"a newer averaging took the place of {round_.turn}") from None
         finally:
+            ongoing.end()
             self._turns.end(round_)
             del self._ongoing[round_]
 
     async def shard(self, stream: Stream, shard: Shard) -> None:
-        """Receive one piece; it may come before its order."""
+        """Receive one piece; it may come before its order.
+
+        The stream of a part ends when the piece is reduced. So its sender learns at once that the
+        owner is lost, and sends no more than the owner can add.
+        """
         ongoing = await self._ongoing_of(RoundId(shard.step, shard.generation))
-        sender = stream.peer.raw
+        sums, sender = ongoing.sums, stream.peer.raw
+        if shard.index == len(ongoing.round.pieces):
+            return ongoing.revealed(sender, shard)
         wanted, piece = ongoing.round.expect(sender, shard)
-        async with self._tensors.accept(stream, (shard.tensor,)) as coming:
-            await stream.send(coming.grant)
-            (tensor,) = await coming.tensors()
+        try:
             if shard.gathered:
-                await self._compute(lambda: ongoing.sums.place(piece.span, tensor))
+                landing = sums.landing(piece.span, shard.tensor)
+                tensor = await self._receive(ongoing, wanted, stream, shard.tensor, landing)
+                await self._compute(partial(sums.place, piece.span, tensor))
+                ongoing.came(wanted, None)
             else:
-                ongoing.parts[shard.index][sender] = tensor
-            ongoing.came(wanted)
+                ongoing.came(
+                    wanted, await self._receive(ongoing, wanted, stream, shard.tensor, None)
+                )
+        finally:
+            ongoing.stopped(wanted)
+        if not shard.gathered:
+            await ongoing.until_reduced(shard.index)
+        return None
+
+    async def _receive(
+        self,
+        ongoing: _OngoingRound,
+        wanted: ExpectedPiece,
+        stream: Stream,
+        meta: TensorMeta,
+        landing: memoryview | None,
+    ) -> Tensor | None:
+        """Receive a piece's bytes into its landing, or else as a tensor."""
+        clock, flows = asyncio.get_running_loop().time, ongoing.received
+        if landing is None:
+            async with self._tensors.accept(stream, (meta,)) as coming:
+                ongoing.round.granted(wanted)
+                flows.began(wanted.sender, clock())
+                await stream.send(coming.grant)
+                (tensor,) = await coming.tensors()
+                flows.ended(wanted.sender, meta.encoded_bytes, clock())
+                return tensor
+        arrival = stream.expect(landing)
+        try:
+            ongoing.round.granted(wanted)
+            flows.began(wanted.sender, clock())
+            await stream.send(Grant((arrival.transfer,)))
+            await arrival.wait()
+            flows.ended(wanted.sender, meta.encoded_bytes, clock())
+        finally:
+            arrival.cancel()
+        return None
 
     async def _ongoing_of(self, turn: RoundId) -> _OngoingRound:
         self._turns.wait_early()
         try:
-            async with asyncio.timeout(self._limits.early_s):
+            async with asyncio.timeout(self._settings.early_s):
                 while (round_ := self._turns.find(turn)) is None:
                     await self._ordered.wait()
         except TimeoutError:
@@ -154,89 +255,128 @@ class Averaging:
         return self._ongoing[round_]
 
     async def _take_part(self, ongoing: _OngoingRound) -> None:
-        round_ = ongoing.round
         try:
             async with asyncio.TaskGroup() as tasks:
-                for owner, indices in round_.parts_to_send.items():
-                    tasks.create_task(self._send_parts(ongoing, owner, indices))
-                for index in round_.mine:
-                    tasks.create_task(self._reduce(ongoing, index, tasks))
-                tasks.create_task(ongoing.until(lambda: round_.complete))
+                for owner, indices in ongoing.round.parts_to_send.items():
+                    queue = iter(indices)
+                    for _ in range(PARTS_AHEAD):
+                        tasks.create_task(self._send_parts(ongoing, owner, queue))
+                tasks.create_task(self._reduce_mine(ongoing, tasks))
+                tasks.create_task(self._reveal(ongoing, tasks))
         except BaseExceptionGroup as failed:
             raise cause_of(failed) from None
 
-    async def _send_parts(self, ongoing: _OngoingRound, owner: bytes, indices: list[int]) -> None:
-        """Send our part of all pieces of one owner, one after another."""
-        for index in indices:
-            encoded = await self._encoded(ongoing, index)
-            message = ongoing.round.shard(index, encoded.meta, gathered=False)
-            await self._send(owner, message, encoded)
-
-    async def _encoded(self, ongoing: _OngoingRound, index: int) -> EncodedTensor:
-        span = ongoing.round.pieces[index].span
-        return await self._compute(lambda: ongoing.sums.part(span))
-
-    async def _reduce(self, ongoing: _OngoingRound, index: int, tasks: asyncio.TaskGroup) -> None:
-        """Reduce one of our pieces, and send it to all."""
+    async def _reveal(self, ongoing: _OngoingRound, tasks: asyncio.TaskGroup) -> None:
+        """Tell our share of the key once every piece is here; wait for those of the others."""
         round_ = ongoing.round
-        await ongoing.until(lambda: round_.has_parts(index))
-        parts, span = ongoing.parts.pop(index, {}), round_.pieces[index].span
-        terms = [None if peer == self._me else parts[peer] for peer in round_.order.group]
-        encoded = await self._compute(lambda: ongoing.sums.reduce(span, terms))
-        message = round_.shard(index, encoded.meta, gathered=True)
-        for peer in round_.others:
-            tasks.create_task(self._send(peer, message, encoded))
-        for peer in round_.order.observers:  # nobody waits for a newcomer
-            if self._turns.serve_observer():
-                self._tasks.create_task(self._send_quietly(peer, message, encoded))
-            else:
-                log.warning("newcomer %s falls behind", PeerId(peer).short)
+        await ongoing.has(lambda: round_.complete)
+        if round_.adds:
+            message = round_.reveal(self._settings.secret)
+            for peer in round_.others:
+                tasks.create_task(self._send(ongoing, peer, message))
+            for peer in round_.order.observers:
+                self._send_to_observer(ongoing, peer, message)
+        await ongoing.has(lambda: round_.has_key)
 
-    async def _send_quietly(self, peer: bytes, message: Shard, encoded: EncodedTensor) -> None:
+    async def _send_parts(self, ongoing: _OngoingRound, owner: bytes, queue: Iterator[int]) -> None:
+        """Send our part of the next pieces of one owner, one after another."""
+        for index in queue:
+            span = ongoing.round.pieces[index].span
+            encoded = await self._compute(partial(ongoing.sums.part, span))
+            message = ongoing.round.shard(index, encoded.meta, gathered=False)
+            await self._send(ongoing, owner, message, encoded)
+
+    async def _reduce_mine(self, ongoing: _OngoingRound, tasks: asyncio.TaskGroup) -> None:
+        """Reduce our pieces as their parts come, and send each to all at once."""
+        round_ = ongoing.round
+        for _ in round_.mine:
+            index = await ongoing.ready.get()
+            parts, span = ongoing.parts.pop(index, {}), round_.pieces[index].span
+            terms = [None if peer == self._me else parts.pop(peer) for peer in round_.order.group]
+            encoded = await self._compute(partial(ongoing.sums.reduce, span, terms))
+            del terms
+            ongoing.reduced(index)
+            message = round_.shard(index, encoded.meta, gathered=True)
+            for peer in round_.others:
+                tasks.create_task(self._send_reduced(ongoing, peer, message, encoded))
+            for peer in round_.order.observers:
+                self._send_to_observer(ongoing, peer, message, encoded)
+
+    def _send_to_observer(
+        self,
+        ongoing: _OngoingRound,
+        peer: bytes,
+        message: Shard,
+        encoded: EncodedTensor | None = None,
+    ) -> None:
+        """Send something to a newcomer; nobody waits for that."""
+        if self._turns.serve_observer():
+            self._tasks.create_task(self._send_quietly(ongoing, peer, message, encoded))
+        else:
+            log.warning("newcomer %s falls behind", PeerId(peer).short)
+
+    async def _send_reduced(
+        self, ongoing: _OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
+    ) -> None:
+        async with ongoing.lanes[peer]:
+            await self._send(ongoing, peer, message, encoded)
+
+    async def _send_quietly(
+        self, ongoing: _OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
+    ) -> None:
         try:
-            await self._send(peer, message, encoded)
+            await self._send_reduced(ongoing, peer, message, encoded)
         except SwarmError as error:
             log.info("%s", error)
         finally:
             self._turns.served_observer()
 
-    async def _send(self, peer: bytes, message: Shard, encoded: EncodedTensor) -> None:
-        """Send one piece to one peer, as soon as both have memory for it."""
-        async with self._sends:
-            loop, limits = asyncio.get_running_loop(), self._limits
-            now_s = loop.time()
-            delivery = PieceDelivery(peer, now_s, piece_s=limits.piece_s, view_s=limits.view_s)
-            while delivery.state is not DeliveryState.SENT:
-                if delivery.failure is not None:
-                    raise delivery.failure
-                delivery.located(self._find(peer))
-                try:
-                    async with asyncio.timeout_at(delivery.next_deadline_s()):
-                        await self._deliver(delivery, message, encoded)
-                except SwarmError as error:
-                    delivery.failed(error, loop.time())
-                except TimeoutError:
-                    delivery.on_deadline(loop.time())
-
-    async def _deliver(
-        self, delivery: PieceDelivery, message: Shard, encoded: EncodedTensor
+    async def _send(
+        self,
+        ongoing: _OngoingRound,
+        peer: bytes,
+        message: Shard,
+        encoded: EncodedTensor | None = None,
     ) -> None:
-        """Do what the delivery needs next; the caller cancels it at the deadline."""
-        match delivery.state:
-            case DeliveryState.SENDING:
-                assert delivery.to is not None, "it was located"
-                await self._send_once(delivery.to, message, encoded)
-                delivery.sent()
-            case DeliveryState.SEEKING:
-                await self._viewed.wait()
-            case _:
-                await asyncio.Event().wait()  # its receiver has said when to come again
+        """Send one piece to one peer, as soon as both have memory; a share of the key has none."""
+        loop, settings = asyncio.get_running_loop(), self._settings
+        now_s = loop.time()
+        delivery = PieceDelivery(peer, now_s, piece_s=settings.piece_s, view_s=settings.view_s)
+        while delivery.state is not DeliveryState.SENT:
+            if delivery.failure is not None:
+                raise delivery.failure
+            delivery.located(self._find(peer))
+            try:
+                async with asyncio.timeout_at(delivery.next_deadline_s()):
+                    match delivery.state:
+                        case DeliveryState.SENDING:
+                            await self._send_once(ongoing, delivery, message, encoded)
+                            delivery.sent()
+                        case DeliveryState.SEEKING:
+                            await self._viewed.wait()
+                        case _:
+                            await asyncio.Event().wait()  # its receiver said when to come again
+            except SwarmError as error:
+                delivery.failed(error, loop.time())
+            except TimeoutError:
+                delivery.on_deadline(loop.time())
 
-    async def _send_once(self, to: Contact, message: Shard, encoded: EncodedTensor) -> None:
-        async with self._rpc.open_stream(to, message, self._limits.piece_s) as stream:
-            grant = await stream.receive()
-            if not isinstance(grant, Grant):
-                raise BadMessage(f"{grant} where a Grant is due")
-            await self._tensors.send(stream, grant, (encoded,), Priority.TENSOR)
+    async def _send_once(
+        self,
+        ongoing: _OngoingRound,
+        delivery: PieceDelivery,
+        message: Shard,
+        encoded: EncodedTensor | None,
+    ) -> None:
+        clock, flows = asyncio.get_running_loop().time, ongoing.sent
+        assert delivery.to is not None, "it was located"
+        async with self._rpc.open_stream(delivery.to, message, self._settings.piece_s) as stream:
+            if encoded is not None:
+                grant = await stream.receive()
+                if not isinstance(grant, Grant):
+                    raise BadMessage(f"{grant} where a Grant is due")
+                flows.began(delivery.peer, clock())
+                await self._tensors.send(stream, grant, (encoded,), Priority.TENSOR)
+                flows.ended(delivery.peer, encoded.meta.encoded_bytes, clock())
             if await stream.receive() is not None:
                 raise BadMessage("a message after the piece")

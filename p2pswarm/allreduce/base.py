@@ -5,12 +5,13 @@ Errors:  BadMessage for a shard that does not fit.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from p2pswarm.allreduce.plan import Span
 from p2pswarm.tensors.codecs.base import Tensor
 from p2pswarm.tensors.codecs.registry import EncodedTensor
+from p2pswarm.tensors.meta import TensorMeta
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -23,6 +24,8 @@ class AveragedGradient:
     digest: bytes
     squared_norm: float | None
     """None if it is not finite."""
+    bytes_per_s: float = field(default=0.0, compare=False)
+    """What this member's links carried each way; 0 if too little to measure."""
 
 
 class Sums(Protocol):
@@ -41,12 +44,16 @@ class Sums(Protocol):
         """Add the parts in their order, None being our own; keep what the others will decode."""
         ...
 
-    def place(self, span: Span, shard: Tensor) -> None:
-        """Keep a shard that its owner reduced."""
+    def landing(self, span: Span, meta: TensorMeta) -> memoryview | None:
+        """The place of a reduced shard if its bytes can come straight into it, else None."""
         ...
 
-    def outcome(self) -> AveragedGradient:
-        """The digest and the norm of the reduced gradient, once every shard is in place."""
+    def place(self, span: Span, shard: Tensor | None) -> None:
+        """Keep a shard that its owner reduced; None if it has come straight into its place."""
+        ...
+
+    def outcome(self, key: bytes) -> AveragedGradient:
+        """The keyed digest and the norm of the reduced gradient, once every shard is in place."""
         ...
 
 

@@ -2,6 +2,7 @@
 
     SEEKING -> SENDING -> SENT      a view names the peer, and it takes the piece
     SENDING -> WAITING -> SENDING   it has no memory for us yet, and says when to come again
+    SENDING -> SENDING              the link is lost: there may be another, see `LINKS_MAX`
     any -> FAILED                   the time is over, or the peer failed
 
 Units:   seconds on the caller's clock.
@@ -10,11 +11,12 @@ Errors:  none; `failure` is what to raise.
 
 from enum import Enum
 
-from p2pswarm.errors import Busy, Refused, SwarmError
+from p2pswarm.errors import Busy, LinkLost, Refused, SwarmError
 from p2pswarm.ids import Contact, PeerId
 
 PIECE_S = 120.0  # 16 MiB at 140 kB/s; the trainer gives up before
 VIEW_S = 5.0  # the view that names a member may come after the order that names it
+LINKS_MAX = 2  # of two peers that dial each other at once one link ends; after that the other stays
 BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us
 
 
@@ -40,6 +42,7 @@ class PieceDelivery:
         """Where to send it."""
         self.failure: Refused | None = None
         """Why it will not arrive; it names the peer."""
+        self._links = 1
         self._piece_s = piece_s
         self._give_up_s = now_s + piece_s
         self._wake_s = now_s + min(view_s, piece_s)
@@ -58,11 +61,13 @@ class PieceDelivery:
         self.state = DeliveryState.SENT
 
     def failed(self, error: SwarmError, now_s: float) -> None:
-        """It could not be sent: it is tried again if the peer was only busy."""
+        """It could not be sent: it is tried again if the peer was busy, or has another link."""
         if isinstance(error, Busy):
             self.state = DeliveryState.WAITING
             retry_s = now_s + min(error.retry_after_s, BUSY_MAX_S)
             self._wake_s = min(retry_s, self._give_up_s)
+        elif isinstance(error, LinkLost) and self._links < LINKS_MAX:
+            self._links += 1
         else:
             self._fail(str(error) or type(error).__name__)
 

@@ -1,16 +1,50 @@
 """One averaging as one member takes part in it: which pieces it waits for, and from which peers.
 
-Errors:  BadMessage for a piece that nobody waits for, or that does not fit.
+    missing -> offered -> granted -> here     a piece comes once
+    offered -> missing                        there was no memory: its sender offers it again
+    granted -> missing                        a part: the link was lost, its sender may have another
+    granted -> the averaging fails            a reduced piece: half of it lies in the result
+
+Two members that dial each other at once have two links, and one of them ends. So a part may be
+offered again before we know that its first stream is lost; the later offer counts.
+
+**The digest.** The members must know that they hold the same bytes, though an owner may send others
+to each of them. A cryptographic hash of a whole gradient costs more than everything else here. So
+each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent:
+the key is made of a share of every member, and a member reveals its share when it has all pieces.
+Whoever sent different pieces to two members would have had to guess a share of one of them.
+
+A sender may have `PARTS_AHEAD` parts here that are not added yet. So one slow member holds the
+others back, before their parts fill the owner's memory.
+
+Source:  Carter and Wegman, "Universal classes of hash functions" (1979), for the digest.
+Errors:  BadMessage for a piece that nobody waits for, or that does not fit; Busy for one too many.
 """
 
+import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from p2pswarm.allreduce.plan import PIECE, ShardPiece, pieces
-from p2pswarm.errors import BadMessage
+from p2pswarm.errors import BadMessage, Busy, Refused
+from p2pswarm.ids import PeerId
 from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.step import Reduce
-from p2pswarm.tensors.meta import TensorMeta
+from p2pswarm.tensors.meta import Dtype, TensorMeta
+
+PARTS_AHEAD = 4  # parts of one sender that wait at an owner: 16 MiB, 1 GiB of 64 members
+RAW = 1  # the code of the codec raw
+KEY_BYTES = 16  # of a share, and of the key of a digest
+RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
+
+
+class PieceState(Enum):
+    """How far a piece on its way to us has come."""
+
+    MISSING = "nothing of it has come"
+    OFFERED = "its sender has announced it"
+    GRANTED = "its bytes may be on the way"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,6 +65,8 @@ class ExpectedPiece:
     index: int
     sender: bytes
     gathered: bool
+    offer: int = field(default=0, compare=False)
+    """Which of its sender's offers this is."""
 
 
 class Round:
@@ -40,17 +76,23 @@ class Round:
         self.order = order
         self.turn = RoundId(order.step, order.generation)
         self.me = me
-        self.pieces = pieces(length, len(order.group), piece)
-        self._missing: dict[ExpectedPiece, None] = {}
-        self._parts_missing: Counter[int] = Counter()
+        self.pieces = pieces(length, len(order.group), piece, order.shares)
+        self.failure: Refused | None = None
+        """Why this averaging cannot succeed any more; it names a peer."""
+        self._missing: dict[ExpectedPiece, PieceState] = {}
+        self._parts_missing: dict[int, int] = {}
+        self._ahead: Counter[bytes] = Counter()
+        self._offers: Counter[ExpectedPiece] = Counter()
+        self._key_shares: dict[bytes, bytes] = {}
         for index, owned in enumerate(self.pieces):
             owner = order.group[owned.owner]
             if owner != me:
-                self._missing[ExpectedPiece(index, owner, gathered=True)] = None
+                self._missing[ExpectedPiece(index, owner, gathered=True)] = PieceState.MISSING
             else:
                 self._parts_missing[index] = len(self.others)
                 for peer in self.others:
-                    self._missing[ExpectedPiece(index, peer, gathered=False)] = None
+                    wanted = ExpectedPiece(index, peer, gathered=False)
+                    self._missing[wanted] = PieceState.MISSING
 
     @property
     def others(self) -> tuple[bytes, ...]:
@@ -79,37 +121,104 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Whether every piece has come."""
-        return not self._missing
-
-    def has_parts(self, index: int) -> bool:
-        """Whether every part of a piece of ours has come."""
-        return self._parts_missing[index] == 0
-
-    def shard(self, index: int, tensor: TensorMeta, *, gathered: bool) -> Shard:
-        """What opens the stream of one piece."""
-        order = self.order
-        return Shard(order.run, order.step, order.generation, gathered, index, tensor)
+        """Whether every piece has come, and ours are reduced."""
+        return not self._missing and not self._parts_missing
 
     @property
     def wanted(self) -> tuple[ExpectedPiece, ...]:
         """The pieces that have not come."""
         return tuple(self._missing)
 
+    def has_parts(self, index: int) -> bool:
+        """Whether every part of a piece of ours has come."""
+        return not self._parts_missing.get(index)
+
+    def is_reduced(self, index: int) -> bool:
+        """Whether a piece of ours is reduced."""
+        return index not in self._parts_missing
+
+    def shard(self, index: int, tensor: TensorMeta, *, gathered: bool) -> Shard:
+        """What opens the stream of one piece."""
+        order = self.order
+        return Shard(order.run, order.step, order.generation, gathered, index, tensor)
+
+    def reveal(self, secret: bytes) -> Shard:
+        """What tells the others our share of the key; only when everything is complete."""
+        assert self.complete, "whoever knows a share could still choose a piece by it"
+        label = b"%s %d %d" % (self.order.run, self.turn.step, self.turn.generation)
+        share = hashlib.blake2b(self.me + label, digest_size=KEY_BYTES, key=secret).digest()
+        self._key_shares[self.me] = share
+        meta = TensorMeta(Dtype.UINT8, (KEY_BYTES,), RAW, KEY_BYTES, share)
+        return self.shard(len(self.pieces), meta, gathered=True)
+
+    def revealed(self, sender: bytes, shard: Shard) -> None:
+        """Note a member's share of the key; BadMessage if there is one, or it may have none."""
+        if sender not in self.others or sender in self._key_shares:
+            raise BadMessage(f"no share of a key is wanted from you for {self.turn}")
+        if len(shard.tensor.inline) != KEY_BYTES:
+            raise BadMessage(f"a share of a key has {KEY_BYTES} bytes")
+        self._key_shares[sender] = shard.tensor.inline
+
+    @property
+    def has_key(self) -> bool:
+        """Whether every member has revealed its share."""
+        return len(self._key_shares) == len(self.order.group)
+
+    @property
+    def key(self) -> bytes:
+        """The key of the digest, the same for all."""
+        shares = b"".join(self._key_shares[peer] for peer in self.order.group)
+        return hashlib.blake2b(shares, digest_size=KEY_BYTES).digest()
+
     def expect(self, sender: bytes, shard: Shard) -> tuple[ExpectedPiece, ShardPiece]:
-        """The piece that a sender is about to send; BadMessage if it is unwanted or unfit."""
+        """The piece that a sender offers; BadMessage if it is unwanted or unfit."""
         wanted = ExpectedPiece(shard.index, sender, shard.gathered)
-        if wanted not in self._missing:
+        state = self._missing.get(wanted)
+        if state is None or (state is PieceState.GRANTED and wanted.gathered):
             raise BadMessage(f"piece {shard.index} of {self.turn} is not wanted from you")
         piece = self.pieces[shard.index]
         if shard.tensor.shape != (piece.span.length,):
             raise BadMessage(f"piece {shard.index} has {piece.span}, not {shard.tensor.shape}")
-        return wanted, piece
+        if not wanted.gathered and state is PieceState.MISSING:
+            if self._ahead[sender] >= PARTS_AHEAD:
+                raise Busy(f"{PARTS_AHEAD} parts of yours wait to be added", RETRY_S)
+            self._ahead[sender] += 1
+        self._missing[wanted] = PieceState.OFFERED
+        self._offers[wanted] += 1
+        return replace(wanted, offer=self._offers[wanted]), piece
 
-    def came(self, wanted: ExpectedPiece) -> None:
-        """Note that a piece is in place."""
+    def granted(self, wanted: ExpectedPiece) -> None:
+        """Its sender is told that there is memory for it."""
+        if self._is_current(wanted):
+            self._missing[wanted] = PieceState.GRANTED
+
+    def came(self, wanted: ExpectedPiece) -> bool:
+        """Note that a piece is in place; False if another copy of it came before."""
         if wanted not in self._missing:
-            return  # a second copy is as good as the first
+            return False
         del self._missing[wanted]
         if not wanted.gathered:
             self._parts_missing[wanted.index] -= 1
+        return True
+
+    def stopped(self, wanted: ExpectedPiece) -> None:
+        """Nothing more of an offer will come; of a reduced piece nothing may have come."""
+        if not self._is_current(wanted):
+            return
+        if wanted.gathered and self._missing[wanted] is PieceState.GRANTED:
+            peer = PeerId(wanted.sender).short
+            self.failure = Refused(f"averaging with {peer} failed: half of a piece came")
+            return
+        self._missing[wanted] = PieceState.MISSING
+        if not wanted.gathered:
+            self._ahead[wanted.sender] -= 1
+
+    def _is_current(self, wanted: ExpectedPiece) -> bool:
+        """Whether a piece has not come, and its sender has made no later offer of it."""
+        return wanted in self._missing and self._offers[wanted] == wanted.offer
+
+    def reduced(self, index: int) -> None:
+        """Note that a piece of ours is reduced: its parts take no memory any more."""
+        del self._parts_missing[index]
+        for peer in self.others:
+            self._ahead[peer] -= 1

@@ -11,8 +11,8 @@ Errors:  NotServing for an order or a piece of an averaging that is over; Busy w
 from p2pswarm.allreduce.round import Round, RoundId
 from p2pswarm.errors import Busy, NotServing
 
-EARLY_MAX = 512  # pieces that wait for their order: eight of each of 64 members
-OBSERVED_MAX = 256  # pieces under way to newcomers; a newcomer that falls behind joins again
+EARLY_MAX = 512  # pieces that wait for their order: twice what 64 members may send ahead
+OBSERVED_MAX = 1024  # pieces under way to newcomers; a newcomer that falls behind joins again
 
 
 class Turns:

@@ -10,6 +10,7 @@ Errors:  Unusable for blocks that cannot be trained.
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.flat_layout import flat_layout
 
 STATE_TENSORS = 3  # weights, first and second moments
-NORM_CHUNK = 1 << 20  # elements widened to float64 at a time: 8 MiB
+NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,20 @@ class FlatParameters:
 
 def squared_norm(x_N: Tensor) -> float:
     """The sum of squares, in float64 and in one fixed order."""
-    return math.fsum(
-        torch.dot(wide, wide).item()
-        for wide in (part.double() for part in torch.split(x_N, NORM_CHUNK))
-    )
+    squares = []
+    wide_N = torch.empty(min(len(x_N), NORM_CHUNK), dtype=torch.float64, device=x_N.device)
+    for part_N in torch.split(x_N, NORM_CHUNK):
+        part64_N = wide_N[: len(part_N)].copy_(part_N)
+        squares.append(torch.dot(part64_N, part64_N).item())
+    return sum_of_squares(squares)
+
+
+def sum_of_squares(squares: Sequence[float]) -> float:
+    """The exact sum, rounded once; infinite if it is no float, where `math.fsum` would raise."""
+    try:
+        return math.fsum(squares)
+    except OverflowError:
+        return math.inf
 
 
 def state_of(snapshot: memoryview, dtype: torch.dtype) -> tuple[Tensor, ...]:

@@ -130,6 +130,7 @@ def stage_server(
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
+        secret=os.urandom(32),
     )
     return StageServer(context)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from p2pswarm.allreduce.averaging import Averaging
+from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
@@ -102,6 +102,9 @@ def session_parts(
         note,
         Signal(),
     )
-    averaging = Averaging(context.rpc, context.tensors, context.compute, members.find, tasks)
+    averaging = Averaging(
+        *(context.rpc, context.tensors, context.compute, members.find, tasks),
+        AveragingSettings(secret=context.secret),
+    )
     worker = Worker(session, Forwarder(session, tasks))
     return SessionParts(session, worker, averaging, notes, loop.create_future())

@@ -363,7 +363,7 @@ class StageServer:
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)
-        return Reduced(outcome.digest, outcome.squared_norm)
+        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica

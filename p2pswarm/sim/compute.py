@@ -22,7 +22,7 @@ import numpy as np
 
 from p2pswarm.allreduce.base import Sums
 from p2pswarm.compute.base import BackwardSpec, Engine, Key, LossResult, Update
-from p2pswarm.compute.torch_weights import TorchSums
+from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import NotServing

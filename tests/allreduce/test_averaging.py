@@ -5,72 +5,17 @@ import math
 
 import pytest
 import torch
+from allreduce.harness import LENGTH, RUN, Circle
 
-from p2pswarm.allreduce.averaging import Averaging, AveragingLimits
+from p2pswarm.allreduce.averaging import AveragingSettings
 from p2pswarm.allreduce.delivery import VIEW_S
 from p2pswarm.allreduce.plan import PIECE
-from p2pswarm.compute.torch_weights import TorchSums
+from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.errors import NotServing, Refused
-from p2pswarm.ids import PeerId
 from p2pswarm.sim.loop import run
-from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.registry import encode
-from p2pswarm.tensors.transfer import TensorTransfer
-
-RUN = b"r" * 16
-LENGTH = 5_000
-
-
-async def compute_here(work):
-    return work()
-
-
-def peer(number):
-    return PeerId(number.to_bytes(32))
-
-
-class Circle:
-    """Members with a sum each, and newcomers that only watch."""
-
-    def __init__(
-        self, tasks, members, observers=0, codec="raw", budget=None, length=LENGTH, limits=None
-    ):
-        self.world = SimWorld(1)
-        self.peers = [peer(n + 1) for n in range(members + observers)]
-        self.group = tuple(p.raw for p in self.peers[:members])
-        self.observers = tuple(p.raw for p in self.peers[members:])
-        self.rpcs = [self.world.rpc(p) for p in self.peers]
-        self.contacts = {r.contact.peer.raw: r.contact for r in self.rpcs}
-        self.codec = codec
-        generator = torch.Generator().manual_seed(3)
-        self.values = [torch.randn(length, generator=generator) for _ in self.peers]
-        self.averagings = [
-            Averaging(
-                rpc,
-                TensorTransfer(budget or Budget()),
-                compute_here,
-                self.contacts.get,
-                tasks,
-                limits,
-            )
-            for rpc in self.rpcs
-        ]
-        for rpc, each in zip(self.rpcs, self.averagings, strict=True):
-            rpc.serve_stream(Shard, each.shard)
-
-    def order(self, generation=1, step=0, without=()):
-        group = tuple(p for n, p in enumerate(self.group) if n not in without)
-        return Reduce(RUN, step, generation, 1, b"", group, self.observers)
-
-    async def average(self, order, who=None):
-        sums = [TorchSums(v, self.codec) for v in self.values]
-        who = range(len(self.peers)) if who is None else who
-        async with asyncio.TaskGroup() as tasks:
-            going = [tasks.create_task(self.averagings[n].average(order, sums[n])) for n in who]
-        return [sums[n].reduced_N for n in who], [task.result() for task in going]
 
 
 def averaged(members, observers=0, codec="raw", length=LENGTH):
@@ -261,7 +206,7 @@ def test_what_waits_for_its_order_is_bounded():
 
     async def main():
         async with asyncio.TaskGroup() as tasks:
-            circle = Circle(tasks, 2, limits=AveragingLimits(early_max=0, piece_s=3.0))
+            circle = Circle(tasks, 2, settings=AveragingSettings(early_max=0, piece_s=3.0))
             with pytest.raises(Refused, match="no memory granted within 3 s"):
                 await circle.averagings[0].average(
                     circle.order(), TorchSums(circle.values[0], "raw")
@@ -273,7 +218,7 @@ def test_what_waits_for_its_order_is_bounded():
 def test_newcomers_that_fall_behind_hold_nobody_up():
     async def main():
         async with asyncio.TaskGroup() as tasks:
-            circle = Circle(tasks, 2, 1, limits=AveragingLimits(observed_max=0))
+            circle = Circle(tasks, 2, 1, settings=AveragingSettings(observed_max=0))
             _, outcomes = await circle.average(circle.order(), who=(0, 1))
             return outcomes
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.allreduce.delivery import BUSY_MAX_S, DeliveryState, PieceDelivery
-from p2pswarm.errors import Busy, Late, LinkLost
+from p2pswarm.errors import Busy, DialFailed, Late, LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 
 PEER = b"p" * 32
@@ -81,7 +81,18 @@ def test_a_piece_that_is_being_sent_is_cut_off_at_the_end_of_its_time():
     assert piece.state is S.FAILED
 
 
-@pytest.mark.parametrize(("error", "why"), [(LinkLost("gone"), "gone"), (Late(), "Late")])
+def test_after_a_lost_link_another_is_tried_once():
+    piece = delivery()
+    piece.located(TO)
+    piece.failed(LinkLost("replaced"), 12.0)
+    assert (piece.state, piece.failure) == (S.SENDING, None)
+
+    piece.failed(LinkLost("gone"), 12.0)
+
+    assert (piece.state, str(piece.failure)[-4:]) == (S.FAILED, "gone")
+
+
+@pytest.mark.parametrize(("error", "why"), [(DialFailed("gone"), "gone"), (Late(), "Late")])
 def test_any_other_failure_is_the_end(error, why):
     piece = delivery()
     piece.located(TO)

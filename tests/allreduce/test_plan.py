@@ -4,28 +4,69 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.allreduce.plan import ALIGN, Span, pieces
+from p2pswarm.allreduce.plan import (
+    ALIGN,
+    RATE_MAX,
+    SHARE_UNIT,
+    Span,
+    pieces,
+    shares_by_bandwidth,
+)
+
+RATES = st.lists(st.floats(0.0, 1e12), min_size=1, max_size=64)
 
 
-@given(st.integers(0, 20_000), st.integers(1, 64), st.integers(1, 5_000))
-def test_pieces_cover_everything_once_in_the_order_of_the_group(length, members, piece):
-    cut = pieces(length, members, piece)
+def owned(cut, members):
+    """The elements of each member's shard."""
+    return [sum(p.span.length for p in cut if p.owner == j) for j in range(members)]
 
-    ends = [0, *(p.span.stop for p in cut)]
+
+def seconds(rates, shares):
+    """How long each member's links are busy, in gradients per rate."""
+    return [
+        (1 + (len(rates) - 2) * share / sum(shares)) / rate
+        for rate, share in zip(rates, shares, strict=True)
+    ]
+
+
+@st.composite
+def cuts(draw):
+    members = draw(st.integers(1, 64))
+    shares = draw(st.lists(st.integers(0, 1000), min_size=members, max_size=members).filter(any))
+    return draw(st.integers(0, 20_000)), members, draw(st.integers(1, 5_000)), shares
+
+
+@given(cuts())
+def test_pieces_cover_everything_once_in_the_order_of_the_group(cut):
+    length, members, piece, shares = cut
+    made = pieces(length, members, piece, shares)
+
+    ends = [0, *(p.span.stop for p in made)]
     assert ends[-1] == length
-    assert [p.span.start for p in cut] == ends[:-1]
-    assert all(0 < p.span.length <= piece for p in cut)
-    assert [p.owner for p in cut] == sorted(p.owner for p in cut)
+    assert [p.span.start for p in made] == ends[:-1]
+    assert all(0 < p.span.length <= piece for p in made)
+    assert [p.owner for p in made] == sorted(p.owner for p in made)
+
+
+@given(cuts())
+def test_shards_are_as_large_as_the_shares_and_cut_between_codec_blocks(cut):
+    length, members, piece, shares = cut
+    made = pieces(length, members, piece, shares)
+
+    for mine, share in zip(owned(made, members), shares, strict=True):
+        assert abs(mine - length * share / sum(shares)) < 2 * ALIGN
+        assert share or not mine
+    starts = {p.owner: p.span.start for p in reversed(made)}
+    assert all(start % ALIGN == 0 for start in starts.values())
 
 
 @given(st.integers(0, 100_000), st.integers(1, 64))
-def test_shards_are_about_equal_and_cut_between_codec_blocks(length, members):
-    owned = [0] * members
-    for piece in pieces(length, members):
-        assert piece.span.start % ALIGN == 0
-        owned[piece.owner] += piece.span.length
+def test_without_shares_the_shards_are_equal(length, members):
+    cut = pieces(length, members)
+    sizes = owned(cut, members)
 
-    assert max(owned) - min(owned) <= 2 * ALIGN
+    assert cut == pieces(length, members, shares=[7] * members)
+    assert max(sizes) - min(sizes) <= 2 * ALIGN
 
 
 def test_a_large_shard_comes_in_pieces():
@@ -40,3 +81,56 @@ def test_a_large_shard_comes_in_pieces():
 def test_a_plan_for_nobody_is_our_own_mistake(length, members, piece):
     with pytest.raises(ValueError, match="members in pieces"):
         pieces(length, members, piece)
+
+
+@pytest.mark.parametrize("shares", [(1,), (1, 2, 3), (0, 0), (2, -1)])
+def test_shares_that_do_not_fit_the_members_are_our_own_mistake(shares):
+    with pytest.raises(ValueError, match="shares"):
+        pieces(1000, 2, shares=shares)
+
+
+@given(RATES)
+def test_shares_are_whole_numbers_that_can_be_a_plan(rates):
+    shares = shares_by_bandwidth(rates)
+
+    assert shares == () or len(shares) == len(rates)
+    assert not shares or sum(shares) > 0
+    assert all(0 <= share <= SHARE_UNIT for share in shares)
+    assert pieces(1000, len(rates), shares=shares)
+
+
+@given(st.lists(st.floats(1.0, 10.0), min_size=3, max_size=8))
+def test_all_members_with_a_shard_are_done_at_the_same_time_and_no_other_is_later(rates):
+    shares = shares_by_bandwidth(rates)
+    busy_s = seconds(rates, shares)
+
+    owners = [s for s, share in zip(busy_s, shares, strict=True) if share]
+    assert max(owners) == pytest.approx(min(owners), rel=0.01)
+    assert all(s <= 1 / rate + 1.01 * max(owners) for s, rate in zip(busy_s, rates, strict=True))
+    assert max(busy_s) <= max(seconds(rates, [1] * len(rates))) * 1.001
+
+
+def test_a_faster_link_reduces_more():
+    shares = shares_by_bandwidth([100.0, 100.0, 100.0, 200.0])
+
+    assert shares[0] == shares[1] == shares[2]
+    assert shares[3] > 2 * shares[0]
+
+
+def test_a_member_too_slow_for_its_own_parts_reduces_nothing():
+    assert shares_by_bandwidth([100.0, 1.0, 100.0, 100.0])[1] == 0
+
+
+def test_a_rate_that_is_not_known_counts_as_an_ordinary_one():
+    assert len(set(shares_by_bandwidth([50.0, 0.0, 50.0]))) == 1
+
+
+def test_a_member_gains_nothing_by_claiming_more_than_anybody_could_carry():
+    most = shares_by_bandwidth([RATE_MAX * 10.0, 10.0, 10.0, 10.0, 10.0])
+
+    assert shares_by_bandwidth([1e12, 10.0, 10.0, 10.0, 10.0]) == most
+
+
+@pytest.mark.parametrize("rates", [[], [5.0], [1.0, 100.0], [0.0, 0.0, 0.0]])
+def test_where_nothing_is_known_or_gained_the_shards_are_equal(rates):
+    assert shares_by_bandwidth(rates) == ()

@@ -5,7 +5,8 @@ import torch
 
 from p2pswarm.allreduce.plan import Span
 from p2pswarm.compute.base import BackwardSpec, Update
-from p2pswarm.compute.torch_weights import TorchSums, torch_engine
+from p2pswarm.compute.torch_sums import TorchSums
+from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.errors import BadMessage
 

@@ -15,7 +15,7 @@ from p2pswarm.wire.message import Message, Range, message
 @message(74)
 @dataclass(frozen=True, slots=True)
 class Shard(Message):
-    """Opens the stream that carries one piece of a shard: `Grant`, bytes, end."""
+    """Opens the stream of one piece of a shard: `Grant`, bytes, and its end when it is in use."""
 
     run: RunId
     step: Step
@@ -23,5 +23,6 @@ class Shard(Message):
     gathered: bool
     """False: a part of the sender's sum, for the shard's owner. True: the reduced shard."""
     index: Annotated[int, Range(0, 2**20)]
-    """The piece: the shards of all members are cut into pieces, numbered through."""
+    """The piece: the shards of all members are cut into pieces, numbered through. The number after
+    the last piece is that of the sender's share of the digest's key, inline."""
     tensor: TensorMeta

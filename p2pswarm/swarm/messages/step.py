@@ -19,6 +19,9 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
+Share = Annotated[int, Range(0, 2**20)]
+Rate = Annotated[float, Range(0.0, 1e15)]
+
 
 @message(65)
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Reduce(Message):
     """The members that add their sums, in the order of the shards they own."""
     observers: Annotated[tuple[Peer, ...], Size(GROUP_MAX)]
     """Newcomers that receive the result only."""
+    shares: Annotated[tuple[Share, ...], Size(64)] = ()
+    """The size of each member's shard relative to the others, one for each of `group`, not all 0;
+    none means equal ones."""
+
+    def __post_init__(self) -> None:
+        if self.shares and (len(self.shares) != len(self.group) or not any(self.shares)):
+            raise ValueError(f"shares {self.shares} for {len(self.group)} members")
 
 
 @message(69)
@@ -73,6 +83,8 @@ class Reduced(Message):
     digest: Digest
     squared_norm: float | None
     """None if it is not finite."""
+    bytes_per_s: Rate = 0.0
+    """What the member's links carried each way while it averaged; 0 if too little to measure."""
 
 
 @message(70)

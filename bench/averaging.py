@@ -1,0 +1,169 @@
+"""Averaging among the members of one stage, beside hivemind 1.1.12's averager, in one run.
+
+    python bench/averaging.py [--members 4] [--mb 256] [--rounds 5] [--json FILE]
+
+Every member is a process of its own, all on this machine, each with `--mb` million bytes of float32
+gradients, encrypted on the way, no compression. Both sides take turns. A turn is timed from the
+order to average, which all members get at once, until the last one holds the result:
+    ours        `Averaging.average`: the sum in the group's order, its digest and its norm
+    hivemind    `DecentralizedAverager.step`, from the trigger: its search for a group is left out
+The processor time is that of all processes of a side, hivemind's daemons included.
+
+hivemind lives in .venv-peers, made by the first run (pip, a few minutes). Medians of all turns.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from peers import NoPeer, Worker, crew, hivemind_python, show
+
+MEMBERS_MAX = 64  # the most that one group holds
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+Samples = dict[str, dict[str, list[float]]]
+
+
+class Side:
+    """The members of one side, told the same at once."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self._workers = workers
+        self._threads = ThreadPoolExecutor(len(workers))
+
+    def do(self, verb: str, **arguments: Any) -> list[Any]:
+        """The answers of all members; if some failed, the reasons of all that did."""
+
+        def one(worker: Worker) -> Any:
+            try:
+                return worker.do(verb, **arguments)
+            except SystemExit as failed:
+                return failed
+
+        answers = list(self._threads.map(one, self._workers))
+        if failures := [str(answer) for answer in answers if isinstance(answer, SystemExit)]:
+            raise SystemExit("\n".join(failures))
+        return answers
+
+    def turn(self, number: int) -> tuple[float, float]:
+        """Average once; returns the seconds that it took, and of processor time."""
+        self.do("prepare", number=number)
+        roots = [worker.pid for worker in self._workers]
+        before_s = cpu_s(roots)
+        answers = self.do("average", number=number)
+        used_s = cpu_s(roots) - before_s
+        if len({answer["result"] for answer in answers}) != 1:
+            raise SystemExit("the members hold different results")
+        begun, ended = (min(a["begun"] for a in answers), max(a["ended"] for a in answers))
+        return ended - begun, used_s
+
+
+def cpu_s(roots: list[int]) -> float:
+    """The processor time of processes and all of their descendants that live, in seconds."""
+    stats = {}
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = each.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
+        stats[int(each.parent.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
+    ticks, family = 0, set(roots)
+    for pid in sorted(stats):
+        if pid in family or stats[pid][0] in family:
+            family.add(pid)
+            ticks += stats[pid][1]
+    return ticks / TICKS_PER_S
+
+
+def ours(hire: Any, members: int, mb: int) -> Side:
+    workers = [
+        hire(Path(sys.executable), "averaging_ours.py", str(n), str(mb)) for n in range(members)
+    ]
+    side = Side(workers)
+    side.do("meet", members=side.do("address"))
+    return side
+
+
+def theirs(hire: Any, python: Path, members: int, mb: int) -> Side:
+    workers: list[Worker] = []
+    seed: list[str] = []
+    for number in range(members):
+        workers.append(
+            hire(python, "averaging_hivemind.py", str(number), str(members), str(mb), *seed)
+        )
+        seed = seed or workers[0].do("address")
+    return Side(workers)
+
+
+def measured(sides: dict[str, Side], rounds: int) -> Samples:
+    """The samples of all turns; the first of each side dials and warms up, and is left out."""
+    samples: Samples = {side: {"s": [], "cpu_s": []} for side in sides}
+    for number in range(rounds + 1):
+        for name, side in sides.items():
+            took_s, used_s = side.turn(number + 1)
+            if number:
+                samples[name]["s"].append(took_s)
+                samples[name]["cpu_s"].append(used_s)
+        show(f"turn {number} of {rounds}")
+    return samples
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--mb", type=int, default=256, help="million bytes of gradients each")
+    parser.add_argument("--rounds", type=int, default=5, help="turns a side")
+    parser.add_argument("--ours-only", action="store_true", help="without hivemind, to profile")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    if args.rounds < 1 or args.mb < 1:
+        parser.error("--rounds and --mb: 1 or more")
+    if not 2 <= args.members <= MEMBERS_MAX:
+        parser.error(f"--members: 2 to {MEMBERS_MAX}")
+    try:
+        python = None if args.ours_only else hivemind_python()
+    except NoPeer as error:
+        print(error, file=sys.stderr)
+        return 2
+
+    load_before = os.getloadavg()[0]
+    with crew() as hire:
+        sides = {"ours": ours(hire, args.members, args.mb)}
+        if python is not None:
+            sides["hivemind"] = theirs(hire, python, args.members, args.mb)
+        samples = measured(sides, args.rounds)
+    report(samples, args, load_before)
+    return 0
+
+
+def report(samples: Samples, args: argparse.Namespace, load_before: float) -> None:
+    medians = {
+        side: {what: statistics.median(values) for what, values in row.items()}
+        for side, row in samples.items()
+    }
+    show("")
+    print(f"\n{'':10} {'s':>8} {'least':>8} {'most':>8} {'processor s':>12} {'MB/s a member':>14}")
+    for side, row in medians.items():
+        taken_s = samples[side]["s"]
+        print(f"{side:10} {row['s']:8.2f} {min(taken_s):8.2f} {max(taken_s):8.2f}", end=" ")
+        print(f"{row['cpu_s']:12.2f} {args.mb / row['s']:14.0f}")
+    result: dict[str, Any] = {"members": args.members, "mb": args.mb, "rounds": args.rounds}
+    result |= {side: {**medians[side], "samples": samples[side]} for side in medians}
+    if "hivemind" in medians:
+        result["ratio"] = medians["hivemind"]["s"] / medians["ours"]["s"]
+        result["cpu_ratio"] = medians["hivemind"]["cpu_s"] / medians["ours"]["cpu_s"]
+        print(f"ours is {result['ratio']:.1f}x as fast, with 1/{result['cpu_ratio']:.1f}", end=" ")
+        print("of the processor time")
+    print(f"medians of {args.rounds} turns, {args.members} members; {os.cpu_count()}", end=" ")
+    print(f"processors, load {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
