@@ -19,6 +19,7 @@ from enum import IntEnum
 from typing import Annotated
 
 from p2pswarm.errors import (
+    BadCheckpoint,
     BadChunk,
     BadFrame,
     BadHandshake,
@@ -30,7 +31,9 @@ from p2pswarm.errors import (
     LinkLost,
     NoRoute,
     NotComputed,
+    NotSaved,
     NotServing,
+    OtherCheckpoint,
     PathError,
     PeerError,
     Refused,
@@ -62,6 +65,8 @@ STATUS: tuple[tuple[int, type[SwarmError]], ...] = (
     (4, Late),
     (5, NoRoute),
     (6, RunEnded),
+    (17, BadCheckpoint),
+    (18, OtherCheckpoint),
     (7, Unusable),
     (8, LinkLost),
     (9, DialFailed),
@@ -71,6 +76,7 @@ STATUS: tuple[tuple[int, type[SwarmError]], ...] = (
     (13, BadFrame),
     (14, BadHandshake),
     (15, NotComputed),
+    (16, NotSaved),
     (20, Refused),
     (21, PathError),
     (22, PeerError),

@@ -39,8 +39,6 @@ class Scene:
 
 THROUGH_THE_END = tuple(0.03 * number for number in range(1, 9))
 """Offsets from the start of the averaging to the last answer about the commit."""
-UNDELIVERED = "a decided commit that does not arrive: weights and reduction are thrown away"
-AWAY = "a stage without a server for 30 s ends the run, though its server is alive"
 SCENES = (
     Scene(
         "the link of a stage's only server is reset at the end of a step",
@@ -48,7 +46,6 @@ SCENES = (
         (TRAINER, STAGE_1),
         0.0,
         THROUGH_THE_END,
-        cause=UNDELIVERED,
     ),
     Scene(
         "a stage's only server is stopped for 17 s at the end of a step",
@@ -56,7 +53,6 @@ SCENES = (
         (STAGE_1,),
         17.0,
         THROUGH_THE_END,
-        cause=UNDELIVERED,
     ),
     Scene(
         "the trainer is stopped for 17 s at the end of a step",
@@ -64,7 +60,6 @@ SCENES = (
         (TRAINER,),
         17.0,
         THROUGH_THE_END,
-        cause=UNDELIVERED,
     ),
     Scene(
         "the trainer loses every link at the end of a step",
@@ -80,7 +75,6 @@ SCENES = (
         50.0,
         (1.5,),
         step=None,
-        cause=AWAY,
     ),
     Scene(
         "the trainer is stopped for 90 s",
@@ -89,7 +83,6 @@ SCENES = (
         90.0,
         (1.5,),
         step=None,
-        cause="servers give a trainer up after 60 s, and do not come back to the run",
     ),
     Scene(
         "nothing passes between the only servers of two stages for 50 s",
@@ -106,6 +99,5 @@ SCENES = (
         50.0,
         (1.5,),
         step=None,
-        cause=AWAY,
     ),
 )

@@ -7,7 +7,7 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.swarm.messages.types import Attempt, RunId, Step
+from p2pswarm.swarm.messages.types import Generation, RunId, Step
 from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.wire.message import Message, Range, message
 
@@ -19,7 +19,7 @@ class Shard(Message):
 
     run: RunId
     step: Step
-    generation: Attempt
+    generation: Generation
     gathered: bool
     """False: a part of the sender's sum, for the shard's owner. True: the reduced shard."""
     index: Annotated[int, Range(0, 2**20)]

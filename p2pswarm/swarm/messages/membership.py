@@ -9,8 +9,8 @@ from typing import Annotated
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
-    Attempt,
     Digest,
+    Generation,
     IncarnationNumber,
     Peer,
     RunId,
@@ -28,7 +28,7 @@ class HeldReduction(Message):
     """A reduced gradient whose commit has not come yet."""
 
     step: Step
-    generation: Attempt
+    generation: Generation
     digest: Digest
 
 

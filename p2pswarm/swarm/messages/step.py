@@ -11,6 +11,7 @@ from p2pswarm.swarm.messages.types import (
     Attempt,
     Bitmap,
     Digest,
+    Generation,
     IncarnationNumber,
     Microbatch,
     Peer,
@@ -58,7 +59,7 @@ class Reduce(Message):
 
     run: RunId
     step: Step
-    generation: Attempt
+    generation: Generation
     incarnation: IncarnationNumber
     counted: Bitmap
     """The receiver's own ledger as the trainer knows it: bit i = microbatch step * B + i."""
@@ -66,7 +67,7 @@ class Reduce(Message):
     """The members that add their sums, in the order of the shards they own."""
     observers: Annotated[tuple[Peer, ...], Size(GROUP_MAX)]
     """Newcomers that receive the result only."""
-    shares: Annotated[tuple[Share, ...], Size(64)] = ()
+    shares: Annotated[tuple[Share, ...], Size(GROUP_MAX)] = ()
     """The size of each member's shard relative to the others, one for each of `group`, not all 0;
     none means equal ones."""
 
@@ -94,7 +95,7 @@ class Commit(Message):
 
     run: RunId
     step: Step
-    generation: Attempt
+    generation: Generation
     incarnation: IncarnationNumber
     scale: Annotated[float, Range(0.0, 1.0)]
     """Clipping by the global norm, the same on every stage; 0 skips the update."""
