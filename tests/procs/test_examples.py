@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
     "server_and_trainer": [
-        "step 0: held-out loss 5.",
+        "step 0: held-out loss 6.",
         "step 20: held-out loss 3.",
         "all steps are done: ",
         "the server's run is over: all steps are done",
