@@ -11,12 +11,13 @@ EXTRAS := test,lint
 ARGS ?=
 SEEDS ?= 0:2000
 
-.PHONY: help venv demo test chaos lint docs bench clean
+.PHONY: help venv demo test chaos coverage lint docs bench clean
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
 	@echo "make test    every test, through tox"
 	@echo "make chaos   thousands of random faults in the simulated world: make chaos SEEDS=0:2000"
+	@echo "make coverage  the tests of the rules, with their branch coverage"
 	@echo "make lint    ruff and mypy alone, and the links of the docs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make bench   the benchmarks that need no other machine"
@@ -45,6 +46,9 @@ test: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) $(ARGS)
+
+coverage: $(STAMP)
+	P2PSWARM_COVERAGE="--cov --cov-report=term" $(BIN)/tox run -e rules $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/tox run -e types,lint,docs $(ARGS)
