@@ -1,19 +1,17 @@
 """The digest of a stage's state from its bytes in the order of a file.
 
-It is the digest that the replicas of a stage agree on: piece k is the elements k * P .. k * P + P-1
-of weights, first and second moments; its hash is the SHA-256 of the three parts, one after another;
-the digest is the SHA-256 of the hashes. A file has all weights first. So the hash of every piece is
-under way until the last part comes; each takes a few hundred bytes.
+It is the digest that the replicas of a stage agree on (`tensors/state_tree.py`). A piece is a part
+of each tensor, and a file has all weights first. So the hash of every piece is under way until the
+last part comes; each takes a few hundred bytes.
 
-Units:   bytes; P in elements.
+Units:   bytes; pieces in elements.
 """
 
 import hashlib
 
 from p2pswarm.checkpoint.stage_file import KINDS
 from p2pswarm.tensors.flat_layout import FlatLayout
-
-PIECE_VALUES = 1 << 19  # P: as every member of a run computes it
+from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans, root_of
 
 
 class StateHasher:
@@ -22,8 +20,7 @@ class StateHasher:
     def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
         self._tensor_bytes = layout.length * layout.item_bytes
         self._piece_bytes = piece_values * layout.item_bytes
-        pieces = max(1, -(-layout.length // piece_values))
-        self._pieces = [hashlib.sha256() for _ in range(pieces)]
+        self._pieces = [hashlib.sha256() for _ in piece_spans(layout.length, piece_values)]
         self._taken = 0
 
     def update(self, data: bytes | memoryview) -> None:
@@ -40,4 +37,4 @@ class StateHasher:
 
     def digest(self) -> bytes:
         """The digest of the whole state."""
-        return hashlib.sha256(b"".join(piece.digest() for piece in self._pieces)).digest()
+        return root_of(piece.digest() for piece in self._pieces)

@@ -134,7 +134,7 @@ class Stage(Protocol):
 class Weights(Protocol):
     """The weights of a stage, their gradient sum and the optimizer's state.
 
-    A digest is of weights and optimizer state (`state/state_tree.py`).
+    A digest is of weights and optimizer state (`tensors/state_tree.py`).
     """
 
     def reset(self, *, draw: bool) -> bytes:

@@ -1,6 +1,6 @@
 """The digest of a stage's numbers: the same for the same bytes, on whatever device they are.
 
-The digest is the root of the tree of `state/state_tree.py`. One thread hashes 1.8 GB/s, and a GPU
+The digest is the root of the tree of `tensors/state_tree.py`. One thread hashes 1.8 GB/s, and a GPU
 would wait for it after every step of a large stage. So threads hash the pieces side by side, each
 as soon as it is on the host.
 
@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch import Tensor
 
-from p2pswarm.state.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
 
 THREADS = 8  # 14 GB/s, about as fast as bytes come from a GPU
 

@@ -116,7 +116,7 @@ class CommitLog:
 
     @property
     def version(self) -> int | None:
-        """The version of the weights that this session works with; None while it has none."""
+        """The version of the weights to work with; None while they are not here."""
         return None if self.held is None or self._loading else self.held.version
 
     @property

@@ -62,23 +62,10 @@ class _Soon(asyncio.Handle):
         self._loop.resume(self)
 
 
-class _Timer(asyncio.TimerHandle):
+class _Timer(_Soon, asyncio.TimerHandle):
     """A timer that waits while its process is stopped, and fires late."""
 
     __slots__ = ()
-    _context: Context
-    _loop: "SimLoop"
-
-    def _run(self) -> None:
-        process = self._context.get(PROCESS)
-        if process is not None and process.stopped:
-            process.wait(self)
-        else:
-            super()._run()
-
-    def resume(self) -> None:
-        """Run it in the next turn of the loop."""
-        self._loop.resume(self)
 
 
 class SimLoop(asyncio.BaseEventLoop):

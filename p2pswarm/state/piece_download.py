@@ -21,7 +21,7 @@ Source:  docs/state.md.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from p2pswarm.state.state_tree import root_of
+from p2pswarm.tensors.state_tree import root_of
 
 RETRY_S = 1.0  # until a donor that failed is asked again
 

@@ -12,6 +12,6 @@ class Snapshot:
 
     version: int
     digest: bytes
-    """The digest of weights and optimizer state (`state_tree.py`)."""
+    """The digest of weights and optimizer state (`tensors/state_tree.py`)."""
     data: memoryview
     """Weights and optimizer state, as `compute/` lays them out."""

@@ -154,7 +154,7 @@ class Coordinator:
         if reduction := self._generations.current(generation):
             if sound(answer):
                 reduction.reduced(by, answer)
-            elif by in reduction.silent:
+            elif reduction.awaits(by):
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
             self._judge(now_s)
         self._advance(now_s)
@@ -162,7 +162,7 @@ class Coordinator:
     def reduce_failed(self, by: Incarnation, generation: int, reason: str, now_s: float) -> None:
         """A member could not finish the reduction; it may not be its fault."""
         reduction = self._generations.current(generation)
-        if reduction is None or by not in reduction.silent:
+        if reduction is None or not reduction.awaits(by):
             return  # over, or a newcomer that only receives: it will fetch the weights instead
         self._actions += self._blame.averaging_failed(by, reason, now_s)
         blamed = self._generations.failed()

@@ -119,6 +119,10 @@ class Reduction:
             for one in (*group.members, *group.observers)
         ]
 
+    def awaits(self, incarnation: Incarnation) -> bool:
+        """Whether a member has yet to answer."""
+        return incarnation in self._stage and incarnation not in self._answers
+
     def reduced(self, incarnation: Incarnation, answer: Reduced) -> None:
         """A member holds the reduced gradient of its stage."""
         if incarnation in self._stage:
@@ -126,7 +130,7 @@ class Reduction:
 
     def verdict(self) -> Decided | Disagreed | NotFinite | None:
         """What follows, once all have answered; None before."""
-        if self.silent:
+        if len(self._answers) < len(self._stage):
             return None
         odd = tuple(incarnation for stage in self._stages() for incarnation in self._odd(stage))
         if odd:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from p2pswarm.checkpoint.checking import block_of, check_stage
 from p2pswarm.checkpoint.folder import LocalFolder
-from p2pswarm.checkpoint.state_hash import PIECE_VALUES, StateHasher
+from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute import digest
 from p2pswarm.errors import BadCheckpoint
+from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 ALL = layout(range(4))
 

@@ -7,7 +7,7 @@ import torch
 
 from p2pswarm.compute.digest import digest_of, piece_hashes
 from p2pswarm.compute.flat_parameters import host_bytes
-from p2pswarm.state.state_tree import root_of
+from p2pswarm.tensors.state_tree import root_of
 
 PIECE_VALUES = 128
 

@@ -90,3 +90,13 @@ def seed_node(start):
     """A bootstrap node that is up, and its address."""
     node = start("--role", "bootstrap", "--listen", "127.0.0.1:0")
     return node, node.address
+
+
+@pytest.fixture
+def text_folder(tmp_path: Path) -> Path:
+    """`text` in the folder that nodes are started in: a few KB to learn."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for i in range(12):
+        (folder / f"{i}.txt").write_text(f"file {i} of some text to learn\n" * 20)
+    return folder

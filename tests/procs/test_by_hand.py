@@ -28,11 +28,7 @@ rows = 2
 
 
 @pytest.fixture
-def run_file(tmp_path):
-    folder = tmp_path / "text"
-    folder.mkdir()
-    for i in range(12):
-        (folder / f"{i}.txt").write_text(f"file {i} of some text to learn\n" * 20)
+def run_file(tmp_path, text_folder):
     path = tmp_path / "run.toml"
     path.write_text(RUN)
     return path

@@ -28,12 +28,8 @@ rows = 2
 
 
 @pytest.fixture
-def run_of(tmp_path):
+def run_of(tmp_path, text_folder):
     """Writes the settings of a run of so many steps; returns the flags of its trainer."""
-    folder = tmp_path / "text"
-    folder.mkdir()
-    for i in range(12):
-        (folder / f"{i}.txt").write_text(f"file {i} of some text to learn\n" * 20)
 
     def flags(steps: int) -> tuple[object, ...]:
         path = tmp_path / "run.toml"

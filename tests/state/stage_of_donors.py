@@ -4,7 +4,7 @@ import hashlib
 import random
 
 from p2pswarm.state.piece_download import DownloadLimits, HashesWanted, PieceDownload
-from p2pswarm.state.state_tree import root_of
+from p2pswarm.tensors.state_tree import root_of
 
 PIECES = 7
 HONEST = "honest"

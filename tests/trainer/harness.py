@@ -72,6 +72,14 @@ class Play:
         for incarnation in incarnations:
             self.coordinator.reduced(incarnation, generation, Reduced(digest, 1.0), self.now_s)
 
+    def averaged(self, *names: str) -> list[Incarnation]:
+        """Members that have counted one microbatch each, in order, and averaged them."""
+        members = [self.serve(name) for name in names]
+        for microbatch, member in enumerate(members):
+            self.count(member, microbatch)
+        self.reduce(*members)
+        return members
+
     def lose(self, *incarnations: Incarnation) -> None:
         for incarnation in incarnations:
             self.coordinator.lost(incarnation, "its link ended", self.now_s)

@@ -17,10 +17,7 @@ from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
 
 def test_a_member_whose_weights_differ_after_a_commit_is_out():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.commit(ann, b"w1")
 
     play.commit(bob, b"other")
@@ -105,10 +102,7 @@ def test_words_about_a_former_generation_are_ignored():
 
 def test_who_does_not_acknowledge_a_commit_is_out():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.commit(ann, b"w1")
 
     play.wait(COMMIT_S)

@@ -71,10 +71,7 @@ def test_a_whole_stage_may_come_back_so():
 
 def test_one_that_comes_back_to_a_stage_that_has_committed_joins_it():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.lose(bob)
     play.commit(ann, b"w1")
 
@@ -86,10 +83,7 @@ def test_one_that_comes_back_to_a_stage_that_has_committed_joins_it():
 
 def test_one_that_makes_other_weights_of_it_is_out():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.lose(bob)
     play.commit(ann, b"w1")
 
@@ -186,10 +180,7 @@ def test_the_run_ends_only_when_the_last_commit_has_arrived():
 
 def test_a_server_with_the_current_weights_keeps_them_before_others_have_told_theirs():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.lose(bob)
     play.seen(object)
 
@@ -226,10 +217,7 @@ def test_where_the_digest_before_is_not_known_the_version_and_the_gradient_decid
 
 def test_one_that_makes_an_older_version_of_it_is_no_candidate():
     play = Play(dataclasses.replace(CONFIG, steps=3))
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.lose(bob)
     play.commit(ann, b"w1")
     again = rejoin(play, "b")

@@ -155,10 +155,7 @@ def test_two_right_replicas_stay_though_a_wrong_one_speaks_first():
 
 def test_a_tie_of_two_replicas_is_told():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
 
     play.commit(bob, b"x")
     play.commit(ann, b"y")
@@ -170,10 +167,7 @@ def test_a_tie_of_two_replicas_is_told():
 
 def test_no_step_is_reduced_before_the_weights_that_it_used_are_compared():
     play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(ann, 0)
-    play.count(bob, 1)
-    play.reduce(ann, bob)
+    ann, bob = play.averaged("a", "b")
     play.commit(ann, b"w1")
     play.count(ann, 2, step=1)
     play.count(ann, 3, step=1)

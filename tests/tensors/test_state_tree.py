@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.state.state_tree import piece_hash, piece_spans, root_of
+from p2pswarm.tensors.state_tree import piece_hash, piece_spans, root_of
 
 
 @pytest.mark.parametrize(
