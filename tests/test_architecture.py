@@ -88,6 +88,7 @@ SHELL = frozenset(
         "sim/swarm.py",
         "state/donor.py",
         "state/download.py",
+        "state/version_reader.py",
         "swarm/pusher.py",
         "tensors/transfer.py",
         "trainer/dispatch.py",

@@ -12,7 +12,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; the sum is then 
 # ruff: noqa: N803  shapes are written at the end of names
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -131,6 +131,37 @@ class Stage(Protocol):
         ...
 
 
+class StateMemory(Protocol):
+    """Weights and optimizer state, piece by piece (`tensors/state_tree.py`).
+
+    `read` may be called from another thread than the rest, while nothing changes the weights.
+    """
+
+    tensors: int
+    """Weights, first moments, second moments."""
+    pieces: int
+
+    def part_bytes(self, piece: int) -> int:
+        """The size of a piece's part of one tensor."""
+        ...
+
+    def read(self, tensor: int, piece: int) -> memoryview:
+        """Copy a part."""
+        ...
+
+    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
+        """Put a piece in its place; raises BadMessage if it does not fit, and changes nothing."""
+        ...
+
+    def gradient(self, reduced: Sums, piece: int) -> Tensor:
+        """Copy a piece's part of a reduced gradient."""
+        ...
+
+    def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
+        """Change one piece as `Weights.apply` changes all of them."""
+        ...
+
+
 class Weights(Protocol):
     """The weights of a stage, their gradient sum and the optimizer's state.
 
@@ -167,6 +198,7 @@ class Engine:
 
     stage: Stage
     weights: Weights
+    state: StateMemory
     state_bytes: int
     """The size of a snapshot."""
     takes: BundleSpec

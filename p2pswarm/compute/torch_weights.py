@@ -15,6 +15,7 @@ from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, state_of
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
+from p2pswarm.compute.torch_state import TorchState
 from p2pswarm.compute.torch_sums import GradientMemory, TorchSums
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
@@ -28,6 +29,7 @@ class TorchWeights:
         self._flat = flat
         self._codec_name = run.codecs.averaging
         self._optimizer = AdamW(run.optimizer, flat)
+        self.state = TorchState(flat, self._optimizer)
         self._gradients = GradientMemory(flat.sum_N)
 
     def reset(self, *, draw: bool) -> bytes:
@@ -79,4 +81,5 @@ def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: i
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat)
     size_bytes = sum(x_N.nbytes for x_N in flat.state())
-    return Engine(TorchStage(run, stage, flat, keep_bytes), weights, size_bytes, takes, gives)
+    torch_stage = TorchStage(run, stage, flat, keep_bytes)
+    return Engine(torch_stage, weights, weights.state, size_bytes, takes, gives)

@@ -10,6 +10,7 @@ Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied;
 """
 
 import asyncio
+import contextlib
 
 from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
@@ -27,6 +28,7 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.state.version_reader import Aside, VersionReader
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
@@ -39,13 +41,16 @@ class WeightsLost(NotServing):
 class Replica:
     """One stage's weights; it outlives the sessions of the server."""
 
-    def __init__(self, stage: int, engine: Engine, compute: Compute) -> None:
+    def __init__(self, stage: int, engine: Engine, compute: Compute, aside: Aside) -> None:
+        """`aside`: a thread of its own for what reads the weights while others compute."""
         self.stage = stage
         self.engine = engine
         self._compute = compute
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
+        self.reader = VersionReader(engine.state, lambda: self.version, aside)
+        """Reads the weights between two commits, for newcomers and checkpoints."""
 
     @property
     def version(self) -> int | None:
@@ -73,6 +78,7 @@ class Replica:
             draw = self._log.begin(since, keep=keep) is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep))
         self._changed.fire()
+        self.reader.moved()
 
     async def install(self, snapshot: Snapshot) -> bool:
         """Load a snapshot and apply the commits since; False if it is too old by now."""
@@ -164,7 +170,10 @@ class Replica:
             stage.drop(None)
             return weights.reset(draw=draw)
 
-        with self._log.changing():
+        async with contextlib.AsyncExitStack() as blocks:
+            if draw:
+                await blocks.enter_async_context(self.reader.changing())
+            blocks.enter_context(self._log.changing())
             digest = await self._compute(reset)
             if keep:
                 self._log.unchanged(digest)
@@ -181,6 +190,7 @@ class Replica:
                 for kept in following:
                     await self._apply(kept.order, kept.sums)
                 self._log.loaded()
+                self.reader.moved()
         if not whole:  # nothing has changed
             raise BadMessage(f"the weights of version {snapshot.version} came damaged")
 
@@ -191,5 +201,6 @@ class Replica:
             self.engine.stage.drop(None)  # no graph of the old weights outlives them
             return self.engine.weights.apply(sums, update)
 
-        with self._log.changing():
-            self._log.applied(order, await self._compute(step))
+        async with self.reader.changing():
+            with self._log.changing():
+                self._log.applied(order, await self._compute(step))

@@ -33,7 +33,6 @@ from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduc
 from p2pswarm.wire.message import Message
 
 T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
 
@@ -231,7 +230,8 @@ class StageServer:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
-            replica = self._replica = Replica(assigned.stage, engine, context.compute)
+            threads = context.compute, context.aside
+            replica = self._replica = Replica(assigned.stage, engine, *threads)
             self._donor = Donor(replica.snapshot)
         return replica
 
