@@ -45,6 +45,7 @@ SHELL = frozenset(
         "api/train.py",
         "api/trainer.py",
         "chain/chain_file.py",
+        "chain/chain_node.py",
         "checkpoint/saving.py",
         "cli.py",
         "commands.py",

@@ -66,4 +66,11 @@ class Deposed:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """Told by the shell, not by a machine: an entry is not kept, so this node votes no more."""
+
+    reason: str
+
+
 Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed

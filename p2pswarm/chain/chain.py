@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 from p2pswarm.chain.record import (
     DIGEST_BYTES,
-    GROUP_MAX,
     MEMORY_BYTES,
     NO_DIGEST,
-    VOTERS_MAX,
     CommitRecord,
     RecordKind,
     VoterId,
@@ -27,6 +25,7 @@ from p2pswarm.chain.record import (
     term_of,
 )
 from p2pswarm.errors import BadMessage, PeerError
+from p2pswarm.swarm.messages.types import GROUP_MAX, VOTERS_MAX
 
 WINDOW = 16_384  # records whose digests stay in memory, about 5 MB; no BACK reaches further
 GROWTH = 2  # voters that one record adds or removes, so that their number stays odd

@@ -85,7 +85,7 @@ async def open_trainer(
     """
     run_config = stack.config.run
     text = await asyncio.to_thread(corpus.digest)
-    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES))
+    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES), stack.identity.peer_id.raw)
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     reporter = Reporter(run_config, model_size(run_config).parameters)
     status = LatestStatus(identity.run, run_config.stages)
