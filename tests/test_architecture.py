@@ -76,6 +76,7 @@ SHELL = frozenset(
         "rpc/stream.py",
         "server/forwarder.py",
         "server/replica.py",
+        "server/seeker.py",
         "server/session_parts.py",
         "server/stage_server.py",
         "server/worker.py",
