@@ -287,7 +287,7 @@ class Coordinator:
     def _set_aside(self, now_s: float) -> None:
         """Let nobody count the condemned microbatches; void the sums that hold one."""
         for microbatch in self._step.unsound(self._blame.condemned()):
-            for holder in self._step.holders(microbatch):
+            for holder in self._step.who_counted(microbatch):
                 self._evict(holder, "its sum holds a microbatch that is not finite", now_s)
             self._actions.append(self._step.set_aside(microbatch, now_s))
 
@@ -380,7 +380,7 @@ class Coordinator:
         rate = learning_rate(self._config, self.step)
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
         self._generations.decided(now_s)
-        self._actions += self._blame.averaged(reduction.stages, self._step.holders)
+        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
         self._report_evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING

@@ -77,7 +77,7 @@ class StepLedger:
         """Whether every stage has counted it."""
         return not self._left[microbatch - self._first]
 
-    def holders(self, microbatch: int) -> tuple[Incarnation, ...]:
+    def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
         """Who has counted it, in any stage."""
         row = self._holder[microbatch - self._first]
         return tuple(dict.fromkeys(holder for holder in row if holder is not None))
@@ -85,7 +85,7 @@ class StepLedger:
     def set_aside(self, microbatch: int) -> None:
         """Let nobody count it; whoever had counted it is void already."""
         index = microbatch - self._first
-        assert not self.holders(microbatch), "the sums that hold it are void"
+        assert not self.who_counted(microbatch), "the sums that hold it are void"
         if index not in self._aside:
             self._aside.add(index)
             self._left_in_all -= self._left[index]

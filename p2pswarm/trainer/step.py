@@ -196,11 +196,11 @@ class Step:
                 self._condemned.append(job)
         return [job.microbatch for job in self._condemned if job.phase is JobPhase.WAITING]
 
-    def holders(self, microbatch: int) -> tuple[Incarnation, ...]:
+    def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
         """Who has a microbatch in its sum, in any stage."""
         job = self._in_flight.job(microbatch)
         known = job is not None and job.work is Work.FORWARD
-        return self._ledger.holders(microbatch) if known else ()
+        return self._ledger.who_counted(microbatch) if known else ()
 
     def set_aside(self, microbatch: int, now_s: float) -> act.Quarantined:
         """Let a microbatch that nobody holds be done: it counts as zeros in every stage."""
