@@ -129,6 +129,28 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Report: a microbatch is not finite on any path: it counts as zeros in every stage."""
+
+    step: int
+    microbatch: int
+    reason: str
+    held_out: bool
+    """It is one of the held-out batches: their mean loss is then not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFiniteThere:
+    """Report: a microbatch was not finite on one path and is on another; who is suspected."""
+
+    step: int
+    microbatch: int
+    suspects: tuple[tuple[Incarnation, int], ...]
+    """Who was in the attempts that failed and not in the one that did not, with the stage."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     """Report: a step is committed."""
 
@@ -141,6 +163,8 @@ class StepDone:
     gradient_norm: float
     learning_rate: float
     microbatches: int
+    quarantined: tuple[int, ...] = ()
+    """Those of them that were set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +272,8 @@ Report = (
     | MemberReady
     | MemberLost
     | Replayed
+    | Quarantined
+    | NotFiniteThere
     | StepDone
     | EvaluationDone
     | StagesUnserved

@@ -25,6 +25,7 @@ from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.quarantine import Quarantine
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.unserved import UnservedStages
@@ -51,8 +52,8 @@ class Coordinator:
         self.members = Membership(config.stages)
         """Who is in the run."""
         self._phase = Phase.GATHERING
-        self._timeout = AttemptTimeout()
-        self._step = Step(0, config, self._timeout)
+        self._timeout, self._quarantine = AttemptTimeout(), Quarantine(config.batch.microbatches)
+        self._step = Step(0, config, self._timeout, self._quarantine)
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
         self._blame = Blame(self.members, config.stages)
@@ -270,7 +271,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        if reason := self._blame.hopeless or self._step.hopeless():
+        self._set_aside(now_s)
+        if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
             return
@@ -281,6 +283,13 @@ class Coordinator:
             self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
         if not incarnations:
             self._settle_fences(now_s)
+
+    def _set_aside(self, now_s: float) -> None:
+        """Let nobody count the condemned microbatches; void the sums that hold one."""
+        for microbatch in self._step.unsound(self._blame.condemned()):
+            for holder in self._step.who_counted(microbatch):
+                self._evict(holder, "its sum holds a microbatch that is not finite", now_s)
+            self._actions.append(self._step.set_aside(microbatch, now_s))
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
@@ -371,12 +380,11 @@ class Coordinator:
         rate = learning_rate(self._config, self.step)
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
         self._generations.decided(now_s)
-        self._blame.averaged(list(reduction.stages))
+        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
         self._report_evaluation()
-        norm, size = decided.gradient_norm, self._config.batch.microbatches
-        self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
+        self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout)
+        self._step = Step(self.step + 1, self._config, self._timeout, self._quarantine)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

@@ -53,6 +53,8 @@ class MicrobatchJob:
     """What the last attempt that was late has earned the next; 0 if none was."""
     reason: str = ""
     """Why the last attempt was given up."""
+    condemned: bool = False
+    """It is not finite on any path: once its last attempt is fenced, it is set aside."""
 
 
 class InFlight:

@@ -23,6 +23,7 @@ from p2pswarm.trainer.in_flight import (
     MicrobatchJob,
 )
 from p2pswarm.trainer.ledger import CountResult, StepLedger
+from p2pswarm.trainer.quarantine import Quarantine
 
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
@@ -33,7 +34,9 @@ class Step:
     After the last step comes one without microbatches: only the evaluation is left.
     """
 
-    def __init__(self, number: int, config: RunConfig, timeout: AttemptTimeout) -> None:
+    def __init__(
+        self, number: int, config: RunConfig, timeout: AttemptTimeout, quarantine: Quarantine
+    ) -> None:
         self.number = number
         batch = config.batch
         last = number >= config.steps
@@ -47,9 +50,11 @@ class Step:
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, timeout)
         self._timeout = timeout
+        self._quarantine = quarantine
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
+        self._condemned: list[MicrobatchJob] = []
         self._stages = config.stages
         self._patient = config.on_stage_lost == "wait"
 
@@ -172,13 +177,58 @@ class Step:
         for job in settled:
             if job.work is not Work.EVALUATE and self._ledger.all_counted(job.microbatch):
                 self._in_flight.finish(job, now_s)
+                job.condemned = False  # one that nobody was asked for has counted it after all
             else:
                 self._in_flight.again(job, now_s)
+        self._condemned = [job for job in self._condemned if job.condemned]
         numbers = tuple(job.microbatch for job in settled)
         return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
 
+    def unsound(self, condemned: list[int]) -> list[int]:
+        """The microbatches that are not finite on any path, and of which nothing is under way.
+
+        `condemned`: those that were found to be so since the last call.
+        """
+        for microbatch in condemned:
+            job = self._in_flight.job(microbatch)
+            if job is not None and not job.condemned:
+                job.condemned = True
+                self._condemned.append(job)
+        return [job.microbatch for job in self._condemned if job.phase is JobPhase.WAITING]
+
+    def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
+        """Who has a microbatch in its sum, in any stage."""
+        job = self._in_flight.job(microbatch)
+        known = job is not None and job.work is Work.FORWARD
+        return self._ledger.who_counted(microbatch) if known else ()
+
+    def set_aside(self, microbatch: int, now_s: float) -> act.Quarantined:
+        """Let a microbatch that nobody holds be done: it counts as zeros in every stage."""
+        job = self._in_flight.job(microbatch)
+        assert job is not None, "only a job of this step is condemned"
+        self._condemned.remove(job)
+        if job.work is Work.EVALUATE:
+            self._losses[microbatch] = math.nan
+        else:
+            self._ledger.set_aside(microbatch)
+            self._losses.pop(microbatch, None)
+        self._in_flight.finish(job, now_s)
+        held_out = job.work is Work.EVALUATE
+        aside = act.Quarantined(self.number, microbatch, job.reason, held_out)
+        self._quarantine.add(aside)
+        return aside
+
+    def done(self, gradient_norm: float, learning_rate: float) -> act.StepDone:
+        """The step is decided: what people hear of it."""
+        aside = self._quarantine.decided()
+        return act.StepDone(
+            self.number, self.loss, gradient_norm, learning_rate, self._ledger.size, aside
+        )
+
     def hopeless(self) -> str | None:
-        """Why the run cannot go on, if a microbatch has been refused too often."""
+        """Why the run cannot go on: a microbatch was refused too often, or too many set aside."""
+        if self._quarantine.hopeless:
+            return self._quarantine.hopeless
         job = self._in_flight.most_refused()
         if job is None or job.refusals < REFUSALS_MAX:
             return None
@@ -219,7 +269,7 @@ class Step:
 
     def _known(self, microbatch: int) -> bool:
         job = self._in_flight.job(microbatch)
-        return job is not None and job.work is Work.FORWARD
+        return job is not None and job.work is Work.FORWARD and not job.condemned
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None
