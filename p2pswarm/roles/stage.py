@@ -44,8 +44,8 @@ class ComputeThread:
     What torch cannot do there is our error, whatever the work is: it never ends the process.
     """
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
+    def __init__(self, name: str = "compute") -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """The result of `work`; Refused if torch cannot do it."""
@@ -63,13 +63,14 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     device = chosen_device(serve)
     choice = RunChoice(serve)
     compute = ComputeThread()
+    background = ComputeThread("digest")
     try:
         while True:
             offer = await unless(leaving, find_run(stack, choice, say))
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = stage_server(stack, offer, compute, device, say)
+            server = stage_server(stack, offer, (compute, background), device, say)
             reason = await serve_run(stack, choice, server, offer, leaving, say)
             if leaving.is_set():
                 return 0
@@ -79,6 +80,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
                 choice.over(replace(offer, trainer=server.trainer))  # it may have come back as it
     finally:
         compute.close()
+        background.close()
 
 
 def chosen_device(serve: ServeConfig) -> torch.device:
@@ -114,10 +116,15 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 def stage_server(
-    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device, say: Say
+    stack: NodeStack,
+    offer: RunOffer,
+    threads: tuple[ComputeThread, ComputeThread],
+    device: torch.device,
+    say: Say,
 ) -> StageServer:
-    """A server of the run in `offer`, on this node."""
+    """A server of the run in `offer`, on this node; `threads`: for the stage, and for digests."""
     serve, config = stack.config.serve, offer.config
+    compute, background = threads
     keep_bytes = serve.graph_mib * MIB
     context = ServerContext(
         rpc=stack.rpc,
@@ -130,6 +137,7 @@ def stage_server(
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
+        background=background,
         secret=os.urandom(32),
     )
     return StageServer(context)

@@ -48,6 +48,8 @@ class ServerContext:
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
     """Tells the user what a person should know."""
+    background: Compute | None = None
+    """Computes digests beside `compute`; None: they take turns with it."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
 
