@@ -32,23 +32,25 @@ class TorchWeights:
         self.state = TorchState(flat, self._optimizer)
         self._gradients = GradientMemory(flat.sum_N)
 
-    def reset(self, *, draw: bool) -> bytes:
+    def reset(self, *, draw: bool) -> None:
         """Empty the sum; with `draw`, everything is as at the run's start."""
         self._flat.sum_N.zero_()
         if draw:
             self._flat.draw()
+
+    def digest(self) -> bytes:
+        """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
         return self._flat.digest()
 
     def reduction(self) -> TorchSums:
         """Give memory that nothing else uses: the last one may be on its way to a newcomer."""
         return TorchSums(self._flat.sum_N, self._codec_name, self._gradients)
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
+    def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step of the optimizer."""
         assert isinstance(reduced, TorchSums)
         self._optimizer.step(reduced.reduced_N, update)
         self._flat.sum_N.zero_()
-        return self._flat.digest()
 
     def snapshot(self) -> memoryview:
         """Copy weights, first and second moments, one after another."""

@@ -62,12 +62,15 @@ class StageThreads:
 
     compute: ComputeThread = field(default_factory=ComputeThread)
     aside: ComputeThread = field(default_factory=lambda: ComputeThread("aside"))
-    """Reads weights and hashes while the other computes."""
+    """Reads weights for others, while the first computes."""
+    background: ComputeThread = field(default_factory=lambda: ComputeThread("digest"))
+    """Hashes all weights after each commit; who reads a piece need not wait for that."""
 
     def close(self) -> None:
         """Start nothing more."""
         self.compute.close()
         self.aside.close()
+        self.background.close()
 
 
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
@@ -147,6 +150,7 @@ def stage_server(
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
+        background=threads.background,
         secret=os.urandom(32),
     )
     return StageServer(context)

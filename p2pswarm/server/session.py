@@ -50,7 +50,9 @@ class ServerContext:
     say: Callable[[str], None] = log.info
     """Tells the user what a person should know."""
     aside: Aside = at_once
-    """A thread that reads weights and hashes while the other computes; a simulation needs none."""
+    """A thread that reads weights for others beside `compute`; a simulation needs none."""
+    background: Compute | None = None
+    """Computes digests beside `compute`; None: they take turns with it."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
 

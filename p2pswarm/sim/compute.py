@@ -120,25 +120,24 @@ class CountingWeights:
         """A microbatch is in the sum."""
         self.sum_N[number % len(self.sum_N)] += 1
 
-    def reset(self, *, draw: bool) -> bytes:
+    def reset(self, *, draw: bool) -> None:
         """Empty the sum; `draw`: back to version 0."""
         self.sum_N.zero_()
         if draw:
             self.state.become(0)
-        return self.digest()
 
     def reduction(self) -> TorchSums:
         """Give the sum, and memory for its average."""
         return TorchSums(self.sum_N, "raw")
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
+    def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step; every microbatch must have been counted exactly once."""
         assert isinstance(reduced, TorchSums)
         counts = reduced.reduced_N.tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
         self.state.become(update.number)
-        return self.reset(draw=False)
+        self.reset(draw=False)
 
     def snapshot(self) -> memoryview:
         """A copy of the state."""
