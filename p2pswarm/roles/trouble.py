@@ -17,6 +17,8 @@ TroubleReport = (
     | act.RoadBroken
     | act.Quarantined
     | act.NotFiniteThere
+    | act.WrongResult
+    | act.ResultsTied
 )
 
 
@@ -44,9 +46,24 @@ def trouble_text(report: TroubleReport) -> str:
             return _work(report)
 
 
-def _work(report: act.ServerFails | act.RoadBroken | act.Quarantined | act.NotFiniteThere) -> str:
+def _work(
+    report: act.ServerFails
+    | act.RoadBroken
+    | act.Quarantined
+    | act.NotFiniteThere
+    | act.WrongResult
+    | act.ResultsTied,
+) -> str:
     """Trouble with microbatches."""
     match report:
+        case act.WrongResult():
+            return _wrong(report)
+        case act.ResultsTied(microbatch, stage, servers):
+            names = ", ".join(map(_short, servers))
+            return (
+                f"the servers {names} of stage {stage} make different results of microbatch "
+                f"{microbatch}: a third server would tell which is wrong"
+            )
         case act.ServerFails():
             return _fails(report)
         case act.RoadBroken():
@@ -87,6 +104,16 @@ def _not_finite(report: act.Quarantined | act.NotFiniteThere) -> str:
         f"microbatch {report.microbatch} of step {report.step + 1} was not finite with {who} "
         f"({report.reason}), and was with others: look at that machine if it comes again"
     )
+
+
+def _wrong(report: act.WrongResult) -> str:
+    found = (
+        f"server {_short(report.incarnation)} of stage {report.stage} computes wrong "
+        f"(microbatch {report.microbatch}: {report.reason}); the step is done again"
+    )
+    if report.pause_s is None:
+        return f"{found}, and no other serves its stage: start another, and look at that machine"
+    return f"{found}, and it gets no work for {report.pause_s:g} s: look at that machine"
 
 
 def _road(report: act.RoadBroken) -> str:

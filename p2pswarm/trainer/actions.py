@@ -151,6 +151,27 @@ class NotFiniteThere:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongResult:
+    """Report: a spot check has found a server that computes wrong; its step is done again."""
+
+    incarnation: Incarnation
+    stage: int
+    microbatch: int
+    reason: str
+    pause_s: float | None
+    """How long it gets no work; None if its stage has no other server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTied:
+    """Report: servers of a stage disagree about a microbatch, and nobody can tell who is right."""
+
+    microbatch: int
+    stage: int
+    servers: tuple[Incarnation, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     """Report: a step is committed."""
 
@@ -274,6 +295,8 @@ Report = (
     | Replayed
     | Quarantined
     | NotFiniteThere
+    | WrongResult
+    | ResultsTied
     | StepDone
     | EvaluationDone
     | StagesUnserved

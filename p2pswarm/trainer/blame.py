@@ -84,6 +84,16 @@ class _Overflows:
         return list(accusers)
 
 
+@dataclass(frozen=True, slots=True)
+class FoundWrong:
+    """A server that a spot check has found to compute wrong."""
+
+    incarnation: Incarnation
+    stage: int
+    microbatch: int
+    reason: str
+
+
 class Blame:
     """Failures and successes of servers, and what follows from them."""
 
@@ -123,6 +133,13 @@ class Blame:
         if failed.trouble in (Trouble.ROAD, Trouble.LATE):
             reports += self._broken(road, failed.reason)
         return reports
+
+    def computes_wrong(self, found: FoundWrong, now_s: float) -> act.WrongResult:
+        """A spot check has found a server: it gets a pause, if it can be spared."""
+        one = found.incarnation
+        spared = self._can_be_spared(one, now_s)
+        pause_s = self.servers.avoid(one.peer, now_s) if spared else None
+        return act.WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
 
     def averaging_failed(self, by: Incarnation, reason: str, now_s: float) -> list[act.Report]:
         """Hear that a member could not average; what people are to know."""

@@ -14,7 +14,7 @@ from enum import Enum
 
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
@@ -25,10 +25,10 @@ from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
-from p2pswarm.trainer.quarantine import Quarantine
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
 
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
@@ -47,14 +47,15 @@ class Phase(Enum):
 class Coordinator:
     """One run, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes) -> None:
+    def __init__(self, config: RunConfig, run: bytes, secret: bytes = b"") -> None:
+        """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
         self.members = Membership(config.stages)
         """Who is in the run."""
         self._phase = Phase.GATHERING
-        self._timeout, self._quarantine = AttemptTimeout(), Quarantine(config.batch.microbatches)
-        self._step = Step(0, config, self._timeout, self._quarantine)
+        self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
+        self._step = Step(0, config, self._timeout, self._guards)
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
         self._blame = Blame(self.members, config.stages)
@@ -120,6 +121,12 @@ class Coordinator:
             result = self._step.counted(incarnation, member.stage, note, now_s)
             self._blame.counted(incarnation, self._step.path(note.microbatch))
             self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def sketched(self, by: Incarnation, note: Sketch, now_s: float) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if (member := self.members.alive(by)) and member.ready:
+            self._step.sketched(by, member.stage, note)
         self._advance(now_s)
 
     def evaluated(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
@@ -275,7 +282,7 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        self._set_aside(now_s)
+        self._guard(now_s)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
@@ -288,12 +295,11 @@ class Coordinator:
         if not incarnations:
             self._settle_fences(now_s)
 
-    def _set_aside(self, now_s: float) -> None:
-        """Let nobody count the condemned microbatches; void the sums that hold one."""
-        for microbatch in self._step.unsound(self._blame.condemned()):
-            for holder in self._step.who_counted(microbatch):
-                self._evict(holder, "its sum holds a microbatch that is not finite", now_s)
-            self._actions.append(self._step.set_aside(microbatch, now_s))
+    def _guard(self, now_s: float) -> None:
+        """Void the sums that hold what must not be counted."""
+        for incarnation, reason in self._step.to_void(self._blame, now_s):
+            self._evict(incarnation, reason, now_s)
+        self._actions += self._step.guarded(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
@@ -328,7 +334,7 @@ class Coordinator:
                 self._actions += self._step.launch(self._window(), now_s)
         elif self.step >= self._config.steps:
             if self._admission.settled(self.step):  # else the last commit has yet to arrive
-                self._report_evaluation()
+                self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
@@ -338,10 +344,6 @@ class Coordinator:
         entries, servers = self.members.ready_count(0), self.members.ready_count()
         default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
         return self._config.batch.window or default
-
-    def _report_evaluation(self) -> None:
-        if (loss := self._step.held_out_loss) is not None:
-            self._actions.append(act.EvaluationDone(self.step, loss))
 
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
@@ -390,10 +392,10 @@ class Coordinator:
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
-        self._report_evaluation()
+        self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout, self._quarantine)
+        self._step = Step(self.step + 1, self._config, self._timeout, self._guards)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

@@ -82,6 +82,16 @@ class StepLedger:
         row = self._holder[microbatch - self._first]
         return tuple(dict.fromkeys(holder for holder in row if holder is not None))
 
+    @property
+    def counting(self) -> list[Incarnation]:
+        """All that have counted anything in this step."""
+        return [one for one, held in self._held.items() if held]
+
+    def counted_by(self, microbatch: int) -> dict[int, Incarnation]:
+        """Who has counted it, by stage."""
+        row = self._holder[microbatch - self._first]
+        return {stage: holder for stage, holder in enumerate(row) if holder is not None}
+
     def set_aside(self, microbatch: int) -> None:
         """Let nobody count it; whoever had counted it is void already."""
         index = microbatch - self._first

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -70,10 +71,11 @@ def backward_overflow(x: Tensor) -> Tensor:
     return Spoiler.apply(x, torch.full((), 1e300, dtype=x.dtype))
 
 
-def config_of(spoils: Callable, codec: str = "raw") -> RunConfig:
+def config_of(spoils: Callable, codec: str = "raw", *, held_out: bool = False) -> RunConfig:
     def build(config: ModelConfig) -> list[nn.Module]:
         text = corpus(CONFIG)
-        marks = [torch.from_numpy(text.microbatch(m)).to(torch.int64)[:, :-1] for m in POISON]
+        batches = [text.held_out_batch(0)] if held_out else map(text.microbatch, POISON)
+        marks = [torch.from_numpy(batch).to(torch.int64)[:, :-1] for batch in batches]
         return [Token(config, marks, spoils), Head(config)]
 
     name = f"poisoned {next(_names)}"
@@ -128,6 +130,15 @@ def test_what_its_codec_cannot_hold_because_it_is_not_finite_is_set_aside_too():
 
     assert not ended.failed, ended.reason
     assert [r.microbatch for r in swarm.of_kind(act.Quarantined)] == list(POISON)
+
+
+def test_a_held_out_batch_that_is_not_finite_ends_nothing_and_has_no_loss():
+    ended, _, swarm = train(config_of(forward_nan, held_out=True), 2)
+
+    assert not ended.failed, ended.reason
+    assert swarm.of_kind(act.MemberLost) == []
+    assert {r.held_out for r in swarm.of_kind(act.Quarantined)} == {True}
+    assert all(math.isnan(r.loss) for r in swarm.of_kind(act.EvaluationDone))
 
 
 def test_the_loop_adds_what_is_finite_bit_for_bit():
