@@ -41,19 +41,26 @@ Say = Callable[[str], None]
 class ComputeThread:
     """Implements `Compute`: one thread, so that weights and gradients need no lock.
 
-    What torch cannot do there is our error, whatever the work is: it never ends the process.
+    Beside it a second one, for what only reads. What torch cannot do there is our error, whatever
+    the work is: it never ends the process.
     """
 
-    def __init__(self, name: str = "compute") -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._second = ThreadPoolExecutor(1, thread_name_prefix="background")
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """The result of `work`; Refused if torch cannot do it."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, computing()(work))
 
+    async def background(self, work: Callable[[], T]) -> T:
+        """As `__call__`, beside it."""
+        return await asyncio.get_running_loop().run_in_executor(self._second, computing()(work))
+
     def close(self) -> None:
         """Start nothing more; work that is running ends with the process."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._second.shutdown(wait=False, cancel_futures=True)
 
 
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
@@ -63,14 +70,13 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     device = chosen_device(serve)
     choice = RunChoice(serve)
     compute = ComputeThread()
-    background = ComputeThread("digest")
     try:
         while True:
             offer = await unless(leaving, find_run(stack, choice, say))
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = stage_server(stack, offer, (compute, background), device, say)
+            server = stage_server(stack, offer, compute, device, say)
             reason = await serve_run(stack, choice, server, offer, leaving, say)
             if leaving.is_set():
                 return 0
@@ -80,7 +86,6 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
                 choice.over(replace(offer, trainer=server.trainer))  # it may have come back as it
     finally:
         compute.close()
-        background.close()
 
 
 def chosen_device(serve: ServeConfig) -> torch.device:
@@ -116,15 +121,10 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 def stage_server(
-    stack: NodeStack,
-    offer: RunOffer,
-    threads: tuple[ComputeThread, ComputeThread],
-    device: torch.device,
-    say: Say,
+    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device, say: Say
 ) -> StageServer:
-    """A server of the run in `offer`, on this node; `threads`: for the stage, and for digests."""
+    """A server of the run in `offer`, on this node."""
     serve, config = stack.config.serve, offer.config
-    compute, background = threads
     keep_bytes = serve.graph_mib * MIB
     context = ServerContext(
         rpc=stack.rpc,
@@ -133,11 +133,11 @@ def stage_server(
         run_id=offer.run,
         trainer=offer.trainer,
         compute=compute,
+        background=compute.background,
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
-        background=background,
         secret=os.urandom(32),
     )
     return StageServer(context)
