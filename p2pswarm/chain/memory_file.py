@@ -11,7 +11,7 @@ Errors:  those of `restore`: Unusable, BrokenRecord or Fork for entries that do 
 from collections.abc import Iterator
 
 from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.chain_log import LogEntry, Restored, restore
+from p2pswarm.chain.chain_log import ENTRIES, LogEntry, Restored, restore
 from p2pswarm.chain.messages import Propose
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.wire.message import Message
@@ -33,11 +33,12 @@ class MemoryChain:
         self.warning: str | None = None
         """Nothing is ever cut off."""
         self._records_max = records_max
-        self._entries: list[Message] = []
+        self._entries: list[ENTRIES] = []
         self._records: dict[int, CommitRecord] = {}
 
     def append(self, entry: Message) -> None:
         """Keep an entry."""
+        assert isinstance(entry, ENTRIES), "the machines have no others written down"
         if self._records_max is None:
             self._entries.append(entry)
         record = entry.record if isinstance(entry, Propose) else entry
