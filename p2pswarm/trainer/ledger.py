@@ -7,6 +7,7 @@ Units:   microbatches by their global number; stage indices from 0.
 Errors:  ValueError for sizes that make no sense; nothing that a peer says raises.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 
 from p2pswarm.swarm.view import Incarnation
@@ -75,6 +76,11 @@ class StepLedger:
             self._left[index] += 1
         self._left_in_all += len(held)
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
+
+    def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
+        """One byte a microbatch: the place in `group` of the one that counts it in a stage."""
+        place = {incarnation: index for index, incarnation in enumerate(group)}
+        return bytes(place[one] for holders in self._holder if (one := holders[stage]))
 
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""
