@@ -75,6 +75,7 @@ SHELL = frozenset(
         "rpc/link_rpc.py",
         "rpc/stream.py",
         "server/forwarder.py",
+        "server/leadership.py",
         "server/replica.py",
         "server/seeker.py",
         "server/session_parts.py",
