@@ -88,6 +88,7 @@ SHELL = frozenset(
         "sim/rpc.py",
         "sim/stream.py",
         "sim/swarm.py",
+        "sim/swarm_trainers.py",
         "state/donor.py",
         "state/download.py",
         "swarm/pusher.py",

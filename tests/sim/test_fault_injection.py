@@ -32,10 +32,10 @@ class Seats:
     def process_at(self, seat: int) -> SimPeer:
         return self.processes[seat]
 
-    def may_end(self, seat: int) -> bool:
+    def may_end(self, seat: int, *, same: bool) -> bool:
         return not self.last_holder
 
-    def end(self, seat: int, *, silent: bool) -> None:
+    def end(self, seat: int, *, silent: bool, same: bool) -> None:
         self.log.append(f"end {seat} {silent}")
         self.world.kill(self.processes[seat].host.peer, silent=silent)
 
