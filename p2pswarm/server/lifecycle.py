@@ -23,6 +23,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.server.trainer_search import TrainerSearch
 from p2pswarm.swarm.messages.membership import Assigned, MemberRecord, Ready, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
+from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.wire.message import Message
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
@@ -216,14 +217,14 @@ class Lifecycle:
         if self._state is ServerState.LOADING:
             self._move(ServerState.SERVING)
 
-    def told(self, message: Message | None) -> View | None:
+    def told(self, message: Message | None) -> View | Trainers | Alive | None:
         """Take a message of the trainer in a session; None if it ends the run."""
         if isinstance(message, Finished):
             self._finish(message.reason)
             return None
         if message is None:
             raise LinkLost("the trainer ended this server's part in the run")
-        if not isinstance(message, View):
+        if not isinstance(message, View | Trainers | Alive):
             raise BadMessage(f"a {type(message).__name__} from the trainer")
         return message
 

@@ -26,7 +26,7 @@ from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import fetch
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready
+from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready, View
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
@@ -282,7 +282,7 @@ class StageServer:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
         while (part := lifecycle.told(await stream.receive())) is not None:
-            if session.members.receive(part):
+            if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()
                 lifecycle.has_successor(there=session.has_successor)

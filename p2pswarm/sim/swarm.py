@@ -38,6 +38,7 @@ from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
@@ -201,6 +202,7 @@ class SimSwarm:
             corpus=numbered_corpus(config.run),
             report=self._heard,
             rng=random.Random(self._rng.random()),
+            chain=founding_place(self._identity, self._run_id, config.run),
         )
 
     def _counted(self, peer: PeerId, stage: int, number: int) -> None:
