@@ -101,6 +101,10 @@ class ChainNode:
         self.machine.link_lost(peer, self._now_s())
         self.pump()
 
+    def catch_up(self, peer: bytes) -> None:
+        """Fetch what is decided from a peer that leads: a new node does not know its trainers."""
+        self._begin_fetch(Fetch(peer, self.machine.follower.chain.head.height))
+
     def pump(self) -> None:
         """Carry out what the machine asks, and wake it when it wants; call it after any verb."""
         if self._pumping or self._closed:

@@ -170,8 +170,8 @@ class SimSwarm:
         self.world.kill(machine.rpc.host.peer, silent=silent)
 
     def _may_lose_disk(self, victim: ChainDisk) -> bool:
-        machines = *self.trainers.seats, *self.machines
-        disks = [machine.chain_disk for machine in machines if not machine.gone]
+        disks = [one.chain_disk for one in self.trainers.seats if not one.gone]
+        disks += [one.chain_disk for one in self.machines if not one.gone]
         return may_lose_disk(disks, victim, self.trainers.genesis)
 
     async def _come(self) -> None:

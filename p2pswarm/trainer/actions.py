@@ -167,6 +167,29 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Leads:
+    """Report: this trainer coordinates the run from now on, and `version` is current."""
+
+    term: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """Report: another trainer coordinates the run, or will."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEnlisted:
+    """Report: another trainer stands by."""
+
+    peer: bytes
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is over; `failed` if it could not go on."""
 
@@ -272,6 +295,9 @@ Report = (
     | ServerFails
     | RoadBroken
     | RunBegun
+    | Leads
+    | SteppedDown
+    | TrainerEnlisted
     | Loaded
     | VersionsRefused
     | RunFinished

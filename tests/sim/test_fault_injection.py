@@ -128,7 +128,7 @@ def test_last_holder_of_a_stage_does_not_die():
 @pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.FREEZE, FaultKind.REJOIN])
 def test_dead_machine_is_hit_no_more(kind):
     seats = Seats()
-    seats.end(2, silent=False)
+    seats.end(2, silent=False, same=False)
     seats.log.clear()
 
     injection = during(seats, kind, 2)
