@@ -74,9 +74,11 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
-            if not server.gave_up:
+            if not server.seeker.gave_up:
                 choice.over(offer)
-                choice.over(replace(offer, trainer=server.trainer))  # it may have come back as it
+                choice.over(
+                    replace(offer, trainer=server.seeker.trainer)
+                )  # it may have come back as it
     finally:
         compute.close()
 
@@ -149,7 +151,7 @@ async def serve_run(
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
             tasks.create_task(_tell(server, offer, say)),
-            tasks.create_task(follow_run(stack, choice, offer, server)),
+            tasks.create_task(follow_run(stack, choice, offer, server.seeker)),
         ]
         await asyncio.wait((work,))
         for task in beside:
