@@ -29,7 +29,7 @@ from p2pswarm.chain.actions import (
 from p2pswarm.chain.base import ChainMachine, ChainStore
 from p2pswarm.chain.messages import FetchRecords, Heartbeat, Prepare, Propose
 from p2pswarm.chain.record import CommitRecord
-from p2pswarm.errors import BadMessage, Busy, NotServing, SwarmError, Unusable
+from p2pswarm.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc, Stream
 from p2pswarm.wire.message import Message
@@ -209,7 +209,7 @@ class ChainNode:
     async def _asked(self, peer: PeerId, message: Message) -> Message:
         try:
             answer = self._receive(peer.raw, message)
-        except SwarmError as error:
+        except PeerError as error:
             log.warning("%s: %s", peer.short, error)
             raise
         finally:
