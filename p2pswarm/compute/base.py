@@ -12,7 +12,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; the sum is then 
 # ruff: noqa: N803  shapes are written at the end of names
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -173,3 +173,5 @@ class Engine:
     """What the stage below gives; empty for the first stage."""
     gives: BundleSpec
     """What it gives to the stage above; empty for the last stage."""
+    state: Callable[[], tuple[Tensor, ...]] | None = None
+    """The flat buffers of its state, to be read only; None if it has none, as in a simulation."""

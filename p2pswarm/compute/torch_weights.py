@@ -79,4 +79,5 @@ def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: i
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat)
     size_bytes = sum(x_N.nbytes for x_N in flat.state())
-    return Engine(TorchStage(run, stage, flat, keep_bytes), weights, size_bytes, takes, gives)
+    compute = TorchStage(run, stage, flat, keep_bytes)
+    return Engine(compute, weights, size_bytes, takes, gives, flat.state)

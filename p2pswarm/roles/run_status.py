@@ -9,6 +9,7 @@ from collections import Counter
 
 from p2pswarm.errors import NotServing
 from p2pswarm.progress.events import (
+    Checkpointed,
     Ended,
     Event,
     HeldOut,
@@ -33,6 +34,8 @@ class LatestStatus:
         self._peers: Peers = Peers(0.0, ())
         self._waiting: tuple[int, ...] = ()
         self._ended: Ended | None = None
+        self._saved: Checkpointed | None = None
+        self._saved_s = math.nan
 
     def told(self, event: Event, now_s: float) -> None:
         """Take an event of the run; only the newest of a kind is kept."""
@@ -45,6 +48,8 @@ class LatestStatus:
                 self._peers = event
             case Waiting():
                 self._waiting = event.stages
+            case Checkpointed():
+                self._saved, self._saved_s = event, now_s
             case Ended():
                 self._ended = event
             case _:
@@ -54,7 +59,7 @@ class LatestStatus:
         """The run as it stands at `now_s`."""
         if question.run != self._run:
             raise NotServing("that run is not trained here; look up the runs again")
-        step, end = self._stepped, self._ended
+        step, end, saved = self._stepped, self._ended, self._saved
         newest = end or step
         counts = newest.counts if newest else MicrobatchCounts(0, 0, 0)
         return RunStatus(
@@ -69,6 +74,8 @@ class LatestStatus:
             waiting=self._waiting,
             stages=self._servers(),
             ended=end.reason[:REASON_CHARS] if end else "",
+            saved=saved.step if saved else None,
+            saved_ago_s=max(0.0, now_s - self._saved_s) if saved else None,
         )
 
     def _servers(self) -> tuple[StageStatus, ...]:

@@ -6,6 +6,7 @@ Errors:  Unusable for text or files that cannot be used; RunEnded when the run f
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from random import Random
 
 import torch
 
+from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.compute.bundle_spec import check_model
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
@@ -22,8 +24,10 @@ from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce
+from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
+from p2pswarm.roles.resuming import resumed_from, saving_plan
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
@@ -46,9 +50,10 @@ LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
 
 Say = Callable[[str], None]
+log = logging.getLogger(__name__)
 
 
-async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
+async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
     check_model(config.run)
@@ -61,11 +66,13 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
         f"{len(corpus.held_out):,} held out"
     )
     with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
-        async with open_trainer(stack, corpus, tell) as trainer:
+        async with open_trainer(stack, corpus, tell, say) as trainer:
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
                 leaving.set()  # nothing is left to do; this starts the time limit of leaving
-            saved = await _save(trainer, config, ended)
+            with leaving.saved():
+                await _save_state(trainer, config, ended, say)
+                saved = await _save(trainer, config, ended, patient=leaving.patient)
     if saved:
         say(saved)
     if ended is None:
@@ -77,17 +84,22 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
 
 @contextlib.asynccontextmanager
 async def open_trainer(
-    stack: NodeStack, corpus: Corpus, tell: Callable[[Event], None]
+    stack: NodeStack, corpus: Corpus, tell: Callable[[Event], None], say: Say = log.info
 ) -> AsyncIterator[Trainer]:
     """Offer the run of the settings to the swarm and train it while this block lasts.
 
-    `tell` is called with every event as it happens.
+    `tell` is called with every event as it happens, `say` with what precedes the run.
     """
-    run_config = stack.config.run
+    config, run_config = stack.config, stack.config.run
     text = await asyncio.to_thread(corpus.digest)
-    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES), stack.identity.peer_id.raw)
+    resumed = await on_thread(lambda: resumed_from(config.train.resume, run_config, text, say))
+    saving = await on_thread(lambda: saving_plan(config.checkpoint, stack.identity, text))
+    origin = resumed.origin if resumed else None
+    founder = stack.identity.peer_id.raw
+    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES), founder, origin)
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
-    reporter = Reporter(run_config, model_size(run_config).parameters)
+    done = origin.version if origin else 0
+    reporter = Reporter(run_config, model_size(run_config).parameters, done)
     status = LatestStatus(identity.run, run_config.stages)
     loop = asyncio.get_running_loop()
 
@@ -113,6 +125,8 @@ async def open_trainer(
         corpus=corpus,
         report=report,
         rng=Random(os.urandom(32)),
+        saving=saving,
+        origin=resumed,
     )
     async with asyncio.TaskGroup() as tasks:
         announcing = tasks.create_task(announce(stack, manifest))
@@ -136,13 +150,29 @@ def read_corpus(config: NodeConfig) -> Corpus:
     )
 
 
-async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None) -> str:
-    """Fetch and write the weights; returns what to print about it."""
+async def _save_state(
+    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, say: Say
+) -> None:
+    """Have the last version saved, if the run has checkpoints; events tell how far that is."""
+    if not config.checkpoint.target or (ended is not None and ended.failed):
+        return
+    if ended is None:
+        say("saving a checkpoint; once more to leave without it")
+    await trainer.save_state()
+
+
+async def _save(
+    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, *, patient: bool
+) -> str:
+    """Fetch and write the weights; returns what to print about it.
+
+    `patient`: who asked to leave can ask again, and is not kept by a limit of ours.
+    """
     path = config.train.weights
     if path is None or (ended is not None and ended.failed):
         return ""
     try:
-        async with asyncio.timeout(SAVE_S if ended is None else None):
+        async with asyncio.timeout(SAVE_S if ended is None and not patient else None):
             written = await save(trainer, config.run, path, named=True)
     except TimeoutError:
         return "left before the weights could be fetched"

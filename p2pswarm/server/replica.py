@@ -15,7 +15,7 @@ from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.compute.base import Engine, Update
-from p2pswarm.errors import BadMessage, NotServing, SwarmError
+from p2pswarm.errors import BadMessage, NotSaved, NotServing, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
@@ -26,6 +26,7 @@ from p2pswarm.server.commit_log import (
     KeptCommit,
     ReducedGradient,
 )
+from p2pswarm.server.frozen_state import FrozenState
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
@@ -46,6 +47,7 @@ class Replica:
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
+        self._frozen: FrozenState | None = None
 
     @property
     def version(self) -> int | None:
@@ -157,6 +159,19 @@ class Replica:
             self._changed.fire()
         return decision
 
+    async def freeze(self, version: int, window_bytes: int) -> FrozenState:
+        """The state of `version`, to be read while training goes on; one at a time.
+
+        Raises NotSaved if the weights are of a later version by then.
+        """
+        await self.reach(version)
+        async with self._lock:
+            if self.version != version:
+                raise NotSaved(f"the weights are of step {self.version} already")
+            tensors = self.engine.state() if self.engine.state else ()
+            self._frozen = FrozenState(tensors, window_bytes)
+            return self._frozen
+
     async def _reset(self, since: int, *, draw: bool, keep: bool) -> None:
         stage, weights = self.engine.stage, self.engine.weights
 
@@ -164,6 +179,8 @@ class Replica:
             stage.drop(None)
             return weights.reset(draw=draw)
 
+        if draw:
+            self._overwritten()
         with self._log.changing():
             digest = await self._compute(reset)
             if keep:
@@ -174,6 +191,7 @@ class Replica:
 
     async def _install(self, snapshot: Snapshot, following: list[KeptCommit]) -> None:
         weights, digest = self.engine.weights, snapshot.digest
+        self._overwritten()
         with self._log.changing():
             whole = await self._compute(lambda: weights.install(snapshot.data, digest))
             if whole:
@@ -191,5 +209,12 @@ class Replica:
             self.engine.stage.drop(None)  # no graph of the old weights outlives them
             return self.engine.weights.apply(sums, update)
 
+        if self._frozen is not None:
+            await self._frozen.before_change(self._compute)
         with self._log.changing():
             self._log.applied(order, await self._compute(step))
+
+    def _overwritten(self) -> None:
+        """The weights are replaced at once: nobody waits for those who read them."""
+        if self._frozen is not None:
+            self._frozen.give_up("the server has loaded other weights meanwhile")

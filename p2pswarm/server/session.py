@@ -15,12 +15,23 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.pieces import PIECE_BYTES
+from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavingLimits:
+    """What this machine gives to the run's checkpoints."""
+
+    allowed: bool = True
+    """It writes where the trainer says."""
+    window_bytes: int = 64 << 20
+    """Memory for what a checkpoint still lacks when a commit changes the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,9 @@ class ServerContext:
     """Tells the user what a person should know."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
+    origin: RunOrigin | None = None
+    """The checkpoint that the run began from; None for one that began anew."""
+    saving: SavingLimits = SavingLimits()
 
 
 @dataclass(frozen=True, slots=True)

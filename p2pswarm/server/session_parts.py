@@ -12,6 +12,7 @@ from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue
@@ -32,6 +33,7 @@ class SessionParts:
     worker: Worker
     averaging: Averaging
     notes: NoteQueue
+    checkpointing: Checkpointing
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
@@ -107,4 +109,5 @@ def session_parts(
         AveragingSettings(secret=context.secret),
     )
     worker = Worker(session, Forwarder(session, tasks))
-    return SessionParts(session, worker, averaging, notes, loop.create_future())
+    checkpointing = Checkpointing(context, replica, note, tasks)
+    return SessionParts(session, worker, averaging, notes, checkpointing, loop.create_future())

@@ -33,7 +33,6 @@ from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduc
 from p2pswarm.wire.message import Message
 
 T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
 
@@ -268,6 +267,7 @@ class StageServer:
                 await session.view_changed.wait()
             return others
 
+        await parts.checkpointing.load()
         while replica.version is None:
             request = FetchState(context.run_id, stage, replica.needed)
             snapshot = await fetch(
@@ -281,7 +281,7 @@ class StageServer:
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
-        while (part := lifecycle.told(await stream.receive())) is not None:
+        while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
             if session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()

@@ -126,6 +126,12 @@ class Connections:
             self._of_stage.setdefault(message.stage, {})[connection] = None
             self._tell(connection, message)
 
+    def say(self, incarnation: Incarnation, message: Message) -> None:
+        """Send a message on the stream of an incarnation, if it is still there."""
+        connection = self._open.get(incarnation.peer)
+        if connection is not None and connection.incarnation == incarnation:
+            self._tell(connection, message)
+
     def decline(self, peer: bytes, reason: str) -> None:
         """Answer a `Join` for which there is no place."""
         if connection := self._open.get(peer):

@@ -9,6 +9,7 @@ from p2pswarm.data.corpus import Corpus
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.saving_plan import ResumedFrom, SavingPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,7 @@ class TrainerContext:
     report: Callable[[act.Report], None]
     """Called with news for people, as it happens."""
     rng: random.Random
+    saving: SavingPlan | None = None
+    """Where and when checkpoints are written; None: never."""
+    origin: ResumedFrom | None = None
+    """What the run goes on from; None: the first weights."""

@@ -45,14 +45,16 @@ class Phase(Enum):
 class Coordinator:
     """One run, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes) -> None:
+    def __init__(self, config: RunConfig, run: bytes, first: int = 0) -> None:
+        """`first`: the version of the weights that the run begins with."""
         self._config = config
         self._run = run
         self.members = Membership(config.stages)
         """Who is in the run."""
         self._phase = Phase.GATHERING
         self._timeout = AttemptTimeout()
-        self._step = Step(0, config, self._timeout)
+        self._step = Step(first, config, self._timeout)
+        self._held = False
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
         self._blame = Blame(self.members, config.stages)
@@ -90,6 +92,10 @@ class Coordinator:
         """The trainer leaves: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
+
+    def hold(self) -> None:
+        """Launch and reduce nothing more; what is being decided is decided still."""
+        self._held = True
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
@@ -303,6 +309,8 @@ class Coordinator:
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
+        if self._held:
+            return
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:

@@ -24,8 +24,9 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, Leaving
 from p2pswarm.swarm.messages.run import OtherVersion
 from p2pswarm.swarm.messages.state import FetchState
-from p2pswarm.swarm.view import contact
+from p2pswarm.swarm.view import Incarnation, contact
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
@@ -33,6 +34,7 @@ from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
 from p2pswarm.trainer.version_refusals import VersionRefusals
 from p2pswarm.trainer.views import Views
+from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,8 @@ class Trainer:
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
-        self._coordinator = Coordinator(context.run, context.run_id)
+        first = context.origin.origin.version if context.origin else 0
+        self._coordinator = Coordinator(context.run, context.run_id, first)
         self._refusals = VersionRefusals()
         self._connections = Connections(Views(context.run.stages))
         self._streams: dict[MemberConnection, _MemberStream] = {}
@@ -65,12 +68,17 @@ class Trainer:
         self._stack = AsyncExitStack()
         self._ended: asyncio.Future[act.RunFinished]
         self._dispatcher: Dispatcher
+        self._keeper: CheckpointKeeper | None = None
         self._pumping = False
 
     async def __aenter__(self) -> Self:
         self._ended = asyncio.get_running_loop().create_future()
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         self._dispatcher = Dispatcher(self._context, self._coordinator, tasks, self._pump)
+        if (plan := self._context.saving) is not None:
+            self._keeper = CheckpointKeeper(
+                self._context, plan, self._coordinator, self._say_to, tasks
+            )
         self._context.rpc.serve_stream(Join, self._attend)
         self._context.rpc.serve_unary(OtherVersion, self._refused)
         self._pump()
@@ -84,6 +92,8 @@ class Trainer:
     ) -> None:
         self._coordinator.closed()
         self._refusals.close()
+        if self._keeper is not None:
+            self._keeper.close()
         self._dispatcher.stop(commits=True)
         ended = self._ended.result() if self._ended.done() else None
         self._connections.finish(ended.reason if ended else "the trainer leaves")
@@ -99,6 +109,15 @@ class Trainer:
     def coordinator(self) -> Coordinator:
         """Who is in the run, and how far it has come."""
         return self._coordinator
+
+    async def save_state(self) -> None:
+        """Begin no further step, and have the present version saved; needs a target.
+
+        Returns when it is saved or cannot be; the reports tell which, and how far it is.
+        """
+        self._coordinator.hold()
+        if self._keeper is not None:
+            await self._keeper.finish()
 
     async def weights(self, sizes: Sequence[int]) -> list[Snapshot]:
         """Download the state of every stage from its servers; `sizes` in bytes, by stage."""
@@ -167,6 +186,8 @@ class Trainer:
         while (note := await stream.receive()) is not None:
             if isinstance(note, Leaving):
                 return
+            if self._keeper is not None and self._keeper.take(connection.incarnation, note):
+                continue
             take_note(self._coordinator, connection.incarnation, note, self._now_s())
             self._pump()
 
@@ -188,8 +209,14 @@ class Trainer:
         if not self._connections:
             self._empty.set()
         if connection.incarnation is not None:
+            if self._keeper is not None:
+                self._keeper.lost(connection.incarnation)
             self._coordinator.lost(connection.incarnation, reason, self._now_s())
             self._pump()
+
+    def _say_to(self, member: Incarnation, message: Message) -> None:
+        self._connections.say(member, message)
+        self._pump()
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -245,6 +272,10 @@ class Trainer:
                 self._refusals.close()
                 self._ended.set_result(action)
                 self._context.report(action)
+            case act.StepDone():
+                self._context.report(action)
+                if self._keeper is not None:
+                    self._keeper.decided(action.step + 1)
             case _:
                 self._context.report(action)
 
@@ -252,6 +283,11 @@ class Trainer:
         match action:
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                if (
+                    source := self._context.origin
+                ) and source.origin.version == self._coordinator.step:
+                    order = source.order(self._context.run_id)
+                    self._connections.say(action.incarnation, order)
             case act.Decline():
                 self._connections.decline(action.peer, action.reason)
             case act.Publish():
