@@ -317,7 +317,7 @@ WORDS = st.lists(
 
 @given(WORDS)
 def test_whatever_happens_a_version_is_saved_only_whole_and_the_rules_come_to_rest(words):
-    """Every manifest has a file of each stage, of that version; and no checkpoint lasts for ever."""
+    """A manifest has a file of each stage, of its version; and no checkpoint lasts for ever."""
     play, version, asked, manifest = Play(), 0, {}, None
     for what, stage, number in [*words, *[("wait", 0, 2)] * 10]:
         by = member(stage, number)
