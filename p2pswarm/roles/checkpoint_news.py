@@ -22,9 +22,7 @@ def checkpoint_event(report: CheckpointReport, seconds: float) -> Event:
         case CheckpointFailed(version, reason):
             return Note(seconds, f"no checkpoint of step {version}: {reason}")
         case _:
-            parts = f"{report.stages_saved} of {report.stages} stages saved"
-            share = f", {report.written / report.size:.0%} of {report.size / MB:,.0f} MB"
-            return Note(
-                seconds,
-                f"checkpoint of step {report.version}: {parts}{share if report.size else ''}",
-            )
+            parts = [f"{report.stages_saved} of {report.stages} stages saved"]
+            if report.size:
+                parts.append(f"{report.written / report.size:.0%} of {report.size / MB:,.1f} MB")
+            return Note(seconds, f"checkpoint of step {report.version}: {', '.join(parts)}")

@@ -25,9 +25,11 @@ from p2pswarm.swarm.messages.types import REASON_CHARS
 class LatestStatus:
     """What a trainer says about its run when it is asked."""
 
-    def __init__(self, run: bytes, stages: int) -> None:
+    def __init__(self, run: bytes, stages: int, done: int = 0) -> None:
+        """`done`: the steps that were done before."""
         self._run = run
         self._stages = stages
+        self._first = done
         self._stepped: Stepped | None = None
         self._committed_s = math.nan
         self._held_out: float | None = None
@@ -63,7 +65,7 @@ class LatestStatus:
         newest = end or step
         counts = newest.counts if newest else MicrobatchCounts(0, 0, 0)
         return RunStatus(
-            done=step.step if step else 0,
+            done=step.step if step else self._first,
             loss=_finite(step.loss) if step else None,
             held_out=_finite(self._held_out),
             tokens_per_s=step.tokens_per_s if step else 0.0,

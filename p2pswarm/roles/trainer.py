@@ -100,7 +100,7 @@ async def open_trainer(
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     done = origin.version if origin else 0
     reporter = Reporter(run_config, model_size(run_config).parameters, done)
-    status = LatestStatus(identity.run, run_config.stages)
+    status = LatestStatus(identity.run, run_config.stages, done)
     loop = asyncio.get_running_loop()
 
     def show(event: Event) -> None:

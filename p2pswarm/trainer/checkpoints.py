@@ -28,6 +28,7 @@ from p2pswarm.trainer.checkpoint_reports import (
 
 WRITERS = 2  # of each stage: one may die, and its disk with it
 SECOND_COPY_S = 5.0  # how long a whole checkpoint waits for the copies that are still being written
+PROGRESS_EVERY_S = 1.0  # for people; each writer says a word as often
 QUIET_S = 60.0  # a writer whose file has not grown for so long counts as failed
 
 Holders = Sequence[Sequence[Incarnation]]
@@ -103,6 +104,7 @@ class Checkpoints:
         self._now: _Pending | None = None
         self._next: tuple[int, bytes, Holders] | None = None
         self._watched = False
+        self._progress_due_s = float("-inf")
         self._actions: list[CheckpointAction] = []
 
     @property
@@ -232,7 +234,8 @@ class Checkpoints:
                 why = reasons or "no server holds it"
                 self._fail(checkpoint, f"stage {stage} was not saved: {why}", now_s)
                 return
-        if self._watched:
+        if self._watched and now_s >= self._progress_due_s:
+            self._progress_due_s = now_s + PROGRESS_EVERY_S
             self._report_progress(checkpoint)
         if len(checkpoint.stages_saved()) < len(self._cut):
             return

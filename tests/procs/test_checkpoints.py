@@ -141,8 +141,8 @@ def test_ctrl_c_ends_in_a_checkpoint(start, seed_node, run_file, tmp_path):
     trainer.interrupt()
 
     assert trainer.line_with("saving a checkpoint; once more to leave without it")
-    assert trainer.line_with("checkpoint of step ")
-    assert trainer.end() == 130
+    assert trainer.line_with("stages saved")  # how far it is
+    assert trainer.end() == 130, trainer.errors
     assert "Traceback" not in trainer.errors
     (manifest,) = manifests(tmp_path)
     assert start("verify", manifest.parent, module="p2pswarm").end() == 0

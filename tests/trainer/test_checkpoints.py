@@ -17,6 +17,7 @@ from p2pswarm.trainer.checkpoint_reports import (
     CheckpointSaved,
 )
 from p2pswarm.trainer.checkpoints import (
+    PROGRESS_EVERY_S,
     QUIET_S,
     SECOND_COPY_S,
     AskToSave,
@@ -261,11 +262,13 @@ def test_who_waits_is_told_how_far_it_is():
 
     play.rules.watch()
     play.heard(member(1, 0), written=3)
+    play.heard(member(1, 0), written=4)  # in the same second
+    play.now_s = PROGRESS_EVERY_S
     play.wrote(member(0, 0))
 
     assert play.seen(CheckpointProgress) == [
         CheckpointProgress(10, 8, 18, 0, 2),
-        CheckpointProgress(10, 12, 18, 1, 2),
+        CheckpointProgress(10, 13, 18, 1, 2),
     ]
 
 
