@@ -169,6 +169,8 @@ class RunConfig:
     """How many servers each stage needs before the first step starts."""
     on_stage_lost: Annotated[str, OneOf("wait", "end")] = "wait"
     """When no server holds a stage's weights: wait for one that does, or end after 30 s."""
+    spot_check_share: Share = 0.0
+    """The share of microbatches that two servers compute, to find one that computes wrong."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -236,7 +238,7 @@ class ServeConfig:
     """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
     checkpoints: bool = True
     """Write checkpoints where the run's trainer says; false: never."""
-    checkpoint_mib: Annotated[int, Between(1, 2**20)] = 64
+    checkpoint_mib: Annotated[int, Between(1, 2**20)] = 96
     """Memory for what a checkpoint still lacks when the next step changes the weights."""
 
 

@@ -8,7 +8,6 @@ Errors:  none; those of a target become notes.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
 
@@ -17,10 +16,9 @@ from p2pswarm.checkpoint.loading import stage_of_cut
 from p2pswarm.checkpoint.saving import load_stage, on_thread, save_stage
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.compute.parameter_names import layout_of
-from p2pswarm.errors import SwarmError, Unusable
+from p2pswarm.errors import NotServing, SwarmError, Unusable
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.rpc.base import Stream
-from p2pswarm.server.frozen_state import FrozenState
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.saved_state import (
     ProgressNotes,
@@ -28,10 +26,13 @@ from p2pswarm.server.saved_state import (
     failed,
     origin_of,
     require_allowed,
+    require_version,
     stage_to_save,
+    too_slow,
 )
 from p2pswarm.server.session import ServerContext
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.state.version_reader import HeldVersion
 from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState
 from p2pswarm.wire.message import Message
 
@@ -114,34 +115,37 @@ class Checkpointing:
         context = self._context
         try:
             require_allowed(context, order)
-            frozen = await self._replica.freeze(order.step, context.saving.window_bytes)
-            try:
-                await self._write(order, frozen)
-            finally:
-                frozen.give_up("nobody saves it any more")
-            if frozen.held_s:
-                log.info("step %d waited %.3f s for its checkpoint", order.step, frozen.held_s)
+            await self._replica.reach(order.step)
+            with self._replica.reader.hold() as held:
+                require_version(held, order)
+                await self._write(order, held)
         except SwarmError as error:
             context.say(f"no checkpoint of step {order.step}: {error}")
             self._note(failed(order, str(error)))
         finally:
             self._saving = False
 
-    async def _write(self, order: SaveState, frozen: FrozenState) -> None:
+    async def _write(self, order: SaveState, held: HeldVersion) -> None:
         context, replica = self._context, self._replica
         peer = context.rpc.contact.peer
         assert peer is not None, "we know our own id"
         writer = peer.short
         store = await on_thread(lambda: open_store(order.target, writer))
-        what = stage_to_save(context, replica.stage, order, replica.digest)
-        saved = await save_stage(store, what, self._pieces(order, frozen), writer)
+        digest = await replica.state_of(order.step)
+        what = stage_to_save(context, replica.stage, order, digest)
+        saved = await save_stage(store, what, self._pieces(order, held), writer)
         self._note(report_of(saved, order.run, order.step))
 
-    async def _pieces(self, order: SaveState, frozen: FrozenState) -> AsyncGenerator[memoryview]:
-        """The pieces of the state; tells on the way how far we are."""
-        loop, progress = asyncio.get_running_loop(), ProgressNotes(order, frozen.size)
-        async with contextlib.aclosing(frozen.pieces()) as pieces:
-            async for piece in pieces:
-                if (note := progress.at(frozen.read_bytes, loop.time())) is not None:
+    async def _pieces(self, order: SaveState, held: HeldVersion) -> AsyncGenerator[memoryview]:
+        """The state in the order of a file; tells on the way how far we are."""
+        loop, engine = asyncio.get_running_loop(), self._replica.engine
+        progress = ProgressNotes(order, engine.state_bytes)
+        for tensor in range(engine.state.tensors):
+            for number in range(engine.state.pieces):
+                try:
+                    piece = await held.read(tensor, number)
+                except NotServing as error:
+                    raise too_slow(order) from error
+                if (note := progress.passed(piece.nbytes, loop.time())) is not None:
                     self._note(note)
                 yield piece

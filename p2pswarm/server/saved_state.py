@@ -17,6 +17,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import NotSaved, OtherCheckpoint
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.server.session import ServerContext
+from p2pswarm.state.version_reader import CHANGE_WAIT_S, HeldVersion
 from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState, Saving
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -53,6 +54,20 @@ def stage_to_save(
     )
 
 
+def require_version(held: HeldVersion, order: SaveState) -> None:
+    """Raise NotSaved if the weights are of a later version by now."""
+    if held.version != order.step:
+        raise NotSaved(f"the weights are of step {held.version} already")
+
+
+def too_slow(order: SaveState) -> NotSaved:
+    """The error of a target that takes longer than a commit waits."""
+    return NotSaved(
+        f"a step waited {CHANGE_WAIT_S:g} s for {order.target}, which is too slow: raise "
+        "serve.checkpoint_mib on the servers to a stage's state, or name a faster target"
+    )
+
+
 def failed(order: SaveState, reason: str) -> Saving:
     """The note that nothing is saved."""
     return Saving(order.run, order.step, 0, 0, reason[:REASON_CHARS])
@@ -64,14 +79,16 @@ class ProgressNotes:
     def __init__(self, order: SaveState, size: int) -> None:
         self._order = order
         self._size = size
+        self._passed = 0
         self._due_s = float("-inf")
 
-    def at(self, written: int, now_s: float) -> Saving | None:
-        """The note to send now, if it is time for one."""
+    def passed(self, nbytes: int, now_s: float) -> Saving | None:
+        """So many more bytes are on their way; the note to send now, if it is time for one."""
+        self._passed += nbytes
         if now_s < self._due_s:
             return None
         self._due_s = now_s + PROGRESS_EVERY_S
-        return Saving(self._order.run, self._order.step, written, self._size, "")
+        return Saving(self._order.run, self._order.step, self._passed, self._size, "")
 
 
 def origin_of(

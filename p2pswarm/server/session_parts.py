@@ -20,7 +20,7 @@ from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import Assigned
+from p2pswarm.swarm.messages.membership import Assigned, Ready
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.wire.message import Message
 
@@ -53,6 +53,13 @@ class SessionParts:
             raise NotServing("this server's incarnation is over") from None
         finally:
             self.orders.remove(scope)
+
+    async def tell_states(self, replica: Replica) -> None:
+        """Tell the trainer the digest of each version, as soon as it is known."""
+        version = None
+        while True:
+            version, digest = await replica.hashed(other_than=version)
+            self.session.note(Ready(version, digest))
 
     def fail(self, error: SwarmError) -> None:
         """End the session; the server joins again."""

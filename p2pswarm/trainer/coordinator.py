@@ -14,7 +14,7 @@ from enum import Enum
 
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
@@ -26,7 +26,9 @@ from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
 
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
@@ -45,15 +47,18 @@ class Phase(Enum):
 class Coordinator:
     """One run, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes, first: int = 0) -> None:
-        """`first`: the version of the weights that the run begins with."""
+    def __init__(self, config: RunConfig, run: bytes, secret: bytes = b"", first: int = 0) -> None:
+        """`secret`: what members must not know, so that they cannot foresee spot checks.
+
+        `first`: the version of the weights that the run begins with.
+        """
         self._config = config
         self._run = run
         self.members = Membership(config.stages)
         """Who is in the run."""
         self._phase = Phase.GATHERING
-        self._timeout = AttemptTimeout()
-        self._step = Step(first, config, self._timeout)
+        self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
+        self._step = Step(first, config, self._timeout, self._guards)
         self._held = False
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
@@ -103,13 +108,10 @@ class Coordinator:
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
-        """A newcomer has caught up with a version of the weights."""
-        member = self.members.alive(incarnation)
-        if member is None or member.ready or note.version != self.step:
-            return
-        self._admission.newcomers.caught_up(incarnation, note.digest)
-        self._admission.commits.caught_up(incarnation)
-        self._advance(now_s)
+        """A member holds a version of the weights, and says its digest."""
+        if note.version == self.step:
+            self._admission.holds(incarnation, note)
+            self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
@@ -127,6 +129,12 @@ class Coordinator:
             result = self._step.counted(incarnation, member.stage, note, now_s)
             self._blame.counted(incarnation, self._step.path(note.microbatch))
             self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def sketched(self, by: Incarnation, note: Sketch, now_s: float) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if (member := self.members.alive(by)) and member.ready:
+            self._step.sketched(by, member.stage, note)
         self._advance(now_s)
 
     def evaluated(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
@@ -159,9 +167,11 @@ class Coordinator:
         """A member holds its stage's reduced gradient."""
         if reduction := self._generations.current(generation):
             if sound(answer):
+                self._admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
             elif reduction.awaits(by):
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
+            self._end_misfits(now_s)
             self._judge(now_s)
         self._advance(now_s)
 
@@ -178,8 +188,8 @@ class Coordinator:
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
-        """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        if reason := self._admission.committed(by, step, answer, self.step):
+        """A member has applied a commit, or keeps it while it still lacks its weights."""
+        if reason := self._admission.committed(by, step, answer):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
@@ -234,6 +244,10 @@ class Coordinator:
             self._actions.append(act.Evict(incarnation, reason))
             self._end_incarnation(incarnation, reason, now_s)
 
+    def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
+        self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
+        self._evict(incarnation, reason, now_s)
+
     def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
@@ -276,7 +290,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        if reason := self._blame.hopeless or self._step.hopeless():
+        self._guard(now_s)
+        if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
             return
@@ -288,16 +303,20 @@ class Coordinator:
         if not incarnations:
             self._settle_fences(now_s)
 
+    def _guard(self, now_s: float) -> None:
+        """Void the sums that hold what must not be counted."""
+        for incarnation, reason in self._step.to_void(self._blame, now_s):
+            self._evict(incarnation, reason, now_s)
+        self._actions += self._step.guarded(now_s)
+
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
             return
         servers = self._blame.servers
         outcome = self._admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
-        for incarnation in outcome.ready:
-            if member := self.members.alive(incarnation):
-                self._actions.append(act.MemberReady(incarnation, member.stage))
+        self._actions += outcome.ready
         for incarnation in outcome.differing:
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+            self._evict(incarnation, OTHER_WEIGHTS, now_s)
 
     def _end_misfits(self, now_s: float) -> None:
         """Evict the members that fail all the time, or hold other weights than most of a stage."""
@@ -305,7 +324,15 @@ class Coordinator:
             self._evict(incarnation, reason, now_s)
         self._actions += self._admission.tied()
         for incarnation in self._admission.differing():
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+            self._void_step(incarnation, now_s)
+
+    def _void_step(self, wrong: Incarnation, now_s: float) -> None:
+        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
+        member = self.members.alive(wrong)
+        self._evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
+        if self.step < self._config.steps and (member is None or member.ready):
+            for other in self.members.ready():  # all come back with the weights that they have
+                self._evict(other.incarnation, f"step {self.step} is done again", now_s)
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
@@ -317,7 +344,7 @@ class Coordinator:
                 self._actions += self._step.launch(self._window(), now_s)
         elif self.step >= self._config.steps:
             if self._admission.settled(self.step):  # else the last commit has yet to arrive
-                self._report_evaluation()
+                self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
@@ -328,15 +355,12 @@ class Coordinator:
         default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
         return self._config.batch.window or default
 
-    def _report_evaluation(self) -> None:
-        if (loss := self._step.held_out_loss) is not None:
-            self._actions.append(act.EvaluationDone(self.step, loss))
-
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
         limit_s = self._generations.limit.seconds
         reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
+        self._admission.reducing(self.step, reduction.stages)
         self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
 
     def _average_again(self) -> None:
@@ -363,9 +387,7 @@ class Coordinator:
             case Disagreed(incarnations, tied):
                 self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
                 for incarnation in incarnations:
-                    reason = "its reduced gradient differs from its stage's"
-                    self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
-                    self._evict(incarnation, reason, now_s)
+                    self._evict_and_blame(incarnation, OTHER_GRADIENT, now_s)
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
@@ -379,12 +401,11 @@ class Coordinator:
         rate = learning_rate(self._config, self.step)
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
         self._generations.decided(now_s)
-        self._blame.averaged(list(reduction.stages))
-        self._report_evaluation()
-        norm, size = decided.gradient_norm, self._config.batch.microbatches
-        self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
+        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        self._actions += self._step.evaluation()
+        self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout)
+        self._step = Step(self.step + 1, self._config, self._timeout, self._guards)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

@@ -58,7 +58,7 @@ class Trainer:
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         first = context.origin.origin.version if context.origin else 0
-        self._coordinator = Coordinator(context.run, context.run_id, first)
+        self._coordinator = Coordinator(context.run, context.run_id, first=first)
         self._refusals = VersionRefusals()
         self._connections = Connections(Views(context.run.stages))
         self._streams: dict[MemberConnection, _MemberStream] = {}
