@@ -43,6 +43,7 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
@@ -127,6 +128,7 @@ async def open_trainer(
         rng=Random(os.urandom(32)),
         saving=saving,
         origin=resumed,
+        chain=founding_place(stack.identity, identity.run, run_config, origin),
     )
     async with asyncio.TaskGroup() as tasks:
         announcing = tasks.create_task(announce(stack, manifest))

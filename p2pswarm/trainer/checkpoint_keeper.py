@@ -12,7 +12,7 @@ from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.retention import prune
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.checkpoint.stage_writing import write_manifest
-from p2pswarm.errors import NotSaved
+from p2pswarm.errors import NotSaved, Unusable
 from p2pswarm.flow.signal import Signal
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.swarm.messages.checkpoint import Saved, SaveState, Saving
@@ -21,6 +21,7 @@ from p2pswarm.trainer.checkpoint_reports import CheckpointFailed
 from p2pswarm.trainer.checkpoints import AskToSave, Checkpoints, WriteManifest
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.trainer.saved_chain import ChainMark, SavedChain
 from p2pswarm.trainer.saving_plan import SavingPlan, manifest_of
 from p2pswarm.wire.message import Message
 
@@ -35,11 +36,15 @@ class CheckpointKeeper:
         context: TrainerContext,
         plan: SavingPlan,
         coordinator: Coordinator,
+        chain: SavedChain,
         tell: Callable[[Incarnation, Message], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
         """`tell`: send a message on a member's stream."""
         run = context.run
+        self._chain = chain
+        self._marks: dict[int, ChainMark] = {}
+        """Where the chain ended at the versions that are being saved."""
         self._context = context
         self._plan = plan
         self._coordinator = coordinator
@@ -55,10 +60,15 @@ class CheckpointKeeper:
         self._changed = Signal()
         self._closed = False
 
+    @property
+    def saved(self) -> int:
+        """The newest version that is known to be saved; at first, the one the run began with."""
+        return self._rules.saved
+
     def decided(self, version: int) -> None:
         """A step is decided; the members are told its commit in this moment."""
-        chain = self._plan.chain(version)
-        self._rules.decided(version, chain.head, self._holders(), self._now_s())
+        mark = self._mark(version)
+        self._rules.decided(version, mark.head, self._holders(), self._now_s())
         self._pump()
 
     def take(self, by: Incarnation | None, note: Message) -> bool:
@@ -83,7 +93,7 @@ class CheckpointKeeper:
         self._rules.watch()
         for _ in range(TRIES_MAX):
             version = self._coordinator.step
-            head = self._plan.chain(version).head
+            head = self._mark(version).head
             self._rules.save(version, head, self._holders(), self._now_s())
             self._pump()
             while not self._rules.idle:
@@ -96,6 +106,14 @@ class CheckpointKeeper:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+
+    def _mark(self, version: int) -> ChainMark:
+        """Where the chain ends at the present version."""
+        if version not in self._marks:
+            under_way = self._rules.under_way
+            self._marks = {v: m for v, m in self._marks.items() if v in under_way}
+            self._marks[version] = self._chain.mark()
+        return self._marks[version]
 
     def _holders(self) -> list[list[Incarnation]]:
         members = self._coordinator.members
@@ -136,13 +154,12 @@ class CheckpointKeeper:
     async def _publish(self, action: WriteManifest) -> None:
         """Write the manifest, and delete what is old enough."""
         plan, context, version = self._plan, self._context, action.version
-        chain = plan.chain(version)
-        manifest = manifest_of(plan, (context.run, context.run_id), version, chain, action.stages)
+        mark = self._marks[version]
         try:
-            await on_thread(
-                lambda: write_manifest(plan.store, manifest, plan.identity, chain.records)
-            )
-        except NotSaved as error:
+            records = await on_thread(lambda: self._chain.records(mark))
+            manifest = manifest_of(plan, (context.run, context.run_id), action, records)
+            await on_thread(lambda: write_manifest(plan.store, manifest, plan.identity, records))
+        except (NotSaved, Unusable) as error:
             self._rules.not_published(version, str(error), self._now_s())
             self._pump()
             return

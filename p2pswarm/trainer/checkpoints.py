@@ -112,6 +112,12 @@ class Checkpoints:
         """Whether nothing is being written, nor about to be."""
         return self._now is None and self._next is None
 
+    @property
+    def under_way(self) -> set[int]:
+        """The versions that are being saved, or are about to be."""
+        now = {self._now.version} if self._now is not None else set()
+        return now | ({self._next[0]} if self._next is not None else set())
+
     def actions(self) -> list[CheckpointAction]:
         """What to do now; drained by reading."""
         drained, self._actions = self._actions, []

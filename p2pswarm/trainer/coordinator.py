@@ -10,8 +10,8 @@ Source:  docs/training.md.
 """
 
 import math
-from enum import Enum
 
+from p2pswarm.chain.record import first_number, members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
@@ -22,46 +22,39 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
-
-WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
-WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
-
-
-class Phase(Enum):
-    """What the run is doing."""
-
-    GATHERING = "waiting for servers"
-    FILLING = "microbatches are on their way"
-    REDUCING = "the step's gradients are being averaged"
-    ENDED = "over"
+from p2pswarm.trainer.window import launch_window
 
 
 class Coordinator:
-    """One run, from the first member to the last commit."""
+    """One run under one leader, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes, secret: bytes = b"", first: int = 0) -> None:
-        """`secret`: what members must not know, so that they cannot foresee spot checks.
-
-        `first`: the version of the weights that the run begins with.
-        """
+    def __init__(
+        self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST, secret: bytes = b""
+    ) -> None:
+        """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
-        self.members = Membership(config.stages)
+        former = first_number(start.term)
+        members_max = members_that_fit(config.stages, config.batch.microbatches)
+        self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
-        self._phase = Phase.GATHERING
+        self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
-        self._step = Step(first, config, self._timeout, self._guards)
+        self._step = Step(start.version, config, self._timeout, self._guards)
+        self._generations = Generations(former=former)
+        self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
-        self._generations = Generations()
-        self._admission = Admission(run, config.stages, self.members)
+        self._admission = Admission(run, config.stages, self.members, start.last)
         self._blame = Blame(self.members, config.stages)
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
@@ -83,7 +76,7 @@ class Coordinator:
             return
         if former := self.members.of_peer(peer):
             self._end_incarnation(former.incarnation, "it joined anew", now_s)
-        if self._phase is Phase.REDUCING:
+        if self._phase in (Phase.REDUCING, Phase.DECIDING):
             self._admission.newcomers.park(peer, join)
         else:
             self._actions += self._admission.admit(peer, join, self.step, now_s)
@@ -94,7 +87,7 @@ class Coordinator:
         self._admission.newcomers.withdraw(peer)
 
     def closed(self) -> None:
-        """The trainer leaves: no more actions, whatever happens."""
+        """The trainer leaves, or leads no more: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
 
@@ -165,7 +158,8 @@ class Coordinator:
 
     def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
         """A member holds its stage's reduced gradient."""
-        if reduction := self._generations.current(generation):
+        reduction = self._generations.current(generation)
+        if reduction is not None and self._phase is Phase.REDUCING:
             if sound(answer):
                 self._admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
@@ -185,6 +179,13 @@ class Coordinator:
         self._average_again()
         if blamed:
             self._evict(by, f"it could not average: {reason}", now_s)
+        self._advance(now_s)
+
+    def decided(self, step: int, now_s: float) -> None:
+        """The voters have accepted the record of a step: it is committed, whoever dies."""
+        if self._deciding is not None and step == self.step and self._phase is Phase.DECIDING:
+            reduction, decided = self._deciding
+            self._commit(reduction, decided, now_s)
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
@@ -341,19 +342,14 @@ class Coordinator:
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:
-                self._actions += self._step.launch(self._window(), now_s)
+                window = launch_window(self._config, self.members)
+                self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self._admission.settled(self.step):  # else the last commit has yet to arrive
                 self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
-
-    def _window(self) -> int:
-        """How many microbatches may be on their way."""
-        entries, servers = self.members.ready_count(0), self.members.ready_count()
-        default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
-        return self._config.batch.window or default
 
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
@@ -392,16 +388,24 @@ class Coordinator:
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._commit(reduction, decided, now_s)
+                self._decide(reduction, decided, now_s)
             case _:
                 pass
 
-    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
-        """Decide the step: tell all that have the gradient, and begin the next step."""
-        rate = learning_rate(self._config, self.step)
-        self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
+    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+        """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
+        self._phase = Phase.DECIDING
+        self._deciding = reduction, decided
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        rate = learning_rate(self._config, self.step)
+        self._actions.append(to_decide(self._step, reduction, decided, rate))
+
+    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+        """Tell all that have the gradient, and begin the next step."""
+        rate = learning_rate(self._config, self.step)
+        self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
+        self._deciding = None
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING

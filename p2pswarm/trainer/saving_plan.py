@@ -3,10 +3,9 @@
 Errors:  ValueError for values that cannot be written.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
+from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor
 from p2pswarm.checkpoint.stage_writing import chain_file
 from p2pswarm.checkpoint.store import CheckpointStore
 from p2pswarm.config import CheckpointConfig, RunConfig
@@ -15,16 +14,7 @@ from p2pswarm.settings import run_to_json
 from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.messages.checkpoint import LoadState
 from p2pswarm.swarm.schedule import learning_rate
-
-
-@dataclass(frozen=True, slots=True)
-class ChainState:
-    """The chain of a run up to one version."""
-
-    head: bytes = b""
-    """The hash of its newest record; empty if the run keeps none."""
-    records: bytes | None = None
-    """All of it, as a file has it."""
+from p2pswarm.trainer.checkpoints import WriteManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +42,22 @@ class SavingPlan:
     """Signs the manifests."""
     corpus: bytes
     """The digest of the text."""
-    chain: Callable[[int], ChainState] = lambda _version: ChainState()
-    """The chain whose newest record made a version."""
 
 
 def manifest_of(
     plan: SavingPlan,
     run: tuple[RunConfig, bytes],
-    version: int,
-    chain: ChainState,
-    stages: tuple[SavedStage, ...],
+    what: WriteManifest,
+    records: bytes | None,
 ) -> CheckpointManifest:
     """The manifest of a checkpoint; `run`: its configuration and its id."""
-    config, run_id = run
+    (config, run_id), version = run, what.version
     return CheckpointManifest(
         run=run_id,
         config=run_to_json(config),
         step=version,
-        head=chain.head,
-        chain=None if chain.records is None else chain_file(chain.records),
+        head=what.head,
+        chain=None if records is None else chain_file(records),
         cursor=Cursor(
             optimizer_step=version,
             next_microbatch=version * config.batch.microbatches,
@@ -78,5 +65,5 @@ def manifest_of(
             seed=config.seed,
             corpus=plan.corpus,
         ),
-        stages=stages,
+        stages=what.stages,
     )

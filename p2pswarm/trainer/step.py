@@ -5,6 +5,7 @@ Errors:  none; notes of another step or of attempts that are over change nothing
 """
 
 import math
+from collections.abc import Sequence
 
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.microbatch import (
@@ -115,6 +116,10 @@ class Step:
     def bitmap(self, of: Incarnation) -> bytes:
         """The ledger of one incarnation."""
         return self._ledger.bitmap(of)
+
+    def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
+        """The place in `group` of the one that counts each microbatch in a stage."""
+        return self._ledger.holders(stage, group)
 
     def handed(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
         """An attempt went to the incarnation `to`; it is given up if `to` is not alive."""

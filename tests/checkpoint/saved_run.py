@@ -36,6 +36,7 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.saving_plan import SavingPlan
 from p2pswarm.trainer.trainer import Trainer
@@ -112,6 +113,7 @@ class SavedRun:
                 corpus=text,
                 report=self._reported,
                 rng=random.Random(5),
+                chain=founding_place(TRAINER, self.identity.run, self.config, self.identity.origin),
                 saving=saving,
                 origin=origin,
             )
