@@ -7,20 +7,23 @@ Errors:  Unusable, one line with the remedy.
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_log import Restored
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES, members_that_fit
+from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import Contact
 from p2pswarm.roles.discovery import answering, manifests, readable
+from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, RunOffer
 from p2pswarm.trainer.chain_place import ChainPlace, founding_place
+from p2pswarm.trainer.saving_plan import ResumedFrom
 
 Say = Callable[[str], None]
 
@@ -34,6 +37,8 @@ class RunEntry:
     trainers: tuple[Contact, ...] = ()
     """Other trainers of the run that have offered it."""
     folder: RunFolder | None = None
+    resumed: ResumedFrom | None = None
+    """The checkpoint that the run goes on from, if this trainer knows where it is."""
 
     def finished(self) -> None:
         """The run is over: this folder begins another one next time."""
@@ -57,12 +62,16 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
+    resumed = await on_thread(lambda: resumed_from(config.train.resume, config.run, corpus, say))
+    origin = resumed.origin if resumed else None
     nonce, me = os.urandom(NONCE_BYTES), stack.identity.peer_id.raw
-    identity = RunIdentity(config.run, corpus, nonce, me)
+    identity = RunIdentity(config.run, corpus, nonce, me, origin)
     if folder is None:
-        return RunEntry(identity, founding_place(stack.identity, identity.run, config.run))
+        place = founding_place(stack.identity, identity.run, config.run, origin)
+        return RunEntry(identity, place, resumed=resumed)
     genesis = genesis_of(identity)
-    return _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    entry = _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    return replace(entry, resumed=resumed)
 
 
 def check_records(run: RunConfig) -> None:
@@ -79,7 +88,10 @@ def genesis_of(identity: RunIdentity) -> Genesis:
     """What the first record of a run is checked against."""
     config = identity.config
     size = config.batch.microbatches
-    return Genesis.founded(identity.run, identity.founder, config.stages, size)
+    genesis = Genesis.founded(identity.run, identity.founder, config.stages, size)
+    if (origin := identity.origin) is not None:
+        genesis = genesis.after(origin.version, origin.checkpoint)
+    return genesis
 
 
 def fitting(

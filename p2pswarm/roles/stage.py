@@ -24,7 +24,7 @@ from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import NodeStack
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.router import Router
@@ -152,6 +152,8 @@ def stage_server(
         say=say,
         background=threads.background,
         secret=os.urandom(32),
+        origin=offer.identity.origin,
+        saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
     )
     return StageServer(context)
 
