@@ -91,6 +91,7 @@ SHELL = frozenset(
         "sim/swarm_trainers.py",
         "state/donor.py",
         "state/download.py",
+        "state/version_reader.py",
         "swarm/pusher.py",
         "tensors/transfer.py",
         "trainer/dispatch.py",

@@ -91,14 +91,14 @@ class Server:
         offer = await role.unless(self._leaving, find_run(stack, choice, log.info))
         if offer is None:
             return LEFT
-        compute = role.ComputeThread()
+        threads = role.StageThreads()
         try:
-            self._server = role.stage_server(stack, offer, compute, device, log.info)
+            self._server = role.stage_server(stack, offer, threads, device, log.info)
             reason: str = await role.serve_run(
                 stack, choice, self._server, offer, self._leaving, log.info
             )
         finally:
-            compute.close()
+            threads.close()
         return reason
 
     def leave(self) -> None:

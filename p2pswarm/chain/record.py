@@ -3,7 +3,7 @@
 A record is a message, so there is one way to write it; its digest is over these bytes, and the next
 record names it. A coordinator signs all that stands before the signature. Each microbatch of the
 step has one byte in every stage, the place of the member that counted it, so a record cannot count
-one twice.
+one twice. A microbatch that was not finite on any path has `QUARANTINED` there, in all stages.
 
 Units:   bytes; steps, versions and heights count from 0. Version v = weights after v commits.
 Errors:  BadMessage on arrival, ValueError here, when a field breaks its limit.
@@ -33,6 +33,7 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, encode, message
 
+QUARANTINED = 255  # instead of a place: no stage counts this microbatch; no group is so large
 TERM_BITS = 32  # a term has room for so many incarnations, and for so many generations
 RECORD_BYTES_MAX = 56 * 1024  # in a `Promise` it still fits into one frame of 60 KiB
 RECORD_TAG = b"p2pswarm-record-1:"
@@ -87,7 +88,10 @@ class StageCommit(Message):
     members: Annotated[tuple[Contributor, ...], Size(GROUP_MAX)]
     """In the order of the group that averaged; none in a BACK."""
     holders: Annotated[bytes, Size(RECORD_BYTES_MAX)]
-    """One byte a microbatch, in order: the index in `members` of the one that counted it."""
+    """One byte a microbatch, in order: the index in `members` of the one that counted it.
+
+    QUARANTINED, in all stages alike, for one that is not finite: it counts as zeros.
+    """
     state: Sha256
     """Of weights and moments of version `step`, which the step was computed with."""
     gradient: Annotated[bytes, Size(DIGEST_BYTES)]

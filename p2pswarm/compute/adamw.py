@@ -34,7 +34,7 @@ class AdamW:
         chunk = (
             chunk_values if device.type == "cpu" else flat.length
         )  # a GPU wants one large launch
-        self._chunks = [(i, min(i + chunk, flat.length)) for i in range(0, flat.length, chunk)]
+        self._chunk = chunk
         self._decay_N = torch.zeros_like(flat.params_N, dtype=torch.bool)
         for segment in flat.segments:
             self._decay_N[segment.start : segment.stop] = segment.decays
@@ -45,10 +45,16 @@ class AdamW:
         """Apply one reduced gradient."""
         if gradient_N.shape != self._flat.params_N.shape:
             raise ValueError(f"a gradient of {gradient_N.numel()} for {self._flat.length} weights")
+        self.step_span(gradient_N, update, 0, self._flat.length)
+
+    @torch.no_grad()
+    def step_span(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
+        """Apply one reduced gradient to the elements start..stop-1 alone, as `step` does to all."""
         if update.scale == 0.0:
             return
-        for start, stop in self._chunks:
-            self._step_chunk(gradient_N[start:stop], update, start, stop)
+        for i in range(start, stop, self._chunk):
+            end = min(i + self._chunk, stop)
+            self._step_chunk(gradient_C[i - start : end - start], update, i, end)
 
     def _step_chunk(self, gradient_C: Tensor, update: Update, start: int, stop: int) -> None:
         """Update one chunk, with operations that every processor rounds alike.

@@ -1,8 +1,9 @@
 """SEAM 3: the calls of a stage server to the processor that holds its blocks.
 
 `Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
-server calls them one at a time, from one thread. Torch implements them (`torch_stage.py`,
-`torch_weights.py`), and so does a simulation that only counts seconds (`sim/compute.py`).
+server calls them one at a time, from one thread; only `Weights.digest` may run beside another.
+Torch implements them (`torch_stage.py`, `torch_weights.py`), and so does a simulation that only
+counts seconds (`sim/compute.py`).
 
 Shapes:  tokens_BS has B rows of S = T + 1 tokens: T inputs, and the targets one place further. A
          bundle crosses from stage to stage (docs/bundle.md); it is empty before the first stage.
@@ -12,7 +13,7 @@ Errors:  NotFiniteHere when a loss or a gradient is not finite; the sum is then 
 # ruff: noqa: N803  shapes are written at the end of names
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -131,22 +132,61 @@ class Stage(Protocol):
         ...
 
 
+class StateMemory(Protocol):
+    """Weights and optimizer state, piece by piece (`tensors/state_tree.py`).
+
+    `read` may be called from another thread than the rest, while nothing changes the weights.
+    """
+
+    tensors: int
+    """Weights, first moments, second moments."""
+    pieces: int
+
+    def part_bytes(self, piece: int) -> int:
+        """The size of a piece's part of one tensor."""
+        ...
+
+    def read(self, tensor: int, piece: int) -> memoryview:
+        """Copy a part."""
+        ...
+
+    def write(self, piece: int, parts: Sequence[memoryview]) -> None:
+        """Put a piece in its place; raises BadMessage if it does not fit, and changes nothing."""
+        ...
+
+    def gradient(self, reduced: Sums, piece: int) -> Tensor:
+        """Copy a piece's part of a reduced gradient."""
+        ...
+
+    def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
+        """Change one piece as `Weights.apply` changes all of them."""
+        ...
+
+
 class Weights(Protocol):
     """The weights of a stage, their gradient sum and the optimizer's state.
 
     A digest is of weights and optimizer state (`tensors/state_tree.py`).
     """
 
-    def reset(self, *, draw: bool) -> bytes:
-        """Empty the gradient sum; `draw`: make the weights of version 0. Returns the digest."""
+    def reset(self, *, draw: bool) -> None:
+        """Empty the gradient sum; `draw`: make the weights of version 0."""
+        ...
+
+    def digest(self) -> bytes:
+        """The digest of the state.
+
+        It may be computed on a thread of its own, beside the work of the `Stage`, which reads the
+        weights. Until it is known, the state must not change.
+        """
         ...
 
     def reduction(self) -> Sums:
         """Give the sum, with new memory for its average."""
         ...
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
-        """Change the weights by a reduced gradient and empty the sum; returns the digest."""
+    def apply(self, reduced: Sums, update: Update) -> None:
+        """Change the weights by a reduced gradient and empty the sum."""
         ...
 
     def snapshot(self) -> memoryview:
@@ -167,6 +207,7 @@ class Engine:
 
     stage: Stage
     weights: Weights
+    state: StateMemory
     state_bytes: int
     """The size of a snapshot."""
     takes: BundleSpec

@@ -15,6 +15,7 @@ from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, state_of
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
+from p2pswarm.compute.torch_state import TorchState
 from p2pswarm.compute.torch_sums import GradientMemory, TorchSums
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
@@ -28,25 +29,28 @@ class TorchWeights:
         self._flat = flat
         self._codec_name = run.codecs.averaging
         self._optimizer = AdamW(run.optimizer, flat)
+        self.state = TorchState(flat, self._optimizer)
         self._gradients = GradientMemory(flat.sum_N)
 
-    def reset(self, *, draw: bool) -> bytes:
+    def reset(self, *, draw: bool) -> None:
         """Empty the sum; with `draw`, everything is as at the run's start."""
         self._flat.sum_N.zero_()
         if draw:
             self._flat.draw()
+
+    def digest(self) -> bytes:
+        """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
         return self._flat.digest()
 
     def reduction(self) -> TorchSums:
         """Give memory that nothing else uses: the last one may be on its way to a newcomer."""
         return TorchSums(self._flat.sum_N, self._codec_name, self._gradients)
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
+    def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step of the optimizer."""
         assert isinstance(reduced, TorchSums)
         self._optimizer.step(reduced.reduced_N, update)
         self._flat.sum_N.zero_()
-        return self._flat.digest()
 
     def snapshot(self) -> memoryview:
         """Copy weights, first and second moments, one after another."""
@@ -79,4 +83,5 @@ def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: i
         flat = FlatParameters(run, stage_blocks(run, stage), device)
         weights = TorchWeights(run, flat)
     size_bytes = sum(x_N.nbytes for x_N in flat.state())
-    return Engine(TorchStage(run, stage, flat, keep_bytes), weights, size_bytes, takes, gives)
+    torch_stage = TorchStage(run, stage, flat, keep_bytes)
+    return Engine(torch_stage, weights, weights.state, size_bytes, takes, gives)

@@ -45,6 +45,7 @@ class Reporter:
         self._asked = 0
         self._counted = 0
         self._replayed = 0
+        self._quarantined = 0
         self._last_step_s = 0.0
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
@@ -137,7 +138,8 @@ class Reporter:
 
     def _stepped(self, report: act.StepDone, now_s: float) -> Stepped:
         self._done += 1
-        self._counted += report.microbatches
+        self._counted += report.microbatches - len(report.quarantined)
+        self._quarantined += len(report.quarantined)
         if self._done < self._steps:
             self._asked += self._size
         self._ended_s.append(now_s)
@@ -165,7 +167,7 @@ class Reporter:
         return steps * self._step_tokens / span_s if span_s > 0 else 0.0
 
     def _counts(self) -> MicrobatchCounts:
-        return MicrobatchCounts(self._asked, self._counted, self._replayed)
+        return MicrobatchCounts(self._asked, self._counted, self._replayed, self._quarantined)
 
 
 def _short(incarnation: Incarnation) -> str:

@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -50,8 +50,8 @@ class ComputeThread:
     What torch cannot do there is our error, whatever the work is: it never ends the process.
     """
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute")
+    def __init__(self, name: str = "compute") -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """The result of `work`; Refused if torch cannot do it."""
@@ -62,20 +62,37 @@ class ComputeThread:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass(frozen=True, slots=True)
+class StageThreads:
+    """The threads of a server."""
+
+    compute: ComputeThread = field(default_factory=ComputeThread)
+    aside: ComputeThread = field(default_factory=lambda: ComputeThread("aside"))
+    """Reads weights for others, while the first computes."""
+    background: ComputeThread = field(default_factory=lambda: ComputeThread("digest"))
+    """Hashes all weights after each commit; who reads a piece need not wait for that."""
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self.compute.close()
+        self.aside.close()
+        self.background.close()
+
+
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Serve run after run until asked to leave."""
     serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
     choice = RunChoice(serve)
-    compute = ComputeThread()
+    threads = StageThreads()
     try:
         while True:
             offer = await unless(leaving, find_run(stack, choice, say))
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = stage_server(stack, offer, compute, device, say)
+            server = stage_server(stack, offer, threads, device, say)
             reason = await serve_run(stack, choice, server, offer, leaving, say)
             if leaving.is_set():
                 return 0
@@ -86,7 +103,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
                     replace(offer, trainer=server.seeker.trainer)
                 )  # it may have come back as it
     finally:
-        compute.close()
+        threads.close()
 
 
 def chosen_device(serve: ServeConfig) -> torch.device:
@@ -122,7 +139,7 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 def stage_server(
-    stack: NodeStack, offer: RunOffer, compute: ComputeThread, device: torch.device, say: Say
+    stack: NodeStack, offer: RunOffer, threads: StageThreads, device: torch.device, say: Say
 ) -> StageServer:
     """A server of the run in `offer`, on this node."""
     serve, config = stack.config.serve, offer.config
@@ -133,11 +150,13 @@ def stage_server(
         run=config,
         run_id=offer.run,
         trainer=offer.trainer,
-        compute=compute,
+        compute=threads.compute,
+        aside=threads.aside,
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
+        background=threads.background,
         secret=os.urandom(32),
         chain=voters_chain(offer),
     )

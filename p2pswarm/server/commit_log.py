@@ -76,6 +76,7 @@ class HeldWeights:
 
     version: int
     digest: bytes
+    """Empty until it is computed."""
     reduced: ReducedGradient | None = None
     """The reduction of step `version`, if it is here: its commit would make the next version."""
 
@@ -86,14 +87,6 @@ class HeldWeights:
             return None
         round_ = self.reduced.round
         return HeldReduction(round_.step, round_.generation, self.reduced.outcome.digest)
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What a commit made."""
-
-    generation: int
-    digest: bytes
 
 
 class CommitLog:
@@ -111,7 +104,8 @@ class CommitLog:
         self._over = NO_ROUND
         self._reduced: ReducedGradient | None = None
         self._noted: Commit | None = None
-        self._made: dict[int, _Made] = {}
+        self._made: dict[int, int] = {}
+        """The generation that each of the last commits applied, by step."""
         self._made_max = made_max
 
     @property
@@ -121,7 +115,7 @@ class CommitLog:
 
     @property
     def digest(self) -> bytes:
-        """The digest of the weights in memory; empty without any."""
+        """The digest of the weights in memory; empty without any, and until it is known."""
         return b"" if self.held is None else self.held.digest
 
     def begin(self, since: int, *, keep: bool) -> FirstWeights:
@@ -157,7 +151,7 @@ class CommitLog:
                 self.held = None
 
     def became(self, version: int, digest: bytes) -> None:
-        """The weights in memory are of `version` now, drawn or installed."""
+        """The weights in memory are of `version` now, installed, or drawn: no digest yet."""
         self.held = HeldWeights(version, digest)
         self._made = {}
 
@@ -172,18 +166,21 @@ class CommitLog:
         if digest != self.digest:
             raise NotServing("the weights in memory have changed by themselves: a fault of it")
 
-    def applied(self, order: Commit, digest: bytes) -> None:
+    def hashed(self, digest: bytes) -> None:
+        """The digest of the weights in memory is known."""
+        assert self.held is not None, "what is hashed does not change"
+        self.held = replace(self.held, digest=digest)
+
+    def applied(self, order: Commit) -> None:
         """A commit was applied to the weights."""
-        self.held = HeldWeights(order.step + 1, digest)
-        self._made[order.step] = _Made(order.generation, digest)
+        self.held = HeldWeights(order.step + 1, b"")
+        self._made[order.step] = order.generation
         self._made.pop(order.step - self._made_max, None)
         self._drop_closed()
 
-    def made(self, step: int) -> bytes:
-        """The digest of the version that the commit of a step made here; empty if unknown."""
-        if self.version == step + 1:
-            return self.digest
-        return self._made[step].digest if step in self._made else b""
+    def holds(self, step: int) -> bool:
+        """Whether the weights to work with hold the commit of a step."""
+        return self.version is not None and self.version > step
 
     def reduction_begun(self, order: Reduce) -> None:
         """A reduction is under way; it takes the place of an earlier one."""
@@ -260,10 +257,9 @@ class CommitLog:
     def _require_same(self, order: Commit) -> None:
         """Raise NotServing for a commit of a step that was made from another reduction."""
         made = self._made.get(order.step)
-        if made is not None and made.generation != order.generation:
+        if made is not None and made != order.generation:
             raise NotServing(
-                f"step {order.step} was made here from generation {made.generation}, "
-                f"not {order.generation}"
+                f"step {order.step} was made here from generation {made}, not {order.generation}"
             )
 
     def _decided_before(self, order: Commit) -> CommitDecision | None:

@@ -19,6 +19,7 @@ from p2pswarm.compute.bundle_spec import activation_codecs, gradient_codecs
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.errors import Refused, SwarmError
 from p2pswarm.models.base import Bundle
+from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.outgoing import (
     Direction,
     Metas,
@@ -52,6 +53,13 @@ class _PendingBundle:
         self._direction = direction
         self._made = made
         self.outgoing = OutgoingBundle(direction)
+
+    @property
+    def obstacle(self) -> Obstacle:
+        """Why it cannot be encoded: it is not finite, or its codec does not suit it."""
+        values = [x for x in self._made.result().values() if x.is_floating_point()]
+        finite = all(bool(x.isfinite().all()) for x in values)
+        return Obstacle.WORK if finite else Obstacle.NOT_FINITE
 
     async def metas(self, to: MemberRecord) -> Metas:
         """What announces it: foreseen, or the metas of the encoded tensors."""
@@ -88,12 +96,12 @@ class _PendingBundle:
 class Forwarder:
     """Outgoing pushes of one session, each a task of the session's group."""
 
-    def __init__(self, session: MemberSession, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, session: MemberSession, rpc: Rpc, tasks: asyncio.TaskGroup) -> None:
         run, engine = session.context.run, session.engine
         self._session = session
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
-        self._pusher = Pusher(session.context.rpc, session.context.tensors)
+        self._pusher = Pusher(rpc, session.context.tensors)
         self._forward = Direction(activation_codecs(run, engine.gives))
         self._backward = Direction(gradient_codecs(run, engine.takes))
 
@@ -133,7 +141,7 @@ class Forwarder:
             reason = await work
         except Unencodable as error:
             pending.outgoing.failed(error)
-            reason, obstacle = str(error), Obstacle.WORK
+            reason, obstacle = str(error), pending.obstacle
         if reason is not None:
             log.info("microbatch %d attempt %d: %s", *item.key, reason)
             self._session.note(undelivered(item.push, reason, obstacle))

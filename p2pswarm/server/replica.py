@@ -1,15 +1,19 @@
 """The weights of a stage on this server: they change one commit after another, under one lock.
 
-`commit_log` decides what a commit or a snapshot means; this file computes and waits. Weights,
-version and digest change together: nothing cuts a change short, be it a lost link, a deadline, or
-the end of the session.
+`commit_log` decides what a commit or a snapshot means; this file computes and waits. Weights and
+version change together: nothing cuts a change short, be it a lost link, a deadline, or the end of
+the session.
+
+The digest of a version is needed only when the next one is decided. So it is computed in the
+background, beside the microbatches of the step, and whatever changes the weights waits for it.
 
 Units:   seconds.
-Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied;
-         BadMessage for a damaged snapshot.
+Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied, or weights that
+         cannot be hashed; BadMessage for a damaged snapshot.
 """
 
 import asyncio
+import contextlib
 
 from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
@@ -27,6 +31,7 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.state.version_reader import Aside, VersionReader, at_once
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
@@ -39,13 +44,29 @@ class WeightsLost(NotServing):
 class Replica:
     """One stage's weights; it outlives the sessions of the server."""
 
-    def __init__(self, stage: int, engine: Engine, compute: Compute) -> None:
+    def __init__(
+        self,
+        stage: int,
+        engine: Engine,
+        compute: Compute,
+        aside: Aside = at_once,
+        background: Compute | None = None,
+    ) -> None:
+        """`aside`: a thread that reads the weights for others, while the first one computes.
+
+        `background`: where digests are computed, beside `compute`; None: they take turns.
+        """
         self.stage = stage
         self.engine = engine
         self._compute = compute
+        self._background = background or compute
+        self._hashing: asyncio.Task[None] | None = None
+        """Computes the digest of the weights in memory; raises WeightsLost if that fails."""
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
+        self.reader = VersionReader(engine.state, lambda: self.version, aside)
+        """Reads the weights between two commits, for newcomers and checkpoints."""
 
     @property
     def version(self) -> int | None:
@@ -54,7 +75,7 @@ class Replica:
 
     @property
     def digest(self) -> bytes:
-        """The digest of the weights in memory; empty without any."""
+        """The digest of the weights in memory; empty without any, and until it is known."""
         return self._log.digest
 
     @property
@@ -65,18 +86,25 @@ class Replica:
     async def held(self) -> HeldWeights | None:
         """The weights in memory, and what could be applied to them, once no change is under way."""
         async with self._lock:
+            with contextlib.suppress(WeightsLost):  # then it holds none
+                await self._hashed()
             return self._log.held
 
     async def begin(self, since: int, *, keep: bool) -> None:
         """Start a session from version `since`: empty the sum; keep, draw or drop the weights."""
         async with self._lock:
+            with contextlib.suppress(WeightsLost):  # the session that it has ended is over
+                await self._hashed()
+            self._hashing = None
             draw = self._log.begin(since, keep=keep) is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep))
         self._changed.fire()
+        self.reader.moved()
 
     async def install(self, snapshot: Snapshot) -> bool:
         """Load a snapshot and apply the commits since; False if it is too old by now."""
         async with self._lock:
+            await self._hashed()
             following = self._log.follow(snapshot.version)
             if following is None:
                 return False
@@ -102,11 +130,10 @@ class Replica:
                 self._require_whole(noted, await self._decide(noted, patient=False))
         return outcome
 
-    async def commit(self, order: Commit) -> bytes:
+    async def commit(self, order: Commit) -> bool:
         """Apply a reduction, or keep it until the weights are here.
 
-        Returns the digest of the version that the commit made, empty if it has made none yet.
-        Raises WeightsLost where the weights cannot follow.
+        Returns whether the weights hold it now. Raises WeightsLost where they cannot follow.
         """
         late_s = asyncio.get_running_loop().time() + LATE_REDUCTION_S
         while (decision := await self._decide(order)) is CommitDecision.WAIT:
@@ -117,7 +144,7 @@ class Replica:
                 decision = await self._decide(order, patient=False)
                 break
         self._require_whole(order, decision)
-        return self._log.made(order.step)
+        return self._log.holds(order.step)
 
     async def committed_before(self, step: int) -> None:
         """Wait until every reduction of an earlier step has its commit."""
@@ -129,10 +156,26 @@ class Replica:
         while self.version is None or self.version < version:
             await self._changed.wait()
 
+    async def state_of(self, version: int) -> bytes:
+        """The digest of the weights, once it is known; empty if they are of another version."""
+        if self.version == version:
+            await self._hashed()
+        return self.digest if self.version == version else b""
+
+    async def hashed(self, other_than: int | None) -> tuple[int, bytes]:
+        """Wait for weights of a version `other_than` that one, and for their digest."""
+        await self._hashed()
+        while (version := self.version) in (None, other_than) or not self.digest:
+            await self._changed.wait()
+            await self._hashed()
+        assert version is not None, "weights that are not here have no version"
+        return version, self.digest
+
     async def snapshot(self, at_least: int) -> Snapshot:
         """Copy the weights once they are of version `at_least` or later."""
         await self.reach(at_least)
         async with self._lock:
+            await self._hashed()
             if self.version is None:
                 raise NotServing("the weights were given up")
             data = await self._compute(self.engine.weights.snapshot)
@@ -145,10 +188,11 @@ class Replica:
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
         async with self._lock:
+            await self._hashed()
             decision = self._log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
-                    await to_its_end(self._apply(order, self._log.take()))
+                    await to_its_end(self._commit(order, self._log.take()))
                 except SwarmError as error:
                     raise WeightsLost(f"step {order.step} was not applied: {error}") from error
                 finally:
@@ -160,17 +204,22 @@ class Replica:
     async def _reset(self, since: int, *, draw: bool, keep: bool) -> None:
         stage, weights = self.engine.stage, self.engine.weights
 
-        def reset() -> bytes:
+        def reset() -> None:
             stage.drop(None)
-            return weights.reset(draw=draw)
+            weights.reset(draw=draw)
 
-        with self._log.changing():
-            digest = await self._compute(reset)
+        async with contextlib.AsyncExitStack() as blocks:
+            if draw:
+                await blocks.enter_async_context(self.reader.changing())
+            blocks.enter_context(self._log.changing())
+            await self._compute(reset)
             if keep:
-                self._log.unchanged(digest)
+                self._log.unchanged(await self._background(weights.digest))
             elif draw:
-                self._log.became(since, digest)
+                self._log.became(since, b"")
                 self._log.loaded()
+        if draw:
+            self._hash_later()
 
     async def _install(self, snapshot: Snapshot, following: list[KeptCommit]) -> None:
         weights, digest = self.engine.weights, snapshot.digest
@@ -181,15 +230,49 @@ class Replica:
                 for kept in following:
                     await self._apply(kept.order, kept.sums)
                 self._log.loaded()
+                self.reader.moved()
+                if following:
+                    self._hash_later()
         if not whole:  # nothing has changed
             raise BadMessage(f"the weights of version {snapshot.version} came damaged")
+
+    async def _commit(self, order: Commit, sums: Sums) -> None:
+        await self._apply(order, sums)
+        self._hash_later()
 
     async def _apply(self, order: Commit, sums: Sums) -> None:
         update = Update(order.step + 1, order.scale, order.learning_rate)
 
-        def step() -> bytes:
+        def step() -> None:
             self.engine.stage.drop(None)  # no graph of the old weights outlives them
-            return self.engine.weights.apply(sums, update)
+            self.engine.weights.apply(sums, update)
 
-        with self._log.changing():
-            self._log.applied(order, await self._compute(step))
+        async with self.reader.changing():
+            with self._log.changing():
+                await self._compute(step)
+                self._log.applied(order)
+
+    def _hash_later(self) -> None:
+        """Compute the digest of the weights as they are now, in the background."""
+        self._hashing = asyncio.ensure_future(self._hash())
+        self._hashing.add_done_callback(_retrieve)
+
+    async def _hash(self) -> None:
+        try:
+            with self._log.changing():
+                self._log.hashed(await self._background(self.engine.weights.digest))
+        except SwarmError as error:
+            raise WeightsLost(f"their digest could not be computed: {error}") from error
+        finally:
+            self._changed.fire()
+
+    async def _hashed(self) -> None:
+        """Wait until the digest is known: before that, nothing may change the weights."""
+        if self._hashing is not None:
+            await asyncio.shield(self._hashing)
+
+
+def _retrieve(hashing: asyncio.Task[None]) -> None:
+    """Take note of an error, even if nobody waits for the digest."""
+    if not hashing.cancelled():
+        hashing.exception()

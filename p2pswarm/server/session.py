@@ -17,6 +17,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.pieces import PIECE_BYTES
+from p2pswarm.state.version_reader import Aside, at_once
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -36,7 +37,7 @@ class ServerContext:
     trainer: Contact
     """Where the run was found: the trainer that is asked first."""
     compute: Compute
-    """The one thread that touches weights and gradients."""
+    """The one thread that changes weights and gradients."""
     make_engine: Callable[[int], Engine]
     """Memory and blocks for a stage."""
     make_router: Callable[[], Router]
@@ -50,6 +51,10 @@ class ServerContext:
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
     """Tells the user what a person should know."""
+    aside: Aside = at_once
+    """A thread that reads weights for others beside `compute`; a simulation needs none."""
+    background: Compute | None = None
+    """Computes digests beside `compute`; None: they take turns with it."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
     chain: tuple[ChainStore, Restored] | None = None

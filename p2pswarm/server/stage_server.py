@@ -27,7 +27,7 @@ from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import fetch
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready, View
+from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
@@ -185,7 +185,8 @@ class StageServer:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
-            replica = self._replica = Replica(assigned.stage, engine, context.compute)
+            threads = context.compute, context.aside, context.background
+            replica = self._replica = Replica(assigned.stage, engine, *threads)
             self._donor = Donor(replica.snapshot)
         return replica
 
@@ -203,6 +204,7 @@ class StageServer:
                 self._moved()
                 tasks.create_task(self._listen(stream, parts, lifecycle))
                 tasks.create_task(self._tell(stream, parts, lifecycle))
+                tasks.create_task(parts.tell_states(replica))
                 tasks.create_task(parts.worker.work())
                 await self._load(parts, replica, assigned.stage)
                 lifecycle.loaded()
@@ -213,7 +215,7 @@ class StageServer:
                 parts.close()
 
     async def _load(self, parts: SessionParts, replica: Replica, stage: int) -> None:
-        """Get the weights, and tell the trainer."""
+        """Get the weights."""
         context, session = self._context, parts.session
         me = context.rpc.contact.peer
 
@@ -230,7 +232,6 @@ class StageServer:
             if not await replica.install(snapshot):
                 log.info("version %d is too old by now", snapshot.version)
         parts.worker.moved_to(replica.version)
-        session.note(Ready(replica.version, replica.digest))
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
@@ -318,15 +319,16 @@ class StageServer:
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)
-        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s)
+            state = await replica.state_of(order.step)
+        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
         async with self._moving(parts, replica):
-            made = await replica.commit(order)
-        return Committed(order.step + 1, made)
+            applied = await replica.commit(order)
+        return Committed(order.step + 1, applied)
 
     @contextlib.asynccontextmanager
     async def _moving(self, parts: SessionParts, replica: Replica) -> AsyncIterator[None]:
@@ -342,14 +344,11 @@ class StageServer:
 
     def _weights_moved(self, parts: SessionParts, replica: Replica) -> None:
         """Begin the next step, if a commit has made new weights."""
-        lifecycle, version, digest = self.seeker.lifecycle, replica.version, replica.digest
+        lifecycle, version = self.seeker.lifecycle, replica.version
         if lifecycle is None or parts is not self._session:
             return
         if version is None or version == parts.session.scheduler.version:
             return
         parts.worker.moved_to(version)
-        record = parts.session.members.record(parts.session.me)
-        if (ready := lifecycle.ready_after_commit(record, version, digest)) is not None:
-            parts.session.note(ready)
         lifecycle.step_ended()
         self._moved()

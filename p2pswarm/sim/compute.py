@@ -12,7 +12,6 @@ Errors:  NotServing when nothing is kept for a key, AssertionError when a microb
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import NotServing
 from p2pswarm.models.base import Bundle
+from p2pswarm.sim.state import CountingState
 from p2pswarm.tensors.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.base import TORCH, Tensor
 from p2pswarm.tensors.meta import Dtype, TensorLayout
@@ -106,55 +106,59 @@ class CountingWeights:
     """Implements `Weights`: how often each microbatch was counted, and the version."""
 
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
-        self.version = 0
+        self.state = CountingState(stage, cost.state_bytes)
         self.sum_N = _zeros((run.batch.microbatches,), Dtype.FLOAT64)
         self._stage = stage
         self.cost = cost
+
+    @property
+    def version(self) -> int:
+        """The version of the weights."""
+        return self.state.version
 
     def count(self, number: int) -> None:
         """A microbatch is in the sum."""
         self.sum_N[number % len(self.sum_N)] += 1
 
-    def reset(self, *, draw: bool) -> bytes:
+    def reset(self, *, draw: bool) -> None:
         """Empty the sum; `draw`: back to version 0."""
         self.sum_N.zero_()
         if draw:
-            self.version = 0
-        return self.digest()
+            self.state.become(0)
 
     def reduction(self) -> TorchSums:
         """Give the sum, and memory for its average."""
         return TorchSums(self.sum_N, "raw")
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
+    def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step; every microbatch must have been counted exactly once."""
         assert isinstance(reduced, TorchSums)
         counts = reduced.reduced_N.tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
-        self.version = update.number
-        return self.reset(draw=False)
+        self.state.become(update.number)
+        self.reset(draw=False)
 
     def snapshot(self) -> memoryview:
-        """A copy of the state: its version, filled up to the size that a real one has."""
-        size_bytes = max(NUMBER_BYTES, self.cost.state_bytes)
-        return memoryview(self.version.to_bytes(NUMBER_BYTES).ljust(size_bytes, b"\0"))
+        """A copy of the state."""
+        state = self.state
+        return memoryview(b"".join(state.read(0, piece) for piece in range(state.pieces)))
 
     def install(self, snapshot: memoryview, digest: bytes) -> bool:
         """Load a snapshot, if it is whole."""
-        version = int.from_bytes(snapshot[:NUMBER_BYTES])
-        if self._digest(version) != digest:
+        state, at = CountingState(self._stage, self.cost.state_bytes), 0
+        for piece in range(state.pieces):
+            state.write(piece, [snapshot[at : at + state.part_bytes(piece)]])
+            at += state.part_bytes(piece)
+        if state.digest() != digest:
             return False
-        self.version = version
+        self.state.become(state.version)
         self.sum_N.zero_()
         return True
 
     def digest(self) -> bytes:
         """The digest of the state: replicas of one version have the same."""
-        return self._digest(self.version)
-
-    def _digest(self, version: int) -> bytes:
-        return hashlib.sha256(f"{self._stage}:{version}".encode()).digest()
+        return self.state.digest()
 
 
 class SimStage:
@@ -235,6 +239,7 @@ def sim_engine(
     return Engine(
         SimStage(run, stage, tally, processor.spend, counted),
         tally,
+        tally.state,
         len(tally.snapshot()),
         takes=spec if stage else BundleSpec(),
         gives=spec if stage < run.stages - 1 else BundleSpec(),

@@ -144,6 +144,49 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Report: a microbatch is not finite on any path: it counts as zeros in every stage."""
+
+    step: int
+    microbatch: int
+    reason: str
+    held_out: bool
+    """It is one of the held-out batches: their mean loss is then not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFiniteThere:
+    """Report: a microbatch was not finite on one path and is on another; who is suspected."""
+
+    step: int
+    microbatch: int
+    suspects: tuple[tuple[Incarnation, int], ...]
+    """Who was in the attempts that failed and not in the one that did not, with the stage."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongResult:
+    """Report: a spot check has found a server that computes wrong; its step is done again."""
+
+    incarnation: Incarnation
+    stage: int
+    microbatch: int
+    reason: str
+    pause_s: float | None
+    """How long it gets no work; None if its stage has no other server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTied:
+    """Report: servers of a stage disagree about a microbatch, and nobody can tell who is right."""
+
+    microbatch: int
+    stage: int
+    servers: tuple[Incarnation, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     """Report: a step is committed."""
 
@@ -156,6 +199,8 @@ class StepDone:
     gradient_norm: float
     learning_rate: float
     microbatches: int
+    quarantined: tuple[int, ...] = ()
+    """Those of them that were set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +331,10 @@ Report = (
     | MemberReady
     | MemberLost
     | Replayed
+    | Quarantined
+    | NotFiniteThere
+    | WrongResult
+    | ResultsTied
     | StepDone
     | EvaluationDone
     | StagesUnserved

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.errors import Unusable
-from p2pswarm.swarm.messages.membership import Assigned, Join
+from p2pswarm.swarm.messages.membership import Assigned, Join, Ready
 from p2pswarm.swarm.messages.step import Committed
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -28,7 +28,7 @@ from p2pswarm.trainer.stage_digests import StageDigests
 class NewlyReady:
     """What became of the newcomers that had caught up."""
 
-    ready: list[Incarnation]
+    ready: list[act.MemberReady]
     differing: list[Incarnation]
     """Their weights are not those of their stage."""
 
@@ -83,7 +83,7 @@ class Admission:
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
     ) -> list[act.SendCommit]:
         """A step is decided: remember its commit, and tell it to all that have the gradient."""
-        states = {stage: as_recorded(digest) for stage, digest in self.states(step).items()}
+        states = {stage: as_recorded(digest) for stage, digest in decided.states.items()}
         gradients = {stage: as_recorded(one) for stage, one in reduction.gradients.items()}
         self._last = DecidedStep(step, decided.scale, rate, gradients, states)
         living = [one for one in reduction.stages if self._members.alive(one)]
@@ -94,27 +94,36 @@ class Admission:
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
 
-    def states(self, version: int) -> dict[int, bytes]:
-        """The digest of each stage's state of `version`, where it is known."""
-        known = {stage: self._digests.known(stage, version) for stage in range(self._stages)}
-        return {stage: digest for stage, digest in known.items() if digest is not None}
+    def holds(self, by: Incarnation, note: Ready) -> None:
+        """A member says the digest of the current version, which it holds."""
+        member = self._members.alive(by)
+        if member is None:
+            return
+        self._digests.report(member.stage, note.version, by, note.digest)
+        if not member.ready:
+            self.newcomers.caught_up(by, note.digest)
+            self.commits.caught_up(by)
 
-    def committed(self, by: Incarnation, step: int, answer: Committed, version: int) -> str | None:
-        """A member has answered a commit; returns why its incarnation must end, if it must.
+    def reducing(self, step: int, members: dict[Incarnation, int]) -> None:
+        """Ask each of these members, with their stages, what it computed the step with."""
+        for one, stage in members.items():
+            self._digests.expect(stage, step, [one])
 
-        `version`: the current one; who has made an older one catches up further.
-        """
+    def computed_with(self, by: Incarnation, step: int, state: bytes) -> None:
+        """A member says the digest of the state that it computed a step with."""
+        if member := self._members.alive(by):
+            self._digests.report(member.stage, step, by, state)
+
+    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
+        """A member has answered a commit; returns why its incarnation must end, if it must."""
         owed = self.commits.answered(by, step)
         member = self._members.alive(by)
         if member is None or not owed:
             return None  # a newcomer that lacks its weights: its `Ready` counts instead
         if answer.version != step + 1:
             return f"it made version {answer.version} of step {step}"
-        if not answer.digest:
+        if not answer.applied:
             return "it has lost the weights that it was to commit to"
-        self._digests.report(member.stage, answer.version, by, answer.digest)
-        if not member.ready and answer.version == version:
-            self.newcomers.caught_up(by, answer.digest)
         return None
 
     def differing(self) -> list[Incarnation]:
@@ -155,7 +164,7 @@ class Admission:
                 self._digests.believe(member.stage, step, digest)
             if known in (None, digest):
                 self._members.make_ready(incarnation)
-                outcome.ready.append(incarnation)
+                outcome.ready.append(act.MemberReady(incarnation, member.stage))
             else:
                 outcome.differing.append(incarnation)
         return outcome

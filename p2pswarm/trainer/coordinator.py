@@ -14,7 +14,7 @@ import math
 from p2pswarm.chain.record import first_number, members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
@@ -23,12 +23,16 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
+from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
 from p2pswarm.trainer.window import launch_window
 
@@ -36,7 +40,10 @@ from p2pswarm.trainer.window import launch_window
 class Coordinator:
     """One run under one leader, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST) -> None:
+    def __init__(
+        self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST, secret: bytes = b""
+    ) -> None:
+        """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
         former = first_number(start.term)
@@ -44,12 +51,14 @@ class Coordinator:
         self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
         self._phase = Phase.FILLING if start.version else Phase.GATHERING
-        self._timeout = AttemptTimeout()
-        self._step = Step(start.version, config, self._timeout)
+        self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
+        self._step = Step(start.version, config, self._timeout, self._guards)
         self._generations = Generations(former=former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._admission = Admission(run, config.stages, self.members, start.last)
         self._blame = Blame(self.members, config.stages)
+        self.silence = Silence(self.members)
+        """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
@@ -91,13 +100,10 @@ class Coordinator:
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
-        """A newcomer has caught up with a version of the weights."""
-        member = self.members.alive(incarnation)
-        if member is None or member.ready or note.version != self.step:
-            return
-        self._admission.newcomers.caught_up(incarnation, note.digest)
-        self._admission.commits.caught_up(incarnation)
-        self._advance(now_s)
+        """A member holds a version of the weights, and says its digest."""
+        if note.version == self.step:
+            self._admission.holds(incarnation, note)
+            self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
@@ -115,6 +121,12 @@ class Coordinator:
             result = self._step.counted(incarnation, member.stage, note, now_s)
             self._blame.counted(incarnation, self._step.path(note.microbatch))
             self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def sketched(self, by: Incarnation, note: Sketch, now_s: float) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if (member := self.members.alive(by)) and member.ready:
+            self._step.sketched(by, member.stage, note)
         self._advance(now_s)
 
     def evaluated(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
@@ -148,9 +160,11 @@ class Coordinator:
         reduction = self._generations.current(generation)
         if reduction is not None and self._phase is Phase.REDUCING:
             if sound(answer):
+                self._admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
             elif reduction.awaits(by):
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
+            self._end_misfits(now_s)
             self._judge(now_s)
         self._advance(now_s)
 
@@ -174,8 +188,8 @@ class Coordinator:
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
-        """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        if reason := self._admission.committed(by, step, answer, self.step):
+        """A member has applied a commit, or keeps it while it still lacks its weights."""
+        if reason := self._admission.committed(by, step, answer):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
@@ -195,6 +209,7 @@ class Coordinator:
             self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
+            self.silence.next_deadline_s(),
             reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
@@ -205,7 +220,11 @@ class Coordinator:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
-                self._evict(incarnation, "it did not answer a fence", now_s)
+                if not self.silence.silent(incarnation, now_s):  # else silence decides, or its link
+                    self._evict(incarnation, "it did not answer a fence", now_s)
+            self._step.wait_longer(now_s)
+        for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
+            self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
         for incarnation in self._admission.commits.overdue(now_s):
@@ -230,11 +249,16 @@ class Coordinator:
             self._actions.append(act.Evict(incarnation, reason))
             self._end_incarnation(incarnation, reason, now_s)
 
+    def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
+        self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
+        self._evict(incarnation, reason, now_s)
+
     def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
         self._admission.end(incarnation)
+        self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -272,7 +296,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        if reason := self._blame.hopeless or self._step.hopeless():
+        self._guard(now_s)
+        if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
             return
@@ -280,20 +305,24 @@ class Coordinator:
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
+            self._actions.append(act.SendFence(one, fence, FENCE_S))
         if not incarnations:
             self._settle_fences(now_s)
+
+    def _guard(self, now_s: float) -> None:
+        """Void the sums that hold what must not be counted."""
+        for incarnation, reason in self._step.to_void(self._blame, now_s):
+            self._evict(incarnation, reason, now_s)
+        self._actions += self._step.guarded(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
             return
         servers = self._blame.servers
         outcome = self._admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
-        for incarnation in outcome.ready:
-            if member := self.members.alive(incarnation):
-                self._actions.append(act.MemberReady(incarnation, member.stage))
+        self._actions += outcome.ready
         for incarnation in outcome.differing:
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+            self._evict(incarnation, OTHER_WEIGHTS, now_s)
 
     def _end_misfits(self, now_s: float) -> None:
         """Evict the members that fail all the time, or hold other weights than most of a stage."""
@@ -301,7 +330,15 @@ class Coordinator:
             self._evict(incarnation, reason, now_s)
         self._actions += self._admission.tied()
         for incarnation in self._admission.differing():
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+            self._void_step(incarnation, now_s)
+
+    def _void_step(self, wrong: Incarnation, now_s: float) -> None:
+        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
+        member = self.members.alive(wrong)
+        self._evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
+        if self.step < self._config.steps and (member is None or member.ready):
+            for other in self.members.ready():  # all come back with the weights that they have
+                self._evict(other.incarnation, f"step {self.step} is done again", now_s)
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
@@ -312,20 +349,17 @@ class Coordinator:
                 self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self._admission.settled(self.step):  # else the last commit has yet to arrive
-                self._report_evaluation()
+                self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
-
-    def _report_evaluation(self) -> None:
-        if (loss := self._step.held_out_loss) is not None:
-            self._actions.append(act.EvaluationDone(self.step, loss))
 
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
         limit_s = self._generations.limit.seconds
         reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
+        self._admission.reducing(self.step, reduction.stages)
         self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
 
     def _average_again(self) -> None:
@@ -352,9 +386,7 @@ class Coordinator:
             case Disagreed(incarnations, tied):
                 self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
                 for incarnation in incarnations:
-                    reason = "its reduced gradient differs from its stage's"
-                    self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
-                    self._evict(incarnation, reason, now_s)
+                    self._evict_and_blame(incarnation, OTHER_GRADIENT, now_s)
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
@@ -368,20 +400,19 @@ class Coordinator:
         self._phase = Phase.DECIDING
         self._deciding = reduction, decided
         self._generations.decided(now_s)
-        self._blame.averaged(list(reduction.stages))
-        rate, states = learning_rate(self._config, self.step), self._admission.states(self.step)
-        self._actions.append(to_decide(self._step, reduction, decided, rate, states))
+        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        rate = learning_rate(self._config, self.step)
+        self._actions.append(to_decide(self._step, reduction, decided, rate))
 
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Tell all that have the gradient, and begin the next step."""
         rate = learning_rate(self._config, self.step)
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
         self._deciding = None
-        self._report_evaluation()
-        norm, size = decided.gradient_norm, self._config.batch.microbatches
-        self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
+        self._actions += self._step.evaluation()
+        self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout)
+        self._step = Step(self.step + 1, self._config, self._timeout, self._guards)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

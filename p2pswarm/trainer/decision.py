@@ -57,15 +57,13 @@ FROM_THE_FIRST = Start()
 """A run from its first step, without voters that gave anybody a term."""
 
 
-def to_decide(
-    step: Step, reduction: Reduction, decided: Decided, rate: float, states: dict[int, bytes]
-) -> act.Decide:
-    """What the voters are asked to accept: `states` by stage, as far as they are known."""
+def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
+    """What the voters are asked to accept."""
     stages = []
     for stage, gradient in sorted(reduction.gradients.items()):
         group = [one for one, where in reduction.stages.items() if where == stage]
         members = tuple(Contributor(one.peer, one.number) for one in group)
-        state = as_recorded(states.get(stage, b""))
+        state = as_recorded(decided.states.get(stage, b""))
         stages.append(
             StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
         )

@@ -5,7 +5,7 @@ Errors:  BadMessage for a message that is no note, or that comes before the assi
 
 from p2pswarm.errors import BadMessage
 from p2pswarm.swarm.messages.membership import Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.wire.message import Message
@@ -17,6 +17,7 @@ def take_note(
     """Tell the coordinator a note of the member `by`; None if it has no assignment yet."""
     if by is None:
         raise BadMessage(f"a {type(note).__name__} before Assigned")
+    coordinator.silence.heard(by, now_s)
     match note:
         case Handed():
             coordinator.handed(Incarnation(note.peer, note.incarnation), note, now_s)
@@ -24,6 +25,8 @@ def take_note(
             coordinator.counted(by, note, now_s)
         case Undelivered():
             coordinator.undelivered(note, now_s, by)
+        case Sketch():
+            coordinator.sketched(by, note, now_s)
         case Evaluated():
             coordinator.evaluated(by, note, now_s)
         case Ready():

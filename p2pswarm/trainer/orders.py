@@ -8,7 +8,7 @@ Errors:  none; the coordinator is told of failures. An answer of the wrong type 
 from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
+from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Handed, Push, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 from p2pswarm.tensors.meta import TensorMeta
@@ -18,7 +18,7 @@ from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
 from p2pswarm.wire.message import Message
 
-REDUCE_GRACE_S = 10.0  # the coordinator gives up first, because it knows what a failure means
+GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while it is stopped
 
 Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
@@ -28,10 +28,10 @@ Order = act.Launch | Call
 
 
 def tokens(order: act.Launch, corpus: Corpus) -> Bytes:
-    """The samples of a microbatch, or of a held-out batch; uint8, (rows, sequence + 1)."""
+    """The samples of a microbatch, its check or a held-out batch; uint8, (rows, sequence + 1)."""
     if order.work is Work.EVALUATE:
         return corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
-    return corpus.microbatch(order.microbatch)
+    return corpus.microbatch(order.microbatch % CHECK_BASE)
 
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
@@ -55,11 +55,11 @@ def limit_s(order: Call) -> float:
     """How long a member may take to answer."""
     match order:
         case act.SendFence():
-            return order.limit_s
+            return order.limit_s + GRACE_S
         case act.SendReduce():
-            return order.limit_s + REDUCE_GRACE_S
+            return order.limit_s + GRACE_S
         case act.SendCommit():
-            return COMMIT_S
+            return COMMIT_S + GRACE_S
 
 
 def answered(
@@ -67,6 +67,8 @@ def answered(
 ) -> None:
     """Tell the coordinator what a member answered, or why it did not."""
     to = order.incarnation
+    if isinstance(answer, Message):
+        coordinator.silence.heard(to, now_s)
     match order, answer:
         case act.SendFence(), Fenced():
             coordinator.fenced(to, answer.counted, now_s)

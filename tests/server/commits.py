@@ -47,4 +47,5 @@ def make(log, step, generation=1):
     average(log, step, generation)
     assert log.committed(commit(step, generation)) is CommitDecision.APPLY
     log.take()
-    log.applied(commit(step, generation), b"w%d" % (step + 1))
+    log.applied(commit(step, generation))
+    log.hashed(b"w%d" % (step + 1))

@@ -338,6 +338,7 @@ class Swarm:
         number: int,
         *,
         compute=compute_here,
+        background=None,
         keep_bytes: int = 1 << 30,
         piece_bytes: int = PIECE_BYTES,
     ) -> StageServer:
@@ -360,6 +361,7 @@ class Swarm:
             rejoin_s=20.0,
             say=lambda line: self.said.append((who.raw, line)),
             piece_bytes=piece_bytes,
+            background=background,
         )
         server = self.servers[who.raw] = StageServer(context)
         self.running[who.raw] = self.tasks.create_task(server.run())

@@ -8,6 +8,7 @@ from server.commits import average, commit, holder, make, newcomer, reduce, redu
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.server.commit_log import CommitDecision
+from p2pswarm.swarm.messages.membership import HeldReduction
 
 
 def test_a_commit_applies_its_reduction_once():
@@ -16,20 +17,33 @@ def test_a_commit_applies_its_reduction_once():
 
     assert log.committed(commit(3)) is CommitDecision.APPLY
     assert log.take() == "sums of step 3, generation 1"
-    log.applied(commit(3), b"w4")
+    assert not log.holds(3)
+    log.applied(commit(3))
 
+    assert (log.version, log.digest) == (4, b"")
+    log.hashed(b"w4")
     assert (log.version, log.digest) == (4, b"w4")
     assert log.committed(commit(3)) is CommitDecision.APPLIED
-    assert log.made(3) == b"w4"
+    assert log.holds(3)
 
 
-def test_a_commit_that_is_sent_again_later_is_answered_with_what_it_made():
+def test_a_reduction_that_comes_before_the_digest_is_held_with_it():
+    log = holder(3)
+    log.became(3, b"")
+    average(log, 3)
+
+    log.hashed(b"w3")
+
+    assert (log.held.digest, log.held.reduction) == (b"w3", HeldReduction(3, 1, b"d"))
+
+
+def test_a_commit_that_is_sent_again_later_is_applied_already():
     log = holder(3)
     for step in (3, 4, 5):
         make(log, step)
 
     assert log.committed(commit(3)) is CommitDecision.APPLIED
-    assert log.made(3) == b"w4"
+    assert log.holds(3)
     assert log.version == 6
 
 
@@ -42,13 +56,14 @@ def test_a_commit_of_a_step_that_another_generation_made_is_refused():
     assert (log.version, log.digest) == (4, b"w4")
 
 
-def test_commits_beyond_the_limit_are_answered_without_a_digest():
+def test_of_commits_beyond_the_limit_the_generation_is_forgotten():
     log = holder(3, made_max=2)
     for step in (3, 4, 5):
         make(log, step)
 
-    assert log.committed(commit(3)) is CommitDecision.APPLIED
-    assert [log.made(step) for step in (3, 4, 5)] == [b"", b"w5", b"w6"]
+    assert log.committed(commit(3, generation=9)) is CommitDecision.APPLIED
+    with pytest.raises(NotServing):
+        log.committed(commit(4, generation=9))
 
 
 def test_a_commit_that_a_snapshot_already_holds_is_not_applied():
@@ -56,7 +71,7 @@ def test_a_commit_that_a_snapshot_already_holds_is_not_applied():
 
     assert log.committed(commit(2)) is CommitDecision.APPLIED
     assert log.committed(commit(1)) is CommitDecision.APPLIED
-    assert (log.made(2), log.made(1)) == (b"w3", b"")
+    assert (log.holds(2), log.holds(3)) == (True, False)
 
 
 def test_a_commit_means_the_generation_it_names():
@@ -83,7 +98,7 @@ def test_a_commit_that_overtakes_the_commit_before_it_waits():
     average(log, 4)
 
     assert log.committed(commit(4)) is CommitDecision.WAIT
-    log.applied(commit(3), b"w4")
+    log.applied(commit(3))
 
     assert log.committed(commit(4)) is CommitDecision.APPLY
 

@@ -54,7 +54,7 @@ def test_weights_one_commit_behind_go_on_if_its_reduction_is_here():
     assert log.committed(commit(3, 8)) is CommitDecision.WAIT  # its reduction may still come
     assert log.committed(commit(3, 7)) is CommitDecision.APPLY
     assert log.take() == "sums of step 3, generation 7"
-    log.applied(commit(3, 7), b"w4")
+    log.applied(commit(3, 7))
     assert not log.must_commit_before(4)
 
 
@@ -106,7 +106,7 @@ def test_weights_that_were_not_changed_to_the_end_are_of_no_version():
     log = holder(3)
 
     with log.changing():
-        log.applied(commit(3), b"w4")
+        log.applied(commit(3))
     assert log.version == 4
 
     with pytest.raises(BadMessage), log.changing():

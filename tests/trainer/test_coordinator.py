@@ -4,6 +4,8 @@ import pytest
 from trainer.toy_server import Server
 from trainer.toy_swarm import World
 
+NAMES_MAX = 255  # a toy server's name is a byte
+
 
 def swarm(seed: int, *, stages: int = 2, replicas: int = 2, steps: int = 6) -> World:
     world = World(seed, stages=stages, steps=steps, microbatches=6)
@@ -43,7 +45,8 @@ def cause_trouble(world: World, name: int = 100) -> None:
             world.drop_link(server, server.incarnation)
         else:
             world.freeze(server, world.rng.uniform(1.0, 60.0))
-    world.later(world.rng.uniform(1.0, 15.0), cause_trouble, world, name + 1)
+    if name < NAMES_MAX:
+        world.later(world.rng.uniform(1.0, 15.0), cause_trouble, world, name + 1)
 
 
 def copies(world: World, stage: int) -> list[Server]:
@@ -71,6 +74,25 @@ def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on
     else:
         assert not world.ended.failed, world.ended.reason
         assert [d.step for d in world.done] == list(range(8))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: int):
+    stages = 1 + seed % 3
+    world = swarm(seed, stages=stages, replicas=1 + seed % 2, steps=8)
+    world.poison = {6 * step + seed % 6: (seed + step) % stages for step in (1, 2, 5)}
+    if seed % 4:
+        world.failure_share = 0.03
+        world.later(3.0, cause_trouble, world)
+
+    world.run(until_s=3000.0)
+
+    if world.ended is None:
+        assert not all(copies(world, stage) for stage in range(stages)), "stuck"
+        return
+    assert not world.ended.failed, world.ended.reason
+    aside = [microbatch for done in world.done for microbatch in done.quarantined]
+    assert aside == sorted(world.poison)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Undelivered
 from p2pswarm.swarm.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
-from p2pswarm.swarm.messages.types import Work
+from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation, MemberView
 
 
@@ -101,6 +101,11 @@ class ToyServers:
         if step != server.version or attempt <= server.fences.get(microbatch, -1):
             return
         upstream, _ = server.held.pop(microbatch)
+        if self.poison.get(microbatch) == server.stage:
+            note = Undelivered(step, microbatch, attempt, "not finite", Obstacle.NOT_FINITE)
+            by = server.incarnation
+            self.note(server, lambda: self.coordinator.undelivered(note, self.now_s, by))
+            return
         counts = server.stage in counting and microbatch not in server.summed
         if counts:
             server.summed.append(microbatch)
@@ -167,7 +172,7 @@ class ToyServers:
         summed = tuple(sorted(m - base for s in group for m in s.summed))
         server.reductions[message.step, message.generation] = summed
         server.kept = (message.step, message.generation), summed
-        answer = Reduced(digest(summed), 1.0)
+        answer = Reduced(digest(summed), 1.0, state=digest(server.weights))
         args = incarnation, message.generation, answer
         self.note(server, lambda: self.coordinator.reduced(*args, self.now_s))
 
@@ -190,7 +195,7 @@ class ToyServers:
             args = (
                 server.incarnation,
                 message.step,
-                Committed(server.version, digest(server.weights)),
+                Committed(server.version, applied=True),
             )
             self.note(server, lambda: self.coordinator.committed(*args, self.now_s))
 
@@ -200,7 +205,7 @@ class ToyServers:
         assert record is None or not record.ready, "a member of the group has the reduction"
         self.skipped += 1
         who, waits = server.incarnation, server.version is None
-        answer = Committed(message.step + 1, b"")
+        answer = Committed(message.step + 1, applied=False)
         if waits:
             self.note(
                 server,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from trainer.toy_server import Server, ToyServers, digest
 
+from p2pswarm.chain.record import QUARANTINED
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
@@ -55,6 +56,7 @@ class World(ToyServers):
         self.evaluations: list[act.EvaluationDone] = []
         self.deadline_s: float | None = None
         self.views = 0
+        self.poison: dict[int, int] = {}  # microbatch -> the stage where it is not finite
         self.launched: Counter = Counter()
         self.skipped = 0
         self.lost: list[act.MemberLost] = []
@@ -248,7 +250,7 @@ class World(ToyServers):
     # A server's incarnation.
 
     def start(self, name: int) -> Server:
-        peer = bytes([name]) * 32
+        peer = bytes([name]) * 32 if name < 256 else name.to_bytes(32)
         server = self.servers.setdefault(peer, Server(peer))
         server.epoch += 1
         server.alive, server.linked = True, False
@@ -278,6 +280,9 @@ class World(ToyServers):
         server.summed, server.fences, server.held, server.waiting = [], {}, {}, []
         server.reductions, server.commits, server.roster = {}, {}, MemberView()
         server.averaging = set()
+        if message.keep:  # it may be ready by now, and no other view may follow
+            (view,) = view_parts(self.views, self.coordinator.members.records())
+            server.roster.receive(view)
         if message.keep and server.version == message.since - 1:
             round_, summed = server.kept
             server.reductions[round_] = summed
@@ -329,12 +334,15 @@ class World(ToyServers):
             server.weights = (*server.weights, reduced)
             server.version += 1
             server.summed, server.held, server.fences = [], {}, {}
-        self.say_ready(server)
+        hashed_s = self.rng.uniform(0.0, 0.5)  # the digest is known some time after the weights
+        self.later(hashed_s, self.guard(server, self.say_ready), server)
         waiting, server.waiting = server.waiting, []
         for call in waiting:
             call()
 
     def say_ready(self, server: Server) -> None:
+        if server.version is None:
+            return
         note, incarnation = Ready(server.version, digest(server.weights)), server.incarnation
         self.note(server, lambda: self.coordinator.ready(incarnation, note, self.now_s))
 
@@ -379,7 +387,8 @@ class World(ToyServers):
     def check(self, done: act.Decide) -> None:
         """The sums that are being decided hold every microbatch once, in every stage."""
         batch = self.config.batch.microbatches
-        whole = list(range(done.step * batch, (done.step + 1) * batch))
+        holders = done.stages[0].holders
+        whole = [done.step * batch + i for i in range(batch) if holders[i] != QUARANTINED]
         for stage in range(self.config.stages):
             incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
             summed = [
