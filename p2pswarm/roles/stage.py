@@ -15,6 +15,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain import Genesis
+from p2pswarm.chain.chain_log import Restored, blank
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
@@ -33,6 +38,7 @@ from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
 END_S = 0.5  # for `Leaving` to reach the trainer
+RECORDS_KEPT = 1024  # by a server without a folder: a trainer that was away for an hour lacks fewer
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -154,8 +160,18 @@ def stage_server(
         secret=os.urandom(32),
         origin=offer.identity.origin,
         saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
+        chain=voters_chain(offer),
     )
     return StageServer(context)
+
+
+def voters_chain(offer: RunOffer) -> tuple[ChainStore, Restored]:
+    """Where this server's voter keeps its promises for a run, and what it kept before."""
+    run, identity = offer.config, offer.identity
+    size = run.batch.microbatches
+    genesis = Genesis.founded(offer.run, identity.founder, run.stages, size)
+    store = MemoryChain(os.urandom(MEMORY_BYTES), records_max=RECORDS_KEPT)
+    return store, blank(genesis)
 
 
 async def serve_run(
