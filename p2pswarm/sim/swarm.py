@@ -176,6 +176,8 @@ class SimSwarm:
         processor = Processor(config.speeds[number % len(config.speeds)])
         rng = random.Random(self._rng.random())
         count = functools.partial(self._counted, rpc.host.peer)
+        share, chance = config.wrong.get(number, 0.0), random.Random(f"{config.seed} {number}")
+        wrong = (lambda: chance.random() < share) if share else (lambda: False)
         context = ServerContext(
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
@@ -183,7 +185,9 @@ class SimSwarm:
             run_id=self._run_id,
             trainer=self._trainer_rpc.contact,
             compute=processor,
-            make_engine=lambda stage: sim_engine(config.run, stage, config.cost, processor, count),
+            make_engine=lambda stage: sim_engine(
+                config.run, stage, config.cost, processor, count, wrong
+            ),
             make_router=lambda: Router(rng),
         )
         now_s = asyncio.get_running_loop().time()

@@ -10,7 +10,6 @@ Source:  docs/training.md.
 """
 
 import math
-from enum import Enum
 
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
@@ -25,23 +24,13 @@ from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
-
-WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
-WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
-
-
-class Phase(Enum):
-    """What the run is doing."""
-
-    GATHERING = "waiting for servers"
-    FILLING = "microbatches are on their way"
-    REDUCING = "the step's gradients are being averaged"
-    ENDED = "over"
+from p2pswarm.trainer.window import launch_window
 
 
 class Coordinator:
@@ -331,19 +320,14 @@ class Coordinator:
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:
-                self._actions += self._step.launch(self._window(), now_s)
+                window = launch_window(self._config, self.members)
+                self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self._admission.settled(self.step):  # else the last commit has yet to arrive
                 self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
-
-    def _window(self) -> int:
-        """How many microbatches may be on their way."""
-        entries, servers = self.members.ready_count(0), self.members.ready_count()
-        default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
-        return self._config.batch.window or default
 
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING

@@ -36,6 +36,7 @@ from p2pswarm.trainer.views import Views
 
 log = logging.getLogger(__name__)
 
+SECRET_BYTES = 32  # nobody can foresee then which microbatches are checked
 FAREWELL_S = 2.0  # for the last words to reach a member
 WEIGHTS_S = 3600.0  # to download the trained weights of one stage
 
@@ -55,7 +56,8 @@ class Trainer:
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
-        self._coordinator = Coordinator(context.run, context.run_id)
+        secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
+        self._coordinator = Coordinator(context.run, context.run_id, secret)
         self._refusals = VersionRefusals()
         self._connections = Connections(Views(context.run.stages))
         self._streams: dict[MemberConnection, _MemberStream] = {}
