@@ -117,6 +117,11 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
     if flags.announce:
         network = dataclasses.replace(config.network, announce=flags.announce)
         config = dataclasses.replace(config, network=network)
+    if getattr(flags, "standby", False) or getattr(flags, "new", False):
+        train = config.train
+        standby, new = flags.standby or train.standby, flags.new or train.new
+        train = dataclasses.replace(train, standby=standby, new=new)
+        config = dataclasses.replace(config, train=train)
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -176,6 +181,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
     train.set_defaults(role="trainer")
+    train.add_argument(
+        "--standby",
+        action="store_true",
+        help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    train.add_argument(
+        "--new",
+        action="store_true",
+        help="begin another run, though the folder of `state` holds one that is not finished",
+    )
     _add_node_flags(train)
     _add_status_flags(
         commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)

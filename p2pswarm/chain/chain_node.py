@@ -19,6 +19,7 @@ from p2pswarm.chain.actions import (
     Ask,
     Deposed,
     Fetch,
+    Followed,
     Leading,
     Persist,
     RecordDecided,
@@ -28,7 +29,7 @@ from p2pswarm.chain.actions import (
 from p2pswarm.chain.base import ChainMachine, ChainStore
 from p2pswarm.chain.messages import FetchRecords, Heartbeat, Prepare, Propose
 from p2pswarm.chain.record import CommitRecord
-from p2pswarm.errors import BadMessage, Busy, NotServing, SwarmError, Unusable
+from p2pswarm.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc, Stream
 from p2pswarm.wire.message import Message
@@ -37,7 +38,7 @@ ASK_S = 1.0  # the machine asks again each second
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 SENT_AT_ONCE = 64  # records that are read before they are sent: a few MB at most
 
-Told = Leading | Deposed | RecordDecided | StoreFailed
+Told = Leading | Deposed | RecordDecided | Followed | StoreFailed
 """What the owner of a node is told."""
 Caller = asyncio.Future[Message]
 
@@ -99,6 +100,10 @@ class ChainNode:
         """The link to a peer ended."""
         self.machine.link_lost(peer, self._now_s())
         self.pump()
+
+    def catch_up(self, peer: bytes) -> None:
+        """Fetch what is decided from a peer that leads: a new node does not know its trainers."""
+        self._begin_fetch(Fetch(peer, self.machine.follower.chain.head.height))
 
     def pump(self) -> None:
         """Carry out what the machine asks, and wake it when it wants; call it after any verb."""
@@ -204,7 +209,7 @@ class ChainNode:
     async def _asked(self, peer: PeerId, message: Message) -> Message:
         try:
             answer = self._receive(peer.raw, message)
-        except SwarmError as error:
+        except PeerError as error:
             log.warning("%s: %s", peer.short, error)
             raise
         finally:

@@ -65,5 +65,12 @@ class MemoryChain:
         entries = (LogEntry(place, entry) for place, entry in enumerate(self._entries))
         return restore(genesis, entries, "the chain in memory")
 
+    def copy(self) -> "MemoryChain":
+        """The same entries, apart: what a machine finds on its disk that is started again."""
+        other = MemoryChain(self.memory, records_max=self._records_max)
+        other._entries = list(self._entries)
+        other._records = dict(self._records)
+        return other
+
     def close(self) -> None:
         """Nothing is open."""

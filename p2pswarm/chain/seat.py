@@ -41,6 +41,11 @@ class Seat:
         return drained
 
     @property
+    def led_by(self) -> tuple[bytes | None, int]:
+        """The trainer that leads the greatest term that this node has heard of, and that term."""
+        return self._vote.leader, self._vote.term
+
+    @property
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
         leader = [self.leader.next_deadline_s] if self.leader else []

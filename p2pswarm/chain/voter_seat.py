@@ -1,17 +1,20 @@
 """One node's vote and its chain, joined: how a server takes part in deciding, and never leads.
 
 It answers what trainers ask of a voter, and learns from the same calls what is decided. It has the
-verbs of a trainer's `Seat`, so one shell serves both.
+verbs of a trainer's `Seat`, so `ChainNode` serves both.
 
 Units:   seconds on the caller's clock.
 Errors:  Fork and BrokenRecord for what a peer sent: what the voter has said stands in `actions`,
          and the chain has not changed.
 """
 
-from p2pswarm.chain.actions import Action, Persist, Reply
+from typing import Self
+
+from p2pswarm.chain.actions import Action, Followed, Persist, Reply
+from p2pswarm.chain.chain_log import Restored
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.messages import Denied, Heartbeat, Propose
-from p2pswarm.chain.record import CommitRecord
+from p2pswarm.chain.record import CommitRecord, VoterId
 from p2pswarm.chain.voter import Voter
 from p2pswarm.wire.message import Message
 
@@ -28,8 +31,14 @@ class VoterSeat:
         self.leader: bytes | None = None
         """The trainer that leads the greatest term that was heard of; None before one was heard."""
         self.term = 0
-        """The term that it leads. A promise alone raises no term: its trainer may never lead."""
+        """The term that it leads. A promise alone raises none: its trainer may never lead."""
         self._actions: list[Action] = []
+
+    @classmethod
+    def of(cls, peer: bytes, memory: bytes, restored: Restored) -> Self:
+        """The seat of a node, with what its file said; `memory` names that file."""
+        follower = restored.follower
+        return cls(Voter(VoterId(peer, memory), follower.chain, restored.register), follower)
 
     def actions(self) -> list[Action]:
         """What to do now, in this order; drained by reading."""
@@ -47,8 +56,9 @@ class VoterSeat:
         self._actions += answers
         if any(isinstance(a, Reply) and isinstance(a.message, Denied) for a in answers):
             return False
-        if isinstance(message, Propose | Heartbeat) and message.term >= self.term:
+        if isinstance(message, Propose | Heartbeat) and message.term > self.term:
             self.leader, self.term = sender, message.term
+            self._actions.append(Followed(sender, message.term))
         other = sender if sender != self.voter.voter.peer else None
         try:
             self._follow(answers, message, other)

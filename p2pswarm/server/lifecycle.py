@@ -242,7 +242,9 @@ class Lifecycle:
         return self.trainers.present not in trainers
 
     def prepared(self) -> None:
-        """The memory of the stage is here."""
+        """The memory of the stage is here; LinkLost if another trainer leads by now."""
+        if self._called_away:
+            raise LinkLost("another trainer leads the run")
         if self._state is ServerState.PREPARING:
             self._move(ServerState.LOADING)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.allreduce.base import Compute
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain_log import Restored
 from p2pswarm.compute.base import Engine
 from p2pswarm.config import RunConfig
 from p2pswarm.flow.signal import Signal
@@ -55,6 +57,15 @@ class ServerContext:
     """Computes digests beside `compute`; None: they take turns with it."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
+    chain: tuple[ChainStore, Restored] | None = None
+    """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
+
+    @property
+    def me(self) -> bytes:
+        """Our own peer id."""
+        peer = self.rpc.contact.peer
+        assert peer is not None, "we know our own id"
+        return peer.raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +87,7 @@ class MemberSession:
     @property
     def me(self) -> bytes:
         """Our own peer id."""
-        peer = self.context.rpc.contact.peer
-        assert peer is not None, "we know our own id"
-        return peer.raw
+        return self.context.me
 
     @property
     def has_successor(self) -> bool:

@@ -13,11 +13,12 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from p2pswarm.errors import NotServing, Refused, RunEnded, SwarmError, Unusable
+from p2pswarm.errors import LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
+from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
@@ -51,6 +52,8 @@ class StageServer:
         """The lifecycle has moved, or the trainer is to be told something."""
         self.seeker = Seeker(context, self._changed, self._moved)
         """Its search for a trainer."""
+        self.leadership = Leadership(context, self._end_session)
+        """Its vote, and its eye on the coordinator."""
         rpc = context.rpc
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
@@ -77,7 +80,20 @@ class StageServer:
 
     async def run(self) -> str:
         """Serve until the run ends, or `leave` or `give_up` is called; returns why."""
-        loop, lifecycle = asyncio.get_running_loop(), self.seeker.begin()
+        lifecycle = self.seeker.begin()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self.leadership.begin(lifecycle, tasks)
+                try:
+                    return await self._live(lifecycle)
+                finally:
+                    self.leadership.close()
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
+
+    async def _live(self, lifecycle: Lifecycle) -> str:
+        """Session after session, to the end."""
+        loop = asyncio.get_running_loop()
         while (end := lifecycle.end) is None:
             trainer = lifecycle.joining(loop.time())
             self._moved()
@@ -89,6 +105,8 @@ class StageServer:
                 log.info("out of the run: %s", error)
                 lifecycle.session_lost(str(error), loop.time())
                 self._moved()
+            finally:
+                self.leadership.stream_ended(trainer)
             await self.seeker.until(lambda: lifecycle.may_join or lifecycle.end is not None)
         return end.reason
 
@@ -120,6 +138,13 @@ class StageServer:
             self._context.say(remark)
         self._changed.fire()
 
+    def _end_session(self, reason: str) -> None:
+        """Go to another trainer: the session ends, or the try to begin one."""
+        if self._session is not None:
+            self._session.fail(LinkLost(reason))
+        self.seeker.end_knock()
+        self._moved()
+
     async def _join(self, lifecycle: Lifecycle, trainer: Contact) -> None:
         """Keep one stream with a trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
@@ -139,6 +164,7 @@ class StageServer:
             )
             if lifecycle.end is not None:
                 return
+            self.leadership.heard()
             assigned = lifecycle.answered(await self.seeker.knocking(JOIN_S, stream.receive()))
             if assigned is None:
                 return
@@ -211,6 +237,7 @@ class StageServer:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
         while (part := lifecycle.told(await stream.receive())) is not None:
+            self.leadership.heard()
             if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()

@@ -6,6 +6,7 @@ somebody something comes back to the coordinator as the event named in its docst
 
 from dataclasses import dataclass
 
+from p2pswarm.chain.record import StageCommit
 from p2pswarm.swarm.messages.membership import Assigned, Load
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
@@ -81,6 +82,20 @@ class SendCommit:
 
     incarnation: Incarnation
     message: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Have the voters accept the record of a step; back as `decided`, or as `closed`."""
+
+    step: int
+    generation: int
+    scale: float
+    learning_rate: float
+    loss: float | None
+    """Mean nats per token; None if nobody told it."""
+    gradient_norm: float
+    stages: tuple[StageCommit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +212,29 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Leads:
+    """Report: this trainer coordinates the run from now on, and `version` is current."""
+
+    term: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """Report: another trainer coordinates the run, or will."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEnlisted:
+    """Report: another trainer stands by."""
+
+    peer: bytes
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is over; `failed` if it could not go on."""
 
@@ -306,6 +344,9 @@ Report = (
     | ServerFails
     | RoadBroken
     | RunBegun
+    | Leads
+    | SteppedDown
+    | TrainerEnlisted
     | Loaded
     | VersionsRefused
     | RunFinished
@@ -321,6 +362,7 @@ Action = (
     | SendFence
     | SendReduce
     | SendCommit
+    | Decide
     | Evict
     | Report
 )

@@ -11,6 +11,7 @@ Source:  docs/training.md.
 
 import math
 
+from p2pswarm.chain.record import first_number, members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
@@ -21,11 +22,14 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
@@ -34,20 +38,27 @@ from p2pswarm.trainer.window import launch_window
 
 
 class Coordinator:
-    """One run, from the first member to the last commit."""
+    """One run under one leader, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes, secret: bytes = b"") -> None:
+    def __init__(
+        self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST, secret: bytes = b""
+    ) -> None:
         """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
-        self.members = Membership(config.stages)
+        former = first_number(start.term)
+        members_max = members_that_fit(config.stages, config.batch.microbatches)
+        self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
-        self._phase = Phase.GATHERING
+        self._phase = Phase.FILLING if start.version else Phase.GATHERING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
-        self._step = Step(0, config, self._timeout, self._guards)
-        self._generations = Generations()
-        self._admission = Admission(run, config.stages, self.members)
+        self._step = Step(start.version, config, self._timeout, self._guards)
+        self._generations = Generations(former=former)
+        self._deciding: tuple[Reduction, Decided] | None = None
+        self._admission = Admission(run, config.stages, self.members, start.last)
         self._blame = Blame(self.members, config.stages)
+        self.silence = Silence(self.members)
+        """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
@@ -68,7 +79,7 @@ class Coordinator:
             return
         if former := self.members.of_peer(peer):
             self._end_incarnation(former.incarnation, "it joined anew", now_s)
-        if self._phase is Phase.REDUCING:
+        if self._phase in (Phase.REDUCING, Phase.DECIDING):
             self._admission.newcomers.park(peer, join)
         else:
             self._actions += self._admission.admit(peer, join, self.step, now_s)
@@ -79,7 +90,7 @@ class Coordinator:
         self._admission.newcomers.withdraw(peer)
 
     def closed(self) -> None:
-        """The trainer leaves: no more actions, whatever happens."""
+        """The trainer leaves, or leads no more: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
 
@@ -146,7 +157,8 @@ class Coordinator:
 
     def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
         """A member holds its stage's reduced gradient."""
-        if reduction := self._generations.current(generation):
+        reduction = self._generations.current(generation)
+        if reduction is not None and self._phase is Phase.REDUCING:
             if sound(answer):
                 self._admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
@@ -166,6 +178,13 @@ class Coordinator:
         self._average_again()
         if blamed:
             self._evict(by, f"it could not average: {reason}", now_s)
+        self._advance(now_s)
+
+    def decided(self, step: int, now_s: float) -> None:
+        """The voters have accepted the record of a step: it is committed, whoever dies."""
+        if self._deciding is not None and step == self.step and self._phase is Phase.DECIDING:
+            reduction, decided = self._deciding
+            self._commit(reduction, decided, now_s)
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
@@ -190,6 +209,7 @@ class Coordinator:
             self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
+            self.silence.next_deadline_s(),
             reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
@@ -200,7 +220,11 @@ class Coordinator:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
-                self._evict(incarnation, "it did not answer a fence", now_s)
+                if not self.silence.silent(incarnation, now_s):  # else silence decides, or its link
+                    self._evict(incarnation, "it did not answer a fence", now_s)
+            self._step.wait_longer(now_s)
+        for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
+            self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
         for incarnation in self._admission.commits.overdue(now_s):
@@ -234,6 +258,7 @@ class Coordinator:
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
         self._admission.end(incarnation)
+        self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -271,7 +296,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        self._guard(now_s)
+        if self._phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
+            self._guard(now_s)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
@@ -280,7 +306,7 @@ class Coordinator:
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
+            self._actions.append(act.SendFence(one, fence, FENCE_S))
         if not incarnations:
             self._settle_fences(now_s)
 
@@ -366,16 +392,24 @@ class Coordinator:
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._commit(reduction, decided, now_s)
+                self._decide(reduction, decided, now_s)
             case _:
                 pass
 
-    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
-        """Decide the step: tell all that have the gradient, and begin the next step."""
-        rate = learning_rate(self._config, self.step)
-        self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
+    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+        """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
+        self._phase = Phase.DECIDING
+        self._deciding = reduction, decided
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        rate = learning_rate(self._config, self.step)
+        self._actions.append(to_decide(self._step, reduction, decided, rate))
+
+    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+        """Tell all that have the gradient, and begin the next step."""
+        rate = learning_rate(self._config, self.step)
+        self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
+        self._deciding = None
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING

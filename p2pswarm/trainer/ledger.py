@@ -8,8 +8,10 @@ Units:   microbatches by their global number; stage indices from 0.
 Errors:  ValueError for sizes that make no sense; nothing that a peer says raises.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 
+from p2pswarm.chain.record import QUARANTINED
 from p2pswarm.swarm.view import Incarnation
 
 
@@ -109,6 +111,15 @@ class StepLedger:
             self._left[index] += 1
         self._left_in_all += len(held)
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
+
+    def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
+        """One byte a microbatch: the place in `group` of the one that counts it in a stage.
+
+        QUARANTINED for one that no stage counts.
+        """
+        place = {incarnation: index for index, incarnation in enumerate(group)}
+        in_stage = (holders[stage] for holders in self._holder)
+        return bytes(QUARANTINED if one is None else place[one] for one in in_stage)
 
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""

@@ -6,7 +6,7 @@ import random
 import pytest
 from chain.harness import commit, genesis, key, voter
 
-from p2pswarm.chain.actions import Deposed, Leading, RecordDecided, StoreFailed
+from p2pswarm.chain.actions import Deposed, Followed, Leading, RecordDecided, StoreFailed
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_node import ChainNode
 from p2pswarm.chain.memory_file import MemoryChain
@@ -54,10 +54,17 @@ class Town:
         one = Voter(voter(name), restored.follower.chain, restored.register)
         seat = Seat(one, restored.follower, random.Random(name + str(now_s)), now_s)
         node = ChainNode(
-            self.rpcs[name], seat, self.stores[name], self.find, self.told[name].append, self.tasks
+            self.rpcs[name], seat, self.stores[name], self.find, self.hearer(name), self.tasks
         )
         self.nodes[name] = node
         node.start()
+
+    def hearer(self, name: str):
+        def heard(told) -> None:
+            if not isinstance(told, Followed):
+                self.told[name].append(told)
+
+        return heard
 
     def find(self, peer: bytes):
         return next(r.contact for r in self.rpcs.values() if r.contact.peer.raw == peer)

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from p2pswarm.chain.actions import Fetch, Persist, Reply
+from p2pswarm.chain.actions import Fetch, Followed, Persist, Reply
 from p2pswarm.chain.chain import ChainHead, Fork
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.messages import Accepted, Denied, Heartbeat, Prepare, Propose
@@ -130,10 +130,21 @@ def test_a_record_is_on_the_disk_before_it_is_accepted():
 
     assert seat.vote(peer("a"), Propose(RUN, 1, RECORDS[0]), 0.0)
 
-    kept, reply = seat.actions()
+    kept, reply, followed = seat.actions()
     assert kept == Persist(Propose(RUN, 1, RECORDS[0]))
     assert isinstance(reply.message, Accepted)
     assert (seat.leader, seat.term) == (peer("a"), 1)
+    assert followed == Followed(peer("a"), 1)
+
+
+def test_a_leader_is_told_of_once():
+    seat = fresh()
+    for _ in range(2):
+        seat.asked(peer("a"), beat(0), 0.0)
+    seat.asked(peer("b"), beat(0, term=2), 0.0)
+
+    told = [action for action in seat.actions() if isinstance(action, Followed)]
+    assert told == [Followed(peer("a"), 1), Followed(peer("b"), 2)]
 
 
 def test_the_next_proposal_proves_that_the_accepted_record_is_decided():
@@ -186,7 +197,7 @@ def test_a_fork_is_told_and_the_answer_still_stands():
     with pytest.raises(Fork):
         seat.asked(peer("b"), beat(3, 2, RIVAL), 0.0)
 
-    (reply,) = seat.actions()
+    reply, _ = seat.actions()
     assert isinstance(reply.message, Accepted)
     assert seat.follower.chain.last == RECORDS[2]
 

@@ -87,7 +87,9 @@ def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: i
 
     world.run(until_s=3000.0)
 
-    assert world.ended is not None, "stuck"
+    if world.ended is None:
+        assert not all(copies(world, stage) for stage in range(stages)), "stuck"
+        return
     assert not world.ended.failed, world.ended.reason
     aside = [microbatch for done in world.done for microbatch in done.quarantined]
     assert aside == sorted(world.poison)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from trainer.toy_server import Server, ToyServers, digest
 
+from p2pswarm.chain.record import QUARANTINED
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
@@ -139,12 +140,14 @@ class World(ToyServers):
                 self.to_life(incarnation, self.reduce, message)
             case act.CancelLaunch(microbatch, attempt):
                 self.cancelled.add((microbatch, attempt))
+            case act.Decide(step=step):
+                self.check(action)
+                self.send(self.decided, step)
             case act.SendCommit(incarnation, message):
                 self.send_commit(incarnation, message)
             case act.Evict(incarnation, _):
                 self.drop_link(self.servers[incarnation.peer], incarnation)
             case act.StepDone():
-                self.check(action)
                 self.done.append(action)
             case act.EvaluationDone():
                 self.evaluations.append(action)
@@ -154,6 +157,10 @@ class World(ToyServers):
                 self.ended = action
             case _:
                 pass
+
+    def decided(self, step: int) -> None:
+        """The voters have accepted, a while after they were asked."""
+        self.coordinator.decided(step, self.now_s)
 
     def to_life(self, incarnation: Incarnation, call: Callable, *args) -> None:
         server = self.servers[incarnation.peer]
@@ -377,14 +384,11 @@ class World(ToyServers):
         ]
         assert holders == [server], f"{len(holders)} hold microbatch {microbatch}"
 
-    def check(self, done: act.StepDone) -> None:
-        """The sums that are being committed hold every microbatch once, in every stage."""
+    def check(self, done: act.Decide) -> None:
+        """The sums that are being decided hold every microbatch once, in every stage."""
         batch = self.config.batch.microbatches
-        whole = [
-            m
-            for m in range(done.step * batch, (done.step + 1) * batch)
-            if m not in done.quarantined
-        ]
+        holders = done.stages[0].holders
+        whole = [done.step * batch + i for i in range(batch) if holders[i] != QUARANTINED]
         for stage in range(self.config.stages):
             incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
             summed = [
