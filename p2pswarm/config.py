@@ -197,6 +197,10 @@ class TrainConfig:
     """The share of the files (of the bytes, if there is one file) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
+    standby: bool = False
+    """Found no run: stand by for one of the same settings and text, and lead it when needed."""
+    new: bool = False
+    """Begin another run, though the folder of `state` holds one that is not finished."""
     resume: str = ""
     """A checkpoint, or a target that has some, to go on from the newest; empty: begin anew."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
@@ -271,7 +275,9 @@ class NodeConfig:
     bootstrap: tuple[str, ...] = ()
     """HOST:PORT of nodes that are already in the swarm."""
     identity: Path | None = None
-    """The key file, made if absent; left out: a new identity each time."""
+    """The key file, made if absent; left out: in `state`, or a new identity each time."""
+    state: Path | None = None
+    """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""

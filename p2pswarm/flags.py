@@ -119,6 +119,11 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
     if flags.announce:
         network = dataclasses.replace(config.network, announce=flags.announce)
         config = dataclasses.replace(config, network=network)
+    if getattr(flags, "standby", False) or getattr(flags, "new", False):
+        train = config.train
+        standby, new = flags.standby or train.standby, flags.new or train.new
+        train = dataclasses.replace(train, standby=standby, new=new)
+        config = dataclasses.replace(config, train=train)
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -215,6 +220,16 @@ def _add_train_flags(commands: "argparse._SubParsersAction[OneLineParser]") -> N
         metavar="TARGET",
         help="go on from a checkpoint: TARGET is one, or a folder or URL that has some, of which "
         "the newest good one is taken; default: checkpoint.target of FILE",
+    )
+    train.add_argument(
+        "--standby",
+        action="store_true",
+        help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    train.add_argument(
+        "--new",
+        action="store_true",
+        help="begin another run, though the folder of `state` holds one that is not finished",
     )
     train.set_defaults(role="trainer")
     _add_node_flags(train)

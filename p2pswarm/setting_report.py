@@ -30,7 +30,8 @@ def report(config: NodeConfig, source: Path | None) -> str:
         ("listens on", config.listen or "every address, port 4000 or any free one"),
         ("others dial", config.network.announce or "the address that it listens on"),
         ("joins through", ", ".join(config.bootstrap) or "nobody: it starts a swarm"),
-        ("identity", str(config.identity or "a new one each time")),
+        ("identity", str(config.identity or config.state or "a new one each time")),
+        ("state", str(config.state or "in memory only: a restart begins anew")),
     ]
     match config.role:
         case "trainer":

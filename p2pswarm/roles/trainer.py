@@ -23,11 +23,12 @@ from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.discovery import announce
+from p2pswarm.roles.discovery import announce, offered
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
-from p2pswarm.roles.resuming import resumed_from, saving_plan
+from p2pswarm.roles.resuming import saving_plan
+from p2pswarm.roles.run_entry import RunEntry, enter_run
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
@@ -40,18 +41,19 @@ from p2pswarm.roles.weights_file import (
 )
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import sign_manifest
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
+MEET_EVERY_S = 5.0  # a standby looks for other trainers; the coordinator tells it of most
+
+log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
-log = logging.getLogger(__name__)
 
 
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
@@ -66,14 +68,20 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
         f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
         f"{len(corpus.held_out):,} held out"
     )
+    text = await asyncio.to_thread(corpus.digest)
+    entry = await unless(leaving, enter_run(stack, text, say))
+    if entry is None:
+        return LEFT_EARLY
     with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
-        async with open_trainer(stack, corpus, tell, say) as trainer:
+        async with open_trainer(stack, corpus, tell, entry) as trainer:
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
                 leaving.set()  # nothing is left to do; this starts the time limit of leaving
             with leaving.saved():
                 await _save_state(trainer, config, ended, say)
                 saved = await _save(trainer, config, ended, patient=leaving.patient)
+            if ended is not None and not ended.failed:
+                await asyncio.to_thread(entry.finished)
     if saved:
         say(saved)
     if ended is None:
@@ -85,21 +93,24 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
 
 @contextlib.asynccontextmanager
 async def open_trainer(
-    stack: NodeStack, corpus: Corpus, tell: Callable[[Event], None], say: Say = log.info
+    stack: NodeStack,
+    corpus: Corpus,
+    tell: Callable[[Event], None],
+    entry: RunEntry | None = None,
 ) -> AsyncIterator[Trainer]:
     """Offer the run of the settings to the swarm and train it while this block lasts.
 
-    `tell` is called with every event as it happens, `say` with what precedes the run.
+    `tell` is called with every event as it happens. `entry` says which run it is, if that is known.
     """
     config, run_config = stack.config, stack.config.run
-    text = await asyncio.to_thread(corpus.digest)
-    resumed = await on_thread(lambda: resumed_from(config.train.resume, run_config, text, say))
+    if entry is None:
+        text = await asyncio.to_thread(corpus.digest)
+        entry = await enter_run(stack, text, log.info)
+    identity = entry.identity
+    text = identity.corpus
     saving = await on_thread(lambda: saving_plan(config.checkpoint, stack.identity, text))
-    origin = resumed.origin if resumed else None
-    founder = stack.identity.peer_id.raw
-    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES), founder, origin)
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
-    done = origin.version if origin else 0
+    done = identity.origin.version if identity.origin else 0
     reporter = Reporter(run_config, model_size(run_config).parameters, done)
     status = LatestStatus(identity.run, run_config.stages, done)
     loop = asyncio.get_running_loop()
@@ -126,17 +137,32 @@ async def open_trainer(
         corpus=corpus,
         report=report,
         rng=Random(os.urandom(32)),
+        chain=entry.place,
+        trainers=entry.trainers,
         saving=saving,
-        origin=resumed,
-        chain=founding_place(stack.identity, identity.run, run_config, origin),
+        origin=entry.resumed,
     )
-    async with asyncio.TaskGroup() as tasks:
-        announcing = tasks.create_task(announce(stack, manifest))
-        async with Trainer(context) as trainer:
-            for event in reporter.offered():
-                show(event)
-            yield trainer
-        announcing.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            announcing = tasks.create_task(announce(stack, manifest))
+            async with Trainer(context) as trainer:
+                meeting = tasks.create_task(_meet_others(stack, identity.run, trainer))
+                for event in reporter.offered() if trainer.leads else ():
+                    show(event)
+                yield trainer
+                meeting.cancel()
+            announcing.cancel()
+    finally:
+        entry.place.store.close()
+
+
+async def _meet_others(stack: NodeStack, run: bytes, trainer: Trainer) -> None:
+    """Tell a trainer that stands by who else offers its run; until cancelled."""
+    me = stack.identity.peer_id
+    while True:
+        if not trainer.leads:
+            trainer.found([one for one in await offered(stack, run) if one.peer != me])
+        await asyncio.sleep(MEET_EVERY_S)
 
 
 def read_corpus(config: NodeConfig) -> Corpus:
@@ -173,6 +199,8 @@ async def _save(
     path = config.train.weights
     if path is None or (ended is not None and ended.failed):
         return ""
+    if not trainer.leads:
+        return "" if ended is None else "the trainer that coordinated the run has the weights"
     try:
         async with asyncio.timeout(SAVE_S if ended is None and not patient else None):
             written = await save(trainer, config.run, path, named=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
+from p2pswarm.flow.awake import AwakeClock
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.membership import Join, Leaving
@@ -77,7 +78,8 @@ class Coordination:
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump)
+        self._clock = AwakeClock(asyncio.get_running_loop().time())
+        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self._now_s)
         self.keeper: CheckpointKeeper | None = None
         """Has checkpoints written, if the run has a target."""
         if (plan := context.saving) is not None:
@@ -196,7 +198,7 @@ class Coordination:
             self.keeper.close()
 
     def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._clock.read(asyncio.get_running_loop().time())
 
     def pump(self) -> None:
         """Carry out all that the coordinator asks, and wake it when it wants."""
@@ -215,14 +217,15 @@ class Coordination:
             stream = self._streams[connection]
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
-                stream.scope.reschedule(self._now_s() + FAREWELL_S)
+                stream.scope.reschedule(asyncio.get_running_loop().time() + FAREWELL_S)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         machines = self.coordinator, self._connections
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
-            self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
+            timer_s = self._clock.timer_s(min(due_s))
+            self._timer = asyncio.get_running_loop().call_at(timer_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
