@@ -179,19 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         description=TRAIN_TEXT,
         epilog="p2pswarm node --example trainer prints a file to begin with.",
     )
-    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
-    train.set_defaults(role="trainer")
-    train.add_argument(
-        "--standby",
-        action="store_true",
-        help="found no run: stand by for this one, and lead it when its trainer is gone",
-    )
-    train.add_argument(
-        "--new",
-        action="store_true",
-        help="begin another run, though the folder of `state` holds one that is not finished",
-    )
-    _add_node_flags(train)
+    _add_train_flags(train)
     _add_status_flags(
         commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
     )
@@ -209,6 +197,22 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     return parser
+
+
+def _add_train_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+    parser.set_defaults(role="trainer")
+    parser.add_argument(
+        "--standby",
+        action="store_true",
+        help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    parser.add_argument(
+        "--new",
+        action="store_true",
+        help="begin another run, though the folder of `state` holds one that is not finished",
+    )
+    _add_node_flags(parser)
 
 
 def _add_node_flags(parser: argparse.ArgumentParser) -> None:

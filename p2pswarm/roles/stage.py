@@ -28,8 +28,8 @@ from p2pswarm.roles.discovery import find_run, follow_run
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
-from p2pswarm.roles.run_entry import genesis_of
 from p2pswarm.roles.run_folder import RunFolder, make_folder
+from p2pswarm.roles.run_matching import genesis_of
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer

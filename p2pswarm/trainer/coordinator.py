@@ -29,8 +29,8 @@ from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
-from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.silence import Silence
+from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
