@@ -113,6 +113,8 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         "identity": flags.identity,
         "log_level": flags.log_level,
     }
+    if flags.resume is not None:
+        given["train"] = dataclasses.replace(config.train, resume=_resumed(flags.resume, config))
     config = dataclasses.replace(config, **{name: value for name, value in given.items() if value})
     if flags.announce:
         network = dataclasses.replace(config.network, announce=flags.announce)
@@ -128,6 +130,14 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
     if config.role == "trainer" and config.train.data is None:
         raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
     return config
+
+
+def _resumed(named: str, config: NodeConfig) -> str:
+    """The target to go on from: the one that was named, or the settings' own."""
+    target = named or config.checkpoint.target
+    if not target:
+        raise Unusable("--resume names no target: add one, or set checkpoint.target in the file")
+    return target
 
 
 def _options(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
@@ -163,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
         description=NODE_TEXT,
         epilog="python -m p2pswarm.node is the same.",
     )
+    node.set_defaults(resume=None)
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
@@ -173,13 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print a commented settings file for this role, and exit",
     )
     _add_node_flags(node)
-    train = commands.add_parser(
-        "train",
-        help="train on your text, with the servers that join",
-        description=TRAIN_TEXT,
-        epilog="p2pswarm node --example trainer prints a file to begin with.",
-    )
-    _add_train_flags(train)
+    _add_train_flags(commands)
     _add_status_flags(
         commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
     )
@@ -199,20 +204,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_train_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
-    parser.set_defaults(role="trainer")
-    parser.add_argument(
+def _add_train_flags(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """Add the command that starts a run."""
+    train = commands.add_parser(
+        "train",
+        help="train on your text, with the servers that join",
+        description=TRAIN_TEXT,
+        epilog="p2pswarm node --example trainer prints a file to begin with.",
+    )
+    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+    train.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="TARGET",
+        help="go on from a checkpoint: TARGET is one, or a folder or URL that has some, of which "
+        "the newest good one is taken; default: checkpoint.target of FILE",
+    )
+    train.add_argument(
         "--standby",
         action="store_true",
         help="found no run: stand by for this one, and lead it when its trainer is gone",
     )
-    parser.add_argument(
+    train.add_argument(
         "--new",
         action="store_true",
         help="begin another run, though the folder of `state` holds one that is not finished",
     )
-    _add_node_flags(parser)
+    train.set_defaults(role="trainer")
+    _add_node_flags(train)
 
 
 def _add_node_flags(parser: argparse.ArgumentParser) -> None:

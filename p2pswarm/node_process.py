@@ -71,6 +71,7 @@ class Shutdown:
             os._exit(INTERRUPTED)
         if number == signal.SIGTERM:
             self.asked.grace_s = self._notice_s
+        self.asked.patient = True
         say("leaving; once more to leave at once")
         self._begin(INTERRUPTED)
 
@@ -84,10 +85,20 @@ class Shutdown:
             return
         self._begun = True
         limit_s = LEAVE_S + max(0.0, self.asked.grace_s - GRACE_S)
-        late = threading.Timer(limit_s, os._exit, (code,))
+        self._limit(limit_s, code)
+        self._loop.call_soon_threadsafe(self.asked.set)
+
+    def _limit(self, seconds: float, code: int) -> None:
+        late = threading.Timer(seconds, self._too_late, (code,))
         late.daemon = True
         late.start()
-        self._loop.call_soon_threadsafe(self.asked.set)
+
+    def _too_late(self, code: int) -> None:
+        """End the process, unless what it saves is worth to wait for."""
+        if self.asked.saving and self.asked.patient:
+            self._limit(LEAVE_S, code)
+        else:
+            os._exit(code)
 
 
 def main(config: NodeConfig, begun_s: float) -> int:

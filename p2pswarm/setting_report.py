@@ -5,7 +5,7 @@ Errors:  Unusable for a file that is missing or cannot be written.
 
 from pathlib import Path
 
-from p2pswarm.config import NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig, TrainConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.outfile import check_target
 
@@ -36,6 +36,7 @@ def report(config: NodeConfig, source: Path | None) -> str:
     match config.role:
         case "trainer":
             rows += _run_rows(config.run) + _train_rows(config.train)
+            rows += _checkpoint_rows(config.checkpoint)
         case "stage":
             rows += _serve_rows(config.serve)
     width = max(len(name) for name, _ in rows)
@@ -64,8 +65,19 @@ def _train_rows(train: TrainConfig) -> list[Row]:
     only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
     return [
         ("text", f"{train.data}{only}; {train.held_out_share:.1%} held out"),
+        ("goes on from", train.resume or "the first weights"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
     ]
+
+
+def _checkpoint_rows(checkpoint: CheckpointConfig) -> list[Row]:
+    if not checkpoint.target:
+        return [("checkpoints", "not written")]
+    kept = f"the newest {checkpoint.keep_newest} stay"
+    if checkpoint.keep_every:
+        kept += f", and each {checkpoint.keep_every} steps one"
+    every = f"every {checkpoint.every_steps} steps to {checkpoint.target}"
+    return [("checkpoints", f"{every}; {kept}")]
 
 
 def _serve_rows(serve: ServeConfig) -> list[Row]:

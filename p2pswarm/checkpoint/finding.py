@@ -41,6 +41,8 @@ class Checkpoint:
     signer: PeerId
     sizes: dict[str, int | None]
     """The files that are there."""
+    digest: bytes
+    """The SHA-256 of its manifest's file: no other checkpoint has it."""
 
     def path(self, name: str) -> str:
         """A file's place in the target."""
@@ -96,7 +98,8 @@ def open_checkpoint(store: CheckpointStore, folder: str, wanted: Wanted = ANYTHI
         signed = read(data)
         check(signed, wanted)
         _require_name(folder, signed.manifest)
-    checkpoint = Checkpoint(store, folder, signed.manifest, signed.signer, sizes)
+    digest = hashlib.sha256(data).digest()
+    checkpoint = Checkpoint(store, folder, signed.manifest, signed.signer, sizes, digest)
     for stage in wanted_stages(signed.manifest, wanted):
         if not checkpoint.copies(stage):
             raise BadCheckpoint(

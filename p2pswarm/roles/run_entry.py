@@ -7,12 +7,14 @@ Errors:  Unusable, one line with the remedy.
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact
 from p2pswarm.roles.discovery import answering, manifests
+from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.roles.run_matching import (
     check_records,
@@ -24,6 +26,7 @@ from p2pswarm.roles.run_matching import (
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.trainer.chain_place import ChainPlace, founding_place
+from p2pswarm.trainer.saving_plan import ResumedFrom
 
 Say = Callable[[str], None]
 
@@ -37,6 +40,8 @@ class RunEntry:
     trainers: tuple[Contact, ...] = ()
     """Other trainers of the run that have offered it."""
     folder: RunFolder | None = None
+    resumed: ResumedFrom | None = None
+    """The checkpoint that the run goes on from, if this trainer knows where it is."""
 
     def finished(self) -> None:
         """The run is over: this folder begins another one next time."""
@@ -60,12 +65,16 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
+    resumed = await on_thread(lambda: resumed_from(config.train.resume, config.run, corpus, say))
+    origin = resumed.origin if resumed else None
     nonce, me = os.urandom(NONCE_BYTES), stack.identity.peer_id.raw
-    identity = RunIdentity(config.run, corpus, nonce, me)
+    identity = RunIdentity(config.run, corpus, nonce, me, origin)
     if folder is None:
-        return RunEntry(identity, founding_place(stack.identity, identity.run, config.run))
+        place = founding_place(stack.identity, identity.run, config.run, origin)
+        return RunEntry(identity, place, resumed=resumed)
     genesis = genesis_of(identity)
-    return _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    entry = _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    return replace(entry, resumed=resumed)
 
 
 def _go_on(

@@ -11,13 +11,14 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_file import ChainFile
 from p2pswarm.chain.chain_log import Restored
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.settings import run_from_json, run_to_json
-from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
+from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, RunOrigin
 
 RUN_FILE = "run.json"
 FILE_BYTES_MAX = 1 << 20
@@ -64,6 +65,7 @@ class RunFolder:
             "corpus": identity.corpus.hex(),
             "nonce": identity.nonce.hex(),
             "founder": identity.founder.hex(),
+            "origin": _origin_fields(identity.origin),
             "finished": saved.finished,
         }
         target, draft = self.path / RUN_FILE, self.path / f"{RUN_FILE}.new"
@@ -88,12 +90,30 @@ class RunFolder:
         return self.path / f"{run.hex()}.chain"
 
 
-def _identity(fields: dict[str, str]) -> RunIdentity:
+def _identity(fields: dict[str, Any]) -> RunIdentity:
     """Raises ValueError, KeyError, TypeError or BadMessage for what `write` does not write."""
     corpus, nonce, founder = (bytes.fromhex(fields[key]) for key in ("corpus", "nonce", "founder"))
     if (len(corpus), len(nonce), len(founder)) != (DIGEST_BYTES, NONCE_BYTES, DIGEST_BYTES):
         raise ValueError("digests of a wrong size")
-    return RunIdentity(run_from_json(fields["run"].encode()), corpus, nonce, founder)
+    config, origin = run_from_json(fields["run"].encode()), _origin(fields["origin"])
+    return RunIdentity(config, corpus, nonce, founder, origin)
+
+
+def _origin_fields(origin: RunOrigin | None) -> dict[str, Any] | None:
+    if origin is None:
+        return None
+    return {
+        "run": origin.run.hex(),
+        "version": origin.version,
+        "checkpoint": origin.checkpoint.hex(),
+    }
+
+
+def _origin(fields: dict[str, Any] | None) -> RunOrigin | None:
+    if fields is None:
+        return None
+    run, checkpoint = bytes.fromhex(fields["run"]), bytes.fromhex(fields["checkpoint"])
+    return RunOrigin(run, int(fields["version"]), checkpoint)
 
 
 def make_folder(path: Path) -> None:

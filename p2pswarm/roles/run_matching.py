@@ -31,7 +31,10 @@ def genesis_of(identity: RunIdentity) -> Genesis:
     """What the first record of a run is checked against."""
     config = identity.config
     size = config.batch.microbatches
-    return Genesis.founded(identity.run, identity.founder, config.stages, size)
+    genesis = Genesis.founded(identity.run, identity.founder, config.stages, size)
+    if (origin := identity.origin) is not None:
+        genesis = genesis.after(origin.version, origin.checkpoint)
+    return genesis
 
 
 def fitting(

@@ -31,7 +31,7 @@ from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.run_matching import genesis_of
 from p2pswarm.roles.stack import NodeStack
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer
 from p2pswarm.swarm.router import Router
@@ -161,6 +161,8 @@ def stage_server(
         background=threads.background,
         secret=os.urandom(32),
         chain=voters_chain(stack.config.state, offer.identity, say),
+        origin=offer.identity.origin,
+        saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
     )
     return StageServer(context)
 

@@ -14,6 +14,7 @@ from random import Random
 
 import torch
 
+from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.compute.bundle_spec import check_model
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
@@ -23,8 +24,10 @@ from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce, offered
+from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
+from p2pswarm.roles.resuming import saving_plan
 from p2pswarm.roles.run_entry import RunEntry, enter_run
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
@@ -53,7 +56,7 @@ log = logging.getLogger(__name__)
 Say = Callable[[str], None]
 
 
-async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
+async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = stack.config
     check_model(config.run)
@@ -74,7 +77,9 @@ async def run(stack: NodeStack, leaving: asyncio.Event, say: Say) -> int:
             ended = await unless(leaving, trainer.run())
             if ended is not None and ended.failed:
                 leaving.set()  # nothing is left to do; this starts the time limit of leaving
-            saved = await _save(trainer, config, ended)
+            with leaving.saved():
+                await _save_state(trainer, config, ended, say)
+                saved = await _save(trainer, config, ended, patient=leaving.patient)
             if ended is not None and not ended.failed:
                 await asyncio.to_thread(entry.finished)
     if saved:
@@ -97,14 +102,17 @@ async def open_trainer(
 
     `tell` is called with every event as it happens. `entry` says which run it is, if that is known.
     """
-    run_config = stack.config.run
+    config, run_config = stack.config, stack.config.run
     if entry is None:
         text = await asyncio.to_thread(corpus.digest)
         entry = await enter_run(stack, text, log.info)
     identity = entry.identity
+    text = identity.corpus
+    saving = await on_thread(lambda: saving_plan(config.checkpoint, stack.identity, text))
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
-    reporter = Reporter(run_config, model_size(run_config).parameters)
-    status = LatestStatus(identity.run, run_config.stages)
+    done = identity.origin.version if identity.origin else 0
+    reporter = Reporter(run_config, model_size(run_config).parameters, done)
+    status = LatestStatus(identity.run, run_config.stages, done)
     loop = asyncio.get_running_loop()
 
     def show(event: Event) -> None:
@@ -131,6 +139,8 @@ async def open_trainer(
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
+        saving=saving,
+        origin=entry.resumed,
     )
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -168,15 +178,31 @@ def read_corpus(config: NodeConfig) -> Corpus:
     )
 
 
-async def _save(trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None) -> str:
-    """Fetch and write the weights; returns what to print about it."""
+async def _save_state(
+    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, say: Say
+) -> None:
+    """Have the last version saved, if the run has checkpoints; events tell how far that is."""
+    if not config.checkpoint.target or (ended is not None and ended.failed):
+        return
+    if ended is None:
+        say("saving a checkpoint; once more to leave without it")
+    await trainer.save_state()
+
+
+async def _save(
+    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, *, patient: bool
+) -> str:
+    """Fetch and write the weights; returns what to print about it.
+
+    `patient`: who asked to leave can ask again, and is not kept by a limit of ours.
+    """
     path = config.train.weights
     if path is None or (ended is not None and ended.failed):
         return ""
     if not trainer.leads:
         return "" if ended is None else "the trainer that coordinated the run has the weights"
     try:
-        async with asyncio.timeout(SAVE_S if ended is None else None):
+        async with asyncio.timeout(SAVE_S if ended is None and not patient else None):
             written = await save(trainer, config.run, path, named=True)
     except TimeoutError:
         return "left before the weights could be fetched"

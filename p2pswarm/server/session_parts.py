@@ -12,6 +12,7 @@ from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue
@@ -35,6 +36,7 @@ class SessionParts:
     notes: NoteQueue
     rpc: WatchedRpc
     """The roads to other servers."""
+    checkpointing: Checkpointing
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
@@ -118,4 +120,6 @@ def session_parts(
         AveragingSettings(secret=context.secret),
     )
     worker = Worker(session, Forwarder(session, rpc, tasks))
-    return SessionParts(session, worker, averaging, notes, rpc, loop.create_future())
+    checkpointing = Checkpointing(context, replica, note, tasks)
+    failed = loop.create_future()
+    return SessionParts(session, worker, averaging, notes, rpc, checkpointing, failed)

@@ -18,14 +18,18 @@ from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.membership import Join, Leaving
 from p2pswarm.swarm.messages.trainers import Trainers
+from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
+from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.views import Views
+from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ class CoordinationOwner:
     """Have the record of a step decided."""
     finished: Callable[[act.RunFinished], None]
     """The run is over."""
+    chain: SavedChain
+    """For checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,12 @@ class Coordination:
         self._empty.set()
         self._clock = AwakeClock(asyncio.get_running_loop().time())
         self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self._now_s)
+        self.keeper: CheckpointKeeper | None = None
+        """Has checkpoints written, if the run has a target."""
+        if (plan := context.saving) is not None:
+            self.keeper = CheckpointKeeper(
+                context, plan, self.coordinator, owner.chain, self._say_to, tasks
+            )
         self._pumping = False
 
     def decided(self, step: int) -> None:
@@ -89,6 +101,7 @@ class Coordination:
     def step_down(self) -> None:
         """Another trainer leads, or will: say nothing more to members, and end their streams."""
         self.coordinator.closed()
+        self._keep_no_more()
         self._dispatcher.stop(commits=True)
         self._connections.abandon()
         self.pump()
@@ -96,6 +109,7 @@ class Coordination:
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
         self.coordinator.closed()
+        self._keep_no_more()
         self._dispatcher.stop(commits=True)
         self._connections.finish(reason)
         self.pump()
@@ -147,6 +161,8 @@ class Coordination:
         while (note := await stream.receive()) is not None:
             if isinstance(note, Leaving):
                 return
+            if self.keeper is not None and self.keeper.take(connection.incarnation, note):
+                continue
             take_note(self.coordinator, connection.incarnation, note, self._now_s())
             self.pump()
 
@@ -168,8 +184,18 @@ class Coordination:
         if not self._connections:
             self._empty.set()
         if connection.incarnation is not None:
+            if self.keeper is not None:
+                self.keeper.lost(connection.incarnation)
             self.coordinator.lost(connection.incarnation, reason, self._now_s())
             self.pump()
+
+    def _say_to(self, member: Incarnation, message: Message) -> None:
+        self._connections.say(member, message)
+        self.pump()
+
+    def _keep_no_more(self) -> None:
+        if self.keeper is not None:
+            self.keeper.close()
 
     def _now_s(self) -> float:
         return self._clock.read(asyncio.get_running_loop().time())
@@ -223,6 +249,10 @@ class Coordination:
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
                 self._owner.finished(action)
+            case act.StepDone():
+                self._context.report(action)
+                if self.keeper is not None:
+                    self.keeper.decided(action.step + 1)
             case _:
                 self._context.report(action)
 
@@ -230,6 +260,9 @@ class Coordination:
         match action:
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                source = self._context.origin
+                if source is not None and source.origin.version == self.coordinator.step:
+                    self._connections.say(action.incarnation, source.order(self._context.run_id))
             case act.Decline():
                 self._connections.decline(action.peer, action.reason)
             case act.Publish():

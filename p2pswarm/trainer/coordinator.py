@@ -50,11 +50,12 @@ class Coordinator:
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
-        self._phase = Phase.FILLING if start.version else Phase.GATHERING
+        self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
         self._step = Step(start.version, config, self._timeout, self._guards)
         self._generations = Generations(former=former)
         self._deciding: tuple[Reduction, Decided] | None = None
+        self._held = False
         self._admission = Admission(run, config.stages, self.members, start.last)
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
@@ -93,6 +94,10 @@ class Coordinator:
         """The trainer leaves, or leads no more: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
+
+    def hold(self) -> None:
+        """Launch and reduce nothing more; what is being decided is decided still."""
+        self._held = True
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
@@ -342,6 +347,8 @@ class Coordinator:
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
+        if self._held:
+            return
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:
