@@ -66,6 +66,7 @@ SHELL = frozenset(
         "roles/discovery.py",
         "roles/malloc.py",
         "roles/output.py",
+        "roles/run_entry.py",
         "roles/stack.py",
         "roles/stage.py",
         "roles/status.py",

@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from p2pswarm.dht.messages import Ping
-from p2pswarm.errors import BadMessage, SwarmError
+from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.roles.run_choice import RunChoice, preferred
+from p2pswarm.roles.run_matching import readable
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer, read_offer
+from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
 from p2pswarm.swarm.messages.run import Manifest, OtherVersion
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.wire.message import encode
 
 log = logging.getLogger(__name__)
 
@@ -144,16 +145,6 @@ async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
     """Where the trainers of a run are, as far as they have announced it."""
     offers = (readable(value) for value in (await manifests(stack)).values())
     return [offer.trainer for offer in offers if offer is not None and offer.run == run]
-
-
-def readable(value: bytes) -> RunOffer | None:
-    """A manifest's offer, if it is sound and of our version."""
-    try:
-        manifest = decode(value)
-        offer = read_offer(manifest) if isinstance(manifest, Manifest) else None
-    except BadMessage:
-        return None
-    return offer if isinstance(offer, RunOffer) else None
 
 
 async def _tell_version(rpc: Rpc, trainer: Contact, version: int) -> None:

@@ -6,22 +6,25 @@ Errors:  Unusable, one line with the remedy.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.chain_log import Restored
 from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import MEMORY_BYTES, members_that_fit
+from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.checkpoint.saving import on_thread
-from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
 from p2pswarm.ids import Contact
-from p2pswarm.roles.discovery import answering, manifests, readable
+from p2pswarm.roles.discovery import answering, manifests
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
+from p2pswarm.roles.run_matching import (
+    check_records,
+    check_same,
+    fitting,
+    genesis_of,
+    votes_alone,
+)
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
-from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, RunOffer
+from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
 from p2pswarm.trainer.chain_place import ChainPlace, founding_place
 from p2pswarm.trainer.saving_plan import ResumedFrom
 
@@ -75,61 +78,13 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
     return replace(entry, resumed=resumed)
 
 
-def check_records(run: RunConfig) -> None:
-    """Raise Unusable if a step's record has no room for a member of each stage."""
-    microbatches = run.batch.microbatches
-    if members_that_fit(run.stages, microbatches) < run.stages:
-        raise Unusable(
-            f"a step of {microbatches} microbatches in {run.stages} stages has more counts than "
-            "its record has room for: lower run.batch.microbatches, and raise run.batch.rows"
-        )
-
-
-def genesis_of(identity: RunIdentity) -> Genesis:
-    """What the first record of a run is checked against."""
-    config = identity.config
-    size = config.batch.microbatches
-    genesis = Genesis.founded(identity.run, identity.founder, config.stages, size)
-    if (origin := identity.origin) is not None:
-        genesis = genesis.after(origin.version, origin.checkpoint)
-    return genesis
-
-
-def fitting(
-    found: Mapping[bytes, bytes], config: RunConfig, corpus: bytes, me: bytes
-) -> tuple[list[RunOffer], str]:
-    """The offers of others of exactly this run's settings and text; or why there is none."""
-    offers, why = [], "nobody offers the run yet: waiting for its trainer"
-    for subkey in sorted(found):
-        offer = readable(found[subkey])
-        if offer is None or offer.trainer.peer is None or offer.trainer.peer.raw == me:
-            continue
-        identity = offer.identity
-        if (identity.config, identity.corpus) == (config, corpus):
-            offers.append(offer)
-        elif identity.config.name == config.name:
-            what = "text" if identity.config == config else "settings"
-            why = f"run {config.name!r} is offered with another {what}: a standby needs the same"
-    return offers, why
-
-
 def _go_on(
     stack: NodeStack, folder: RunFolder | None, saved: SavedRun, corpus: bytes, say: Say
 ) -> RunEntry:
     """The run of the folder, which is not over."""
     assert folder is not None, "it was read"
     identity, run = saved.identity, stack.config.run
-    if (identity.config, identity.corpus) != (run, corpus):
-        what = "settings" if identity.config != run else "text"
-        raise Unusable(
-            f"{folder.path} holds a run that is not finished, {identity.config.name!r}, with "
-            f"other {what}: restore them, or begin another run with --new"
-        )
-    if not folder.has_chain(identity.run):
-        raise Unusable(
-            f"{folder.path} has lost the chain file of its run {identity.config.name!r}: restore "
-            "it from a copy, or begin another run with --new"
-        )
+    check_same(saved, folder, run, corpus)
     entry = _in_folder(stack, folder, identity, os.urandom(MEMORY_BYTES), say)
     version = entry.place.restored.follower.chain.head.version
     say(f"going on with run {run.name!r} of {folder.path}: {version} of {run.steps} steps are done")
@@ -182,9 +137,3 @@ def _in_folder(
     alone = votes_alone(restored, me, store.memory)
     place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
     return RunEntry(identity, place, trainers, folder)
-
-
-def votes_alone(restored: Restored, me: bytes, memory: bytes) -> bool:
-    """Whether nobody else votes on the next record, so that nobody is to be waited for."""
-    head = restored.follower.chain.head
-    return [(voter.peer, voter.memory) for voter in head.voters] == [(me, memory)]

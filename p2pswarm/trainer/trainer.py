@@ -178,6 +178,8 @@ class Trainer:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
         if self._coordination is None:
+            if stream.peer.raw in self._seat.voters:
+                self._roll.voter_at(stream.peer.raw, join.address)
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
