@@ -94,6 +94,7 @@ class Stage:
                 self.failed += 1
 
     async def source(self, held: HeldVersion) -> AsyncGenerator[memoryview]:
+        """Read the state in the order of a file."""
         for tensor in range(self.engine.state.tensors):
             for piece in range(self.engine.state.pieces):
                 yield await held.read(tensor, piece)
