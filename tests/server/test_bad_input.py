@@ -118,6 +118,9 @@ BAD = {
 }
 
 
+ENDS_THE_SESSION = {"a commit of what was not averaged"}  # its weights could not follow the run
+
+
 @pytest.mark.parametrize("what", BAD)
 def test_weights_moments_and_sums_are_untouched(what: str):
     told, error = BAD[what]
@@ -140,8 +143,8 @@ def test_weights_moments_and_sums_are_untouched(what: str):
                     await told(r, first)
 
             assert state(r) == before
-            r.trainer.generation = 1
-            await goes_on(r)
+            if what not in ENDS_THE_SESSION:
+                await goes_on(r)
 
     virtual(main)
 
