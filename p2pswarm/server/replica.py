@@ -31,7 +31,7 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.state.version_reader import Aside, VersionReader, at_once
+from p2pswarm.state.version_reader import WINDOW_BYTES, Aside, VersionReader, at_once
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
@@ -51,10 +51,12 @@ class Replica:
         compute: Compute,
         aside: Aside = at_once,
         background: Compute | None = None,
+        window_bytes: int = WINDOW_BYTES,
     ) -> None:
         """`aside`: a thread that reads the weights for others, while the first one computes.
 
         `background`: where digests are computed, beside `compute`; None: they take turns.
+        `window_bytes`: the most memory for copies of a version that is being read.
         """
         self.stage = stage
         self.engine = engine
@@ -65,7 +67,9 @@ class Replica:
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
-        self.reader = VersionReader(engine.state, lambda: self.version, aside)
+        self.reader = VersionReader(
+            engine.state, lambda: self.version, aside, window_bytes // engine.state.part_bytes(0)
+        )
         """Reads the weights between two commits, for newcomers and checkpoints."""
 
     @property

@@ -186,7 +186,8 @@ class StageServer:
             except SwarmError as error:
                 raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
             threads = context.compute, context.aside, context.background
-            replica = self._replica = Replica(assigned.stage, engine, *threads)
+            window_bytes = context.saving.window_bytes
+            replica = self._replica = Replica(assigned.stage, engine, *threads, window_bytes)
             self._donor = Donor(replica.snapshot)
         return replica
 
@@ -224,6 +225,7 @@ class StageServer:
                 await session.view_changed.wait()
             return others
 
+        await parts.checkpointing.load()
         while replica.version is None:
             request = FetchState(context.run_id, stage, replica.needed)
             snapshot = await fetch(
@@ -236,8 +238,8 @@ class StageServer:
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
-        while (part := lifecycle.told(await stream.receive())) is not None:
-            self.leadership.heard()
+        while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
+            self.leadership.heard(part)
             if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()

@@ -14,7 +14,6 @@ import math
 from p2pswarm.chain.record import first_number, members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
@@ -23,19 +22,21 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.generations import Generations
-from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
+from p2pswarm.trainer.step_notes import StepNotes
 from p2pswarm.trainer.unserved import UnservedStages
 from p2pswarm.trainer.window import launch_window
 
 
-class Coordinator:
+class Coordinator(StepNotes):
     """One run under one leader, from the first member to the last commit."""
 
     def __init__(
@@ -48,13 +49,16 @@ class Coordinator:
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
-        self._phase = Phase.FILLING if start.version else Phase.GATHERING
+        self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
         self._step = Step(start.version, config, self._timeout, self._guards)
         self._generations = Generations(former=former)
         self._deciding: tuple[Reduction, Decided] | None = None
+        self._held = False
         self._admission = Admission(run, config.stages, self.members, start.last)
         self._blame = Blame(self.members, config.stages)
+        self.silence = Silence(self.members)
+        """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
@@ -90,6 +94,10 @@ class Coordinator:
         self._phase = Phase.ENDED
         self._actions = []
 
+    def hold(self) -> None:
+        """Launch and reduce nothing more; what is being decided is decided still."""
+        self._held = True
+
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
         if member := self.members.alive(incarnation):
@@ -104,51 +112,6 @@ class Coordinator:
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
         self._evict(incarnation, reason, now_s)
-        self._advance(now_s)
-
-    def handed(self, to: Incarnation, note: Handed, now_s: float) -> None:
-        """A server, or the trainer itself, handed a microbatch to the member `to`."""
-        self._step.handed(to, note, alive=self.members.alive(to) is not None)
-        self._advance(now_s)
-
-    def counted(self, incarnation: Incarnation, note: Counted, now_s: float) -> None:
-        """A server has a microbatch in its sum, or has passed its gradient on."""
-        if member := self.members.alive(incarnation):
-            result = self._step.counted(incarnation, member.stage, note, now_s)
-            self._blame.counted(incarnation, self._step.path(note.microbatch))
-            self._evict_on_clash(incarnation, result, now_s)
-        self._advance(now_s)
-
-    def sketched(self, by: Incarnation, note: Sketch, now_s: float) -> None:
-        """A server tells what it took and gave, in a run with spot checks."""
-        if (member := self.members.alive(by)) and member.ready:
-            self._step.sketched(by, member.stage, note)
-        self._advance(now_s)
-
-    def evaluated(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
-        """The last stage has the loss of a held-out batch."""
-        member = self.members.alive(by)
-        if member is not None and member.stage == self._config.stages - 1:
-            self._step.evaluated(note, now_s)
-        self._advance(now_s)
-
-    def undelivered(self, note: Undelivered, now_s: float, by: Incarnation | None = None) -> None:
-        """An attempt got stuck: a push failed, or a server cannot compute it.
-
-        `by`: the member that says so, which was handed nothing before it was ready; None: the
-        trainer itself.
-        """
-        member = self.members.alive(by) if by is not None else None
-        known = by is None or (member is not None and member.ready)
-        if known and (failed := self._step.undelivered(note, by)):
-            self._actions += self._blame.attempt_failed(failed, now_s)
-        self._advance(now_s)
-
-    def fenced(self, incarnation: Incarnation, counted: tuple[int, ...], now_s: float) -> None:
-        """A member has promised to count nothing more of the fenced attempts."""
-        if member := self.members.alive(incarnation):
-            result = self._step.fenced(incarnation, member.stage, counted, now_s)
-            self._evict_on_clash(incarnation, result, now_s)
         self._advance(now_s)
 
     def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
@@ -205,6 +168,7 @@ class Coordinator:
             self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
+            self.silence.next_deadline_s(),
             reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
@@ -215,7 +179,11 @@ class Coordinator:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
-                self._evict(incarnation, "it did not answer a fence", now_s)
+                if not self.silence.silent(incarnation, now_s):  # else silence decides, or its link
+                    self._evict(incarnation, "it did not answer a fence", now_s)
+            self._step.wait_longer(now_s)
+        for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
+            self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
         for incarnation in self._admission.commits.overdue(now_s):
@@ -227,13 +195,6 @@ class Coordinator:
         if stage is not None:
             self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
         self._advance(now_s)
-
-    def _evict_on_clash(
-        self, incarnation: Incarnation, result: CountResult | None, now_s: float
-    ) -> None:
-        """Evict the later of two living members that have counted one microbatch."""
-        if result is CountResult.CLASH:
-            self._evict(incarnation, "it counted a microbatch that another had counted", now_s)
 
     def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         if self.members.alive(incarnation):
@@ -249,6 +210,7 @@ class Coordinator:
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
         self._admission.end(incarnation)
+        self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -286,7 +248,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        self._guard(now_s)
+        if self._phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
+            self._guard(now_s)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
@@ -295,7 +258,7 @@ class Coordinator:
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
+            self._actions.append(act.SendFence(one, fence, FENCE_S))
         if not incarnations:
             self._settle_fences(now_s)
 
@@ -332,6 +295,8 @@ class Coordinator:
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
+        if self._held:
+            return
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:
