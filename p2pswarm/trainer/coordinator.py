@@ -22,10 +22,12 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.unserved import UnservedStages
 
@@ -56,6 +58,8 @@ class Coordinator:
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
         self._blame = Blame(self.members, config.stages)
+        self.silence = Silence(self.members)
+        """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
@@ -193,6 +197,7 @@ class Coordinator:
             self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
+            self.silence.next_deadline_s(),
             reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
@@ -203,7 +208,11 @@ class Coordinator:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
-                self._evict(incarnation, "it did not answer a fence", now_s)
+                if not self.silence.silent(incarnation, now_s):  # else silence decides, or its link
+                    self._evict(incarnation, "it did not answer a fence", now_s)
+            self._step.wait_longer(now_s)
+        for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
+            self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
         for incarnation in self._admission.commits.overdue(now_s):
@@ -233,6 +242,7 @@ class Coordinator:
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
         self._admission.end(incarnation)
+        self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -278,7 +288,7 @@ class Coordinator:
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
+            self._actions.append(act.SendFence(one, fence, FENCE_S))
         if not incarnations:
             self._settle_fences(now_s)
 

@@ -79,6 +79,11 @@ class InFlight:
         """Whether every job is done."""
         return not self._undone
 
+    @property
+    def all_launched(self) -> bool:
+        """Whether no job waits to be launched for the first time."""
+        return not self._fresh
+
     def job(self, microbatch: int) -> MicrobatchJob | None:
         """The job of a microbatch, if it is of this step."""
         return self._jobs.get(microbatch)

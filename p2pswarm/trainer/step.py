@@ -14,7 +14,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import FailedAttempt, Trouble
-from p2pswarm.trainer.fencing import Fencing, fence_limit_s
+from p2pswarm.trainer.fencing import FENCE_S, Fencing
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
@@ -59,6 +59,11 @@ class Step:
         return self._in_flight.finished and self._fencing.idle and self._ledger.complete
 
     @property
+    def all_launched(self) -> bool:
+        """Whether nothing waits to be launched for the first time: the end of the step is near."""
+        return self._in_flight.all_launched
+
+    @property
     def fencing(self) -> bool:
         """Whether a round of fencing is open."""
         return self._fencing.open
@@ -67,11 +72,6 @@ class Step:
     def silent(self) -> list[Incarnation]:
         """The members that have not answered the open round."""
         return self._fencing.silent
-
-    @property
-    def fence_limit_s(self) -> float:
-        """How long a member may take to answer a fence."""
-        return fence_limit_s(self._timeout.most_took_s)
 
     @property
     def fence_deadline_s(self) -> float:
@@ -190,6 +190,10 @@ class Step:
         drained, self._given_up = self._given_up, []
         return drained
 
+    def wait_longer(self, now_s: float) -> None:
+        """Some members of the round may still answer."""
+        self._fencing.wait_until(now_s + FENCE_S)
+
     def probe(self) -> None:
         """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
@@ -201,7 +205,7 @@ class Step:
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open the next round; what to fence."""
-        return self._fencing.begin(incarnations, now_s + self.fence_limit_s)
+        return self._fencing.begin(incarnations, now_s + FENCE_S)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
         """Start what the window allows."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError, Unusable
+from p2pswarm.flow.awake import AwakeClock
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.download import fetch
@@ -55,6 +56,7 @@ class Trainer:
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
+        self._clock = AwakeClock(asyncio.get_running_loop().time())
         self._coordinator = Coordinator(context.run, context.run_id)
         self._refusals = VersionRefusals()
         self._connections = Connections(Views(context.run.stages))
@@ -70,7 +72,9 @@ class Trainer:
     async def __aenter__(self) -> Self:
         self._ended = asyncio.get_running_loop().create_future()
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
-        self._dispatcher = Dispatcher(self._context, self._coordinator, tasks, self._pump)
+        self._dispatcher = Dispatcher(
+            self._context, self._coordinator, tasks, self._pump, self._now_s
+        )
         self._context.rpc.serve_stream(Join, self._attend)
         self._context.rpc.serve_unary(OtherVersion, self._refused)
         self._pump()
@@ -192,7 +196,7 @@ class Trainer:
             self._pump()
 
     def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._clock.read(asyncio.get_running_loop().time())
 
     def _pump(self) -> None:
         """Carry out all that the coordinator asks, and wake it when it wants."""
@@ -213,14 +217,15 @@ class Trainer:
             stream = self._streams[connection]
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
-                stream.scope.reschedule(self._now_s() + FAREWELL_S)
+                stream.scope.reschedule(asyncio.get_running_loop().time() + FAREWELL_S)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         machines = self._coordinator, self._connections, self._refusals
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
-            self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
+            timer_s = self._clock.timer_s(min(due_s))
+            self._timer = asyncio.get_running_loop().call_at(timer_s, self._due)
 
     def _due(self) -> None:
         self._timer = None

@@ -39,7 +39,9 @@ class Scene:
         tensors, rng, corpus = TensorTransfer(Budget()), random.Random(1), numbered_corpus(CONFIG)
         context = TrainerContext(rpc, tensors, CONFIG, RUN, corpus, lambda _: None, rng)
         self.coordinator = Coordinator(CONFIG, RUN)
-        self.dispatcher = Dispatcher(context, self.coordinator, tasks, lambda: None)
+        self.dispatcher = Dispatcher(
+            context, self.coordinator, tasks, lambda: None, asyncio.get_running_loop().time
+        )
 
     def serve(self) -> None:
         join = Join(RUN, str(self.server.contact.address), None, None, b"", None)
