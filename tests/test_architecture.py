@@ -88,6 +88,7 @@ SHELL = frozenset(
         "state/donor.py",
         "state/download.py",
         "swarm/pusher.py",
+        "swarm/watched_rpc.py",
         "tensors/transfer.py",
         "trainer/dispatch.py",
         "trainer/trainer.py",

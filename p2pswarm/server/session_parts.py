@@ -20,7 +20,9 @@ from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import Assigned
+from p2pswarm.swarm.roads import AVERAGING_SILENT_S
 from p2pswarm.swarm.view import MemberView
+from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
 
@@ -32,6 +34,8 @@ class SessionParts:
     worker: Worker
     averaging: Averaging
     notes: NoteQueue
+    roads: tuple[WatchedRpc, ...]
+    """The roads to other servers, for pushes and for averaging."""
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
@@ -65,6 +69,8 @@ class SessionParts:
         for scope in self.orders:
             scope.reschedule(now_s)
         self.worker.close()
+        for watched in self.roads:
+            watched.close()
 
 
 def session_parts(
@@ -80,6 +86,8 @@ def session_parts(
     """
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
     notes, members = NoteQueue(loop.time()), MemberView()
+    pushing = WatchedRpc(context.rpc, tasks)
+    reducing = WatchedRpc(context.rpc, tasks, AVERAGING_SILENT_S)
 
     def note(message: Message) -> None:
         notes.add(message)
@@ -103,8 +111,10 @@ def session_parts(
         Signal(),
     )
     averaging = Averaging(
-        *(context.rpc, context.tensors, context.compute, members.find, tasks),
+        *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    worker = Worker(session, Forwarder(session, tasks))
-    return SessionParts(session, worker, averaging, notes, loop.create_future())
+    worker = Worker(session, Forwarder(session, pushing, tasks))
+    return SessionParts(
+        session, worker, averaging, notes, (pushing, reducing), loop.create_future()
+    )
