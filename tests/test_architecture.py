@@ -95,6 +95,7 @@ SHELL = frozenset(
         "state/download.py",
         "state/version_reader.py",
         "swarm/pusher.py",
+        "swarm/watched_rpc.py",
         "tensors/transfer.py",
         "trainer/checkpoint_keeper.py",
         "trainer/dispatch.py",
