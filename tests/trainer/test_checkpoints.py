@@ -360,3 +360,16 @@ def test_whatever_happens_a_version_is_saved_only_whole_and_the_rules_come_to_re
         assert play.rules.saved <= version
 
     assert play.rules.idle or manifest is not None
+
+
+def test_what_a_writer_has_said_once_it_cannot_take_back():
+    play = Play()
+    play.begun(FIRST)
+    play.wrote(member(0, 0), digest=b"a" * 32)
+
+    play.wrote(member(0, 0), digest=b"b" * 32)
+    play.heard(member(0, 0), failed="no")
+    play.wrote(member(1, 0))
+
+    (order,) = play.seen(WriteManifest)
+    assert order.stages[0].state_digest == b"a" * 32
