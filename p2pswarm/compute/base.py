@@ -110,6 +110,8 @@ class Stage(Protocol):
 
     recomputed: int
     """Backward passes so far that computed their graph again."""
+    gradient_norm: float
+    """Of the weights' gradient that the last backward made; 0 if it made none."""
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         """Compute the bundle for the next stage; keep under `key` what the backward needs."""

@@ -34,6 +34,7 @@ from p2pswarm.wire.message import Message
 log = logging.getLogger(__name__)
 
 FAREWELL_S = 2.0  # for the last words to reach a member
+SECRET_BYTES = 32  # nobody can foresee then which microbatches are checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Coordination:
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.term = start.term
-        self.coordinator = Coordinator(context.run, context.run_id, start)
+        secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
+        self.coordinator = Coordinator(context.run, context.run_id, start, secret)
         """Who is in the run, and how far it has come."""
         self._context = context
         self._owner = owner

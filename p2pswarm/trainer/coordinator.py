@@ -248,7 +248,8 @@ class Coordinator(StepNotes):
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        self._guard(now_s)
+        if self._phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
+            self._guard(now_s)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:

@@ -98,10 +98,6 @@ class InFlight:
         """The job of a microbatch, if it is of this step."""
         return self._jobs.get(microbatch)
 
-    def done_checks(self) -> list[MicrobatchJob]:
-        """The spot checks that are through."""
-        return [job for job in self._jobs.values() if job.check and job.phase is JobPhase.DONE]
-
     def running(self, microbatch: int, attempt: int) -> MicrobatchJob | None:
         """The job, if exactly this attempt of it is in the pipeline."""
         job = self._jobs.get(microbatch)

@@ -296,7 +296,7 @@ class Step:
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted a microbatch."""
         self._in_flight.finish(job, now_s)
-        self._guards.counted_by_all(job.microbatch)
+        self._guards.counted_by_all(job.microbatch, now_s)
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None

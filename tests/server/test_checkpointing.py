@@ -8,6 +8,7 @@ import torch
 from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, virtual
 
 from p2pswarm.checkpoint.verification import verify
+from p2pswarm.roles.chain_proof import check_records
 from p2pswarm.server.session import SavingLimits
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_reports import (
@@ -38,7 +39,7 @@ def train(target, config=CONFIG, servers=(1, 2, 3, 4), limits=None, **values):
 
 def verified(path) -> tuple[bool, list[str]]:
     lines: list[str] = []
-    return verify(str(path), lines.append).ok, lines
+    return verify(str(path), lines.append, check_records).ok, lines
 
 
 def newest(target) -> str:
@@ -55,6 +56,7 @@ def test_a_run_is_saved_while_it_trains_and_its_weights_are_those_of_a_plain_loo
     ok, lines = verified(tmp_path / newest(tmp_path))
     assert ok
     assert sum("whole in 2 of 2 files" in line for line in lines) == 2
+    assert any("6 records lead from step 0 to step 6" in line for line in lines)
 
 
 @pytest.mark.parametrize("window_bytes", [1, 1 << 30], ids=["waits", "copies"])
@@ -82,6 +84,9 @@ def test_a_run_goes_on_bit_by_bit_with_another_cut_and_other_servers(
     assert [report.step for report in run.seen(act.StepDone)] == [6, 7, 8, 9, 10]
     assert equal(run.weights(), plain_weights(after))
     assert steps_saved(tmp_path)[-1] == 11
+    ok, lines = verified(tmp_path / newest(tmp_path))
+    assert ok
+    assert any("5 records lead from step 6 to step 11" in line for line in lines)
 
 
 def test_a_server_that_cannot_read_the_checkpoint_is_sent_the_state_by_one_that_could(tmp_path):
