@@ -50,8 +50,8 @@ def fitting(
         if (identity.config, identity.corpus) == (config, corpus):
             offers.append(offer)
         elif identity.config.name == config.name:
-            what = "text" if identity.config == config else "settings"
-            why = f"run {config.name!r} is offered with another {what}: a standby needs the same"
+            what = "another text" if identity.config == config else "other settings"
+            why = f"run {config.name!r} is offered with {what}: a standby needs the same"
     return offers, why
 
 

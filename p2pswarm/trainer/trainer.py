@@ -305,7 +305,7 @@ class Trainer:
         assert leader is not None, "it leads"
         assert coordination is not None, "it leads"
         ready = [m.incarnation for m in coordination.coordinator.members.ready()]
-        servers = longest_serving([(one.number, one.peer) for one in ready])
+        servers = longest_serving([(one.number, one.peer) for one in ready], leader.head.voters)
         leader.meet((*self._roll.standbys, *servers))
         return servers
 

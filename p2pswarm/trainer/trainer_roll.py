@@ -101,13 +101,15 @@ class TrainerRoll:
     ) -> tuple[VoterId, ...]:
         """Who votes on the next record, which names so many trainers.
 
-        `memories`: which file each peer votes with, as far as it has answered. `servers` are ready,
-        those that have served longest first.
+        `memories`: which file each peer votes with, as far as it has answered; one that has not
+        votes with the file that the head names. `servers` are ready, those that have served longest
+        first.
         """
+        files = {voter.peer: voter.memory for voter in head.voters} | memories
         return next_voters(
             head.voters,
-            _voting((self._me, *self.standbys), memories),
-            _voting(servers, memories),
+            _voting((self._me, *self.standbys), files),
+            _voting(servers, files),
             wanted_voters(trainers),
         )
 
@@ -126,9 +128,16 @@ class TrainerRoll:
         return known.gone_s if known else -math.inf
 
 
-def longest_serving(ready: Sequence[tuple[int, bytes]]) -> list[bytes]:
-    """The ready servers that may become voters: incarnation numbers rise, so the lowest first."""
-    return [peer for _, peer in sorted(ready)[: 2 * VOTERS_MAX]]
+def longest_serving(
+    ready: Sequence[tuple[int, bytes]], voters: Sequence[VoterId] = ()
+) -> list[bytes]:
+    """The ready servers that vote or may: incarnation numbers rise, so the lowest come first.
+
+    Those of `voters` are among them, however short they have served.
+    """
+    voting = {voter.peer for voter in voters}
+    longest = [peer for _, peer in sorted(ready)]
+    return [p for place, p in enumerate(longest) if place < 2 * VOTERS_MAX or p in voting]
 
 
 def _voting(peers: Sequence[bytes], memories: dict[bytes, bytes]) -> list[VoterId]:

@@ -114,7 +114,7 @@ def test_a_commit_that_reaches_nobody_is_sent_again(seed: int):
 def test_newcomers_that_miss_reductions_stay_and_become_ready(seed: int):
     """Nobody waits for them: a commit overtakes its reduction, or that never comes."""
     world = swarm(seed, stages=2, replicas=2, steps=20)
-    world.miss_share = 0.6
+    world.miss_share = 0.8
     joining = range(100, 110)
     for number, name in enumerate(joining):
         world.later(1.0 + 2.0 * number, world.start, name)

@@ -1,0 +1,112 @@
+"""A trainer's folder, and which run it takes part in by it."""
+
+import dataclasses
+
+import pytest
+
+from p2pswarm.chain.record import VoterId
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import Unusable
+from p2pswarm.ids import Address
+from p2pswarm.roles.run_folder import RUN_FILE, RunFolder, SavedRun, make_folder
+from p2pswarm.roles.run_matching import (
+    check_records,
+    check_same,
+    fitting,
+    genesis_of,
+    votes_alone,
+)
+from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.wire.message import encode
+
+FOUNDER = Identity.generate(b"founder")
+RUN = RunConfig(name="a run", stages=2)
+TEXT = b"t" * 32
+IDENTITY = RunIdentity(RUN, TEXT, b"n" * 16, FOUNDER.peer_id.raw)
+
+
+def offered(run: RunIdentity, by: Identity = FOUNDER) -> dict[bytes, bytes]:
+    return {by.peer_id.raw: encode(sign_manifest(by, run, Address("203.0.113.7", 4000)))}
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_is_kept_is_read_again(tmp_path, finished):
+    folder = RunFolder(tmp_path)
+
+    assert folder.read() is None
+    folder.write(SavedRun(IDENTITY, finished))
+
+    assert folder.read() == SavedRun(IDENTITY, finished)
+    assert [path.name for path in tmp_path.iterdir()] == [RUN_FILE]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"run": 1}', "x" * 100])
+def test_a_file_that_says_something_else_is_refused_with_the_remedy(tmp_path, text):
+    (tmp_path / RUN_FILE).write_text(text)
+
+    with pytest.raises(Unusable, match="begin another run with --new"):
+        RunFolder(tmp_path).read()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(Unusable, match="name another folder"):
+        make_folder(tmp_path / "file" / "state")
+    with pytest.raises(Unusable, match="name another folder"):
+        RunFolder(tmp_path / "away").write(SavedRun(IDENTITY, finished=False))
+
+
+def test_a_run_with_other_settings_another_text_or_without_its_chain_is_not_gone_on_with(tmp_path):
+    folder, saved = RunFolder(tmp_path), SavedRun(IDENTITY, finished=False)
+    other = dataclasses.replace(RUN, steps=7)
+
+    with pytest.raises(Unusable, match="other settings: restore them, or begin another"):
+        check_same(saved, folder, other, TEXT)
+    with pytest.raises(Unusable, match="other text: restore them, or begin another"):
+        check_same(saved, folder, RUN, b"T" * 32)
+    with pytest.raises(Unusable, match="has lost the chain file"):
+        check_same(saved, folder, RUN, TEXT)
+    store, restored = folder.open_chain(genesis_of(IDENTITY), b"memories")
+    store.close()
+    check_same(saved, folder, RUN, TEXT)
+    assert not votes_alone(restored, FOUNDER.peer_id.raw, b"memories")
+    assert votes_alone(restored, FOUNDER.peer_id.raw, IDENTITY.run[:8])
+
+
+def test_the_founder_is_the_first_voter():
+    assert genesis_of(IDENTITY).voters == (VoterId(FOUNDER.peer_id.raw, IDENTITY.run[:8]),)
+
+
+def test_a_standby_takes_the_run_of_its_settings_and_text():
+    offers, _ = fitting(offered(IDENTITY), RUN, TEXT, b"me" * 16)
+
+    assert [offer.identity for offer in offers] == [IDENTITY]
+    assert fitting(offered(IDENTITY), RUN, TEXT, FOUNDER.peer_id.raw)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"corpus": b"T" * 32}, "with another text"),
+        ({"config": RunConfig(name="a run", stages=3)}, "with other settings"),
+        ({"config": RunConfig(name="another")}, "nobody offers"),
+    ],
+)
+def test_a_standby_says_why_it_waits(change, why):
+    found = offered(dataclasses.replace(IDENTITY, **change))
+
+    offers, said = fitting(found | {b"x" * 32: b"no manifest"}, RUN, TEXT, b"me" * 16)
+
+    assert offers == []
+    assert why in said
+
+
+def test_a_step_that_no_record_has_room_for_is_refused_at_the_start():
+    model = ModelConfig(layers=100)
+    large = RunConfig(stages=50, model=model, batch=BatchConfig(microbatches=2_000))
+
+    check_records(RUN)
+    with pytest.raises(Unusable, match=r"lower run\.batch\.microbatches"):
+        check_records(large)
