@@ -28,7 +28,8 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.state.version_reader import Aside, VersionReader
+from p2pswarm.state.base import Aside
+from p2pswarm.state.version_reader import VersionReader
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long

@@ -115,7 +115,7 @@ class PieceDownload:
         """`since`: the first step whose reduction and commit reach the newcomer."""
         self.version = since
         """The version that whole pieces are of: all commits before it were told."""
-        self._pieces = pieces
+        self.pieces = pieces
         self._limits = limits or DownloadLimits()
         self._coming: dict[int, _Coming] = {}
         self._held: dict[int, _Held] = {}
@@ -128,17 +128,45 @@ class PieceDownload:
         self._proved: dict[int, tuple[bytes, ...]] = {}
         self._claims: dict[int, dict[bytes, tuple[bytes, ...]]] = {}
         self._hashes_asked: dict[tuple[int, bytes], bool] = {}
+        self._dropped: list[bytes] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether a piece is here: what the memory held before is whole no more."""
+        return bool(self._held)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every piece is here and of the current version, proved or not."""
+        current = [held for held in self._held.values() if held.version == self.version]
+        return len(current) == self.pieces
 
     @property
     def complete(self) -> bool:
         """Whether every piece is here, proved, and of the current version."""
         whole = [h for h in self._held.values() if h.version == self.version and not h.unproved]
-        return len(whole) == self._pieces
+        return len(whole) == self.pieces
 
     def blames(self) -> list[DonorBlame]:
         """The donors to name to the user; drained by reading."""
         drained, self._blames = self._blames, []
         return drained
+
+    def dropped(self) -> list[bytes]:
+        """The donors from which nothing more is expected for now; drained by reading."""
+        drained, self._dropped = self._dropped, []
+        return drained
+
+    def rejoined(self, since: int) -> bool:
+        """Go on in another session, whose first reduction is that of step `since`.
+
+        Returns False if the stage has gone back to an older version: all begins anew then.
+        """
+        for donor in {coming.donor for coming in self._coming.values()}:
+            self._stop(donor)
+        while self.version < since:
+            self.missed(self.version)
+        return self.version == since
 
     def donors(self, donors: Sequence[bytes]) -> None:
         """The members that can be asked now; those asked first that come first."""
@@ -230,7 +258,7 @@ class PieceDownload:
         donors = rested[: self._limits.donors]
         self._give_up_unprovable()
         found: list[PieceWanted | HashesWanted] = [*self._hashes_wanted(rested)]
-        missing = [k for k in range(self._pieces) if k not in self._held | self._coming]
+        missing = [k for k in range(self.pieces) if k not in self._held | self._coming]
         for _ in range(self._limits.ahead):
             for donor in donors:
                 busy = sum(coming.donor == donor for coming in self._coming.values())
@@ -284,7 +312,7 @@ class PieceDownload:
 
     def _judge_hashes(self, donor: bytes, version: int, hashes: tuple[bytes, ...]) -> None:
         """Prove the pieces of a version by their hashes, if those have the agreed root."""
-        if len(hashes) != self._pieces or root_of(hashes) != self._digests[version]:
+        if len(hashes) != self.pieces or root_of(hashes) != self._digests[version]:
             self._blame(donor, f"its hashes of version {version} do not have the agreed digest")
             return
         self._proved[version] = hashes
@@ -307,6 +335,7 @@ class PieceDownload:
 
     def _stop(self, donor: bytes) -> None:
         """Nothing more is expected of a donor."""
+        self._dropped.append(donor)
         self._coming = {k: coming for k, coming in self._coming.items() if coming.donor != donor}
         self._due_s.pop(donor, None)
         self._hashes_asked = {
