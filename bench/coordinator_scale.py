@@ -153,7 +153,7 @@ class SyntheticSwarm:
                     answer = Reduced(b"gradient", 1.0)
                     self.coordinator.reduced(incarnation, message.generation, answer, self.now_s)
                 case act.SendCommit(incarnation, message):
-                    answer = Committed(message.step + 1, b"weights of a version")
+                    answer = Committed(message.step + 1, applied=True)
                     self.coordinator.committed(incarnation, message.step, answer, self.now_s)
             self._answers.extend(self.coordinator.actions())
         self._weigh_views()

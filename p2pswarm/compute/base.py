@@ -1,8 +1,9 @@
 """SEAM 3: the calls of a stage server to the processor that holds its blocks.
 
 `Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
-server calls them one at a time, from one thread. Torch implements them (`torch_stage.py`,
-`torch_weights.py`), and so does a simulation that only counts seconds (`sim/compute.py`).
+server calls them one at a time, from one thread; only `Weights.hashes` may run beside another.
+Torch implements them (`torch_stage.py`, `torch_weights.py`), and so does a simulation that only
+counts seconds (`sim/compute.py`).
 
 Shapes:  tokens_BS has B rows of S = T + 1 tokens: T inputs, and the targets one place further. A
          bundle crosses from stage to stage (docs/bundle.md); it is empty before the first stage.
@@ -168,27 +169,24 @@ class Weights(Protocol):
     A digest is of weights and optimizer state (`tensors/state_tree.py`).
     """
 
-    def reset(self, *, draw: bool) -> bytes:
-        """Empty the gradient sum; `draw`: make the weights of version 0. Returns the digest."""
+    def reset(self, *, draw: bool) -> None:
+        """Empty the gradient sum; `draw`: make the weights of version 0."""
+        ...
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hashes of the state's pieces; their root is the digest.
+
+        It may be computed on a thread of its own, beside the work of the `Stage`, which reads the
+        weights. Until it is known, the state must not change.
+        """
         ...
 
     def reduction(self) -> Sums:
         """Give the sum, with new memory for its average."""
         ...
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
-        """Change the weights by a reduced gradient and empty the sum; returns the digest."""
-        ...
-
-    def snapshot(self) -> memoryview:
-        """Copy weights and optimizer state."""
-        ...
-
-    def install(self, snapshot: memoryview, digest: bytes) -> bool:
-        """Load a snapshot if `digest` is its own, and else change nothing and return False.
-
-        Raises BadMessage for a snapshot of another size; nothing is changed then either.
-        """
+    def apply(self, reduced: Sums, update: Update) -> None:
+        """Change the weights by a reduced gradient and empty the sum."""
         ...
 
 
@@ -199,8 +197,6 @@ class Engine:
     stage: Stage
     weights: Weights
     state: StateMemory
-    state_bytes: int
-    """The size of a snapshot."""
     takes: BundleSpec
     """What the stage below gives; empty for the first stage."""
     gives: BundleSpec

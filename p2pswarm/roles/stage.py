@@ -61,12 +61,15 @@ class StageThreads:
     """The threads of a server."""
 
     compute: ComputeThread = field(default_factory=ComputeThread)
-    aside: ComputeThread = field(default_factory=lambda: ComputeThread("aside"))
-    """Reads weights and hashes while the other computes."""
+    background: ComputeThread = field(default_factory=lambda: ComputeThread("digest"))
+    """Computes digests beside the first."""
+    aside: ComputeThread = field(default_factory=lambda: ComputeThread("pieces"))
+    """Copies and hashes single pieces for others, and is never busy for long."""
 
     def close(self) -> None:
         """Start nothing more."""
         self.compute.close()
+        self.background.close()
         self.aside.close()
 
 
@@ -140,6 +143,7 @@ def stage_server(
         run_id=offer.run,
         trainer=offer.trainer,
         compute=threads.compute,
+        background=threads.background,
         aside=threads.aside,
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),

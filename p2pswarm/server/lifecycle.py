@@ -21,7 +21,7 @@ from enum import Enum
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Contact
 from p2pswarm.server.trainer_search import TrainerSearch
-from p2pswarm.swarm.messages.membership import Assigned, MemberRecord, Ready, StandsBy, View
+from p2pswarm.swarm.messages.membership import Assigned, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import Message
 
@@ -234,12 +234,6 @@ class Lifecycle:
         """
         if late_s >= SLEPT_S:
             raise LinkLost(f"this machine slept for {late_s:.0f} s")
-
-    def ready_after_commit(
-        self, record: MemberRecord | None, version: int, digest: bytes
-    ) -> Ready | None:
-        """What to say after a commit: a server that is not ready in the view says it again."""
-        return None if record is not None and record.ready else Ready(version, digest)
 
     def leave(self, now_s: float, grace_s: float, *, last: bool) -> None:
         """Somebody asks the server to leave: at the end of the step, if it serves.

@@ -1,12 +1,15 @@
 """The weights of a stage on this server: they change one commit after another, under one lock.
 
-`commit_log` decides what a commit or a snapshot means; this file computes and waits. Weights,
-version and digest change together: nothing cuts a change short, be it a lost link, a deadline, or
-the end of the session.
+`commit_log` decides what a commit means; this file computes and waits. Weights and
+version change together: nothing cuts a change short, be it a lost link, a deadline, or the end of
+the session.
+
+The digest of a version is needed only when the next one is decided. So it is computed in the
+background, beside the microbatches of the step, and whatever changes the weights waits for it.
 
 Units:   seconds.
-Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied;
-         BadMessage for a damaged snapshot.
+Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied, or weights that
+         cannot be hashed.
 """
 
 import asyncio
@@ -16,7 +19,7 @@ from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.compute.base import Engine, Update
-from p2pswarm.errors import BadMessage, NotServing, SwarmError
+from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
@@ -24,15 +27,17 @@ from p2pswarm.server.commit_log import (
     CommitLog,
     FirstWeights,
     HeldWeights,
-    KeptCommit,
     ReducedGradient,
 )
-from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.state.base import Aside
+from p2pswarm.server.loading import Loading
+from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.version_reader import VersionReader
 from p2pswarm.swarm.messages.step import Commit, Reduce
+from p2pswarm.tensors.state_tree import root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
+
+HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
 class WeightsLost(NotServing):
@@ -42,16 +47,34 @@ class WeightsLost(NotServing):
 class Replica:
     """One stage's weights; it outlives the sessions of the server."""
 
-    def __init__(self, stage: int, engine: Engine, compute: Compute, aside: Aside) -> None:
-        """`aside`: a thread of its own for what reads the weights while others compute."""
+    def __init__(
+        self,
+        stage: int,
+        engine: Engine,
+        compute: Compute,
+        background: Compute | None = None,
+        aside: Aside = at_once,
+    ) -> None:
+        """`background`: where digests are computed, beside `compute`; None: they take turns.
+
+        `aside`: copies and hashes single pieces.
+        """
         self.stage = stage
         self.engine = engine
         self._compute = compute
+        self._background = background or compute
+        self._hashing: asyncio.Task[None] | None = None
+        """Computes the digest of the weights in memory; raises WeightsLost if that fails."""
+        self._hashes: dict[int, tuple[bytes, ...]] = {}
+        """The hashes of the pieces of the last versions, for newcomers."""
+        self._aside = aside
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
         self.reader = VersionReader(engine.state, lambda: self.version, aside)
         """Reads the weights between two commits, for newcomers and checkpoints."""
+        self.loading: Loading | None = None
+        """The weights that are on their way, or have come and were not committed to yet."""
 
     @property
     def version(self) -> int | None:
@@ -60,36 +83,51 @@ class Replica:
 
     @property
     def digest(self) -> bytes:
-        """The digest of the weights in memory; empty without any."""
+        """The digest of the weights in memory; empty without any, and until it is known."""
         return self._log.digest
 
     @property
-    def needed(self) -> int:
-        """The first version whose snapshot can be used."""
-        return self._log.needed
+    def pieces(self) -> int:
+        """How many pieces a newcomer has to fetch."""
+        return self.engine.state.pieces
 
     async def held(self) -> HeldWeights | None:
         """The weights in memory, and what could be applied to them, once no change is under way."""
         async with self._lock:
+            with contextlib.suppress(WeightsLost):  # then it holds none
+                await self._hashed()
             return self._log.held
 
-    async def begin(self, since: int, *, keep: bool) -> None:
-        """Start a session from version `since`: empty the sum; keep, draw or drop the weights."""
+    async def begin(self, since: int, *, keep: bool, agreed: bytes = b"") -> None:
+        """Start a session from version `since`: empty the sum; keep, draw or fetch the weights.
+
+        `agreed`: the digest of that version, if it is known.
+        """
         async with self._lock:
-            draw = self._log.begin(since, keep=keep) is FirstWeights.DRAWN
+            with contextlib.suppress(WeightsLost):  # the session that it has ended is over
+                await self._hashed()
+            self._hashing = None
+            first = self._log.begin(since, keep=keep)
+            draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep))
+            self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
 
-    async def install(self, snapshot: Snapshot) -> bool:
-        """Load a snapshot and apply the commits since; False if it is too old by now."""
+    def donors_changed(self) -> None:
+        """Wake the download: other members can be asked than before."""
+        if self.loading is not None:
+            self.loading.moved.fire()
+
+    async def loaded(self) -> None:
+        """Work with the pieces that have come: all are here, and of one version."""
         async with self._lock:
-            following = self._log.follow(snapshot.version)
-            if following is None:
-                return False
-            await to_its_end(self._install(snapshot, following))
+            if self.loading is None or not self.loading.enough:
+                return
+            self._log.became(self.loading.rules.version)
+            self._hash_later()
         self._changed.fire()
-        return True
+        self.reader.moved()
 
     async def reduce(self, order: Reduce, averaging: Averaging) -> AveragedGradient:
         """Average the gradient sum of a step with the others of the stage; keep the result.
@@ -99,23 +137,28 @@ class Replica:
         sums = self.engine.weights.reduction()
         round_, reduced = RoundId(order.step, order.generation), None
         self._log.reduction_begun(order)
+        if (loading := self.loading) is not None:
+            loading.averaging(now=True)
         try:
             outcome = await averaging.average(order, sums)
             reduced = ReducedGradient(round_, sums, outcome)
         finally:
             self._log.reduction_over(round_, reduced)
+            if loading is not None:
+                loading.averaging(now=self._log.averages)
             self._changed.fire()
             if (noted := self._log.noted(round_)) is not None:
                 self._require_whole(noted, await self._decide(noted, patient=False))
         return outcome
 
-    async def commit(self, order: Commit) -> bytes:
+    async def commit(self, order: Commit) -> bool:
         """Apply a reduction, or keep it until the weights are here.
 
-        Returns the digest of the version that the commit made, empty if it has made none yet.
-        Raises WeightsLost where the weights cannot follow.
+        Returns whether the weights hold it now. Raises WeightsLost where they cannot follow.
         """
         late_s = asyncio.get_running_loop().time() + LATE_REDUCTION_S
+        if self.loading is not None:
+            self.loading.agreed(order.step, order.state)
         while (decision := await self._decide(order)) is CommitDecision.WAIT:
             try:
                 async with asyncio.timeout_at(late_s):
@@ -124,26 +167,42 @@ class Replica:
                 decision = await self._decide(order, patient=False)
                 break
         self._require_whole(order, decision)
-        return self._log.made(order.step)
+        return self._log.holds(order.step)
 
     async def committed_before(self, step: int) -> None:
         """Wait until every reduction of an earlier step has its commit."""
         while self._log.must_commit_before(step):
             await self._changed.wait()
 
-    async def reach(self, version: int) -> None:
+    async def reached(self, version: int) -> None:
         """Wait until the weights are of `version` or later."""
         while self.version is None or self.version < version:
             await self._changed.wait()
 
-    async def snapshot(self, at_least: int) -> Snapshot:
-        """Copy the weights once they are of version `at_least` or later."""
-        await self.reach(at_least)
-        async with self._lock:
-            if self.version is None:
-                raise NotServing("the weights were given up")
-            data = await self._compute(self.engine.weights.snapshot)
-            return Snapshot(self.version, self.digest, data)
+    async def piece(self, piece: int) -> tuple[int, memoryview]:
+        """Copy a piece for a newcomer: its version, and its bytes."""
+        return await self.reader.piece(piece)
+
+    async def hashes(self, version: int) -> tuple[bytes, ...] | None:
+        """The hash of each piece of one of the last versions; None if it is not known."""
+        if self.version == version:
+            await self._hashed()
+        return self._hashes.get(version)
+
+    async def state_of(self, version: int) -> bytes:
+        """The digest of the weights, once it is known; empty if they are of another version."""
+        if self.version == version:
+            await self._hashed()
+        return self.digest if self.version == version else b""
+
+    async def hashed(self, other_than: int | None) -> tuple[int, bytes]:
+        """Wait for weights of a version `other_than` that one, and for their digest."""
+        await self._hashed()
+        while (version := self.version) in (None, other_than) or not self.digest:
+            await self._changed.wait()
+            await self._hashed()
+        assert version is not None, "weights that are not here have no version"
+        return version, self.digest
 
     def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
         if decision is CommitDecision.LOST:
@@ -152,14 +211,17 @@ class Replica:
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
         async with self._lock:
+            await self._hashed()
             decision = self._log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
-                    await to_its_end(self._apply(order, self._log.take()))
+                    await to_its_end(self._commit(order, self._log.take()))
                 except SwarmError as error:
                     raise WeightsLost(f"step {order.step} was not applied: {error}") from error
                 finally:
                     self._changed.fire()
+            elif self.loading is not None and self.version is None:
+                await to_its_end(self._follow(self.loading, order, decision))
         if decision is not CommitDecision.WAIT:
             self._changed.fire()
         return decision
@@ -167,41 +229,84 @@ class Replica:
     async def _reset(self, since: int, *, draw: bool, keep: bool) -> None:
         stage, weights = self.engine.stage, self.engine.weights
 
-        def reset() -> bytes:
+        def reset() -> None:
             stage.drop(None)
-            return weights.reset(draw=draw)
+            weights.reset(draw=draw)
 
         async with contextlib.AsyncExitStack() as blocks:
             if draw:
                 await blocks.enter_async_context(self.reader.changing())
             blocks.enter_context(self._log.changing())
-            digest = await self._compute(reset)
+            await self._compute(reset)
             if keep:
-                self._log.unchanged(digest)
+                hashes = await self._background(weights.hashes)
+                self._log.unchanged(root_of(hashes))
             elif draw:
-                self._log.became(since, digest)
-                self._log.loaded()
+                self._log.became(since)
+        if draw:
+            self._hash_later()
 
-    async def _install(self, snapshot: Snapshot, following: list[KeptCommit]) -> None:
-        weights, digest = self.engine.weights, snapshot.digest
-        with self._log.changing():
-            whole = await self._compute(lambda: weights.install(snapshot.data, digest))
-            if whole:
-                self._log.became(snapshot.version, digest)
-                for kept in following:
-                    await self._apply(kept.order, kept.sums)
-                self._log.loaded()
-                self.reader.moved()
-        if not whole:  # nothing has changed
-            raise BadMessage(f"the weights of version {snapshot.version} came damaged")
+    def _load_from(self, since: int, agreed: bytes, *, fetched: bool) -> None:
+        """Begin a download, or go on with the one of the session before."""
+        if not fetched:
+            self.loading = None
+            return
+        if self.loading is None or not self.loading.rules.rejoined(since):
+            locks = self._lock, self.reader.changing
+            self.loading = Loading(self.engine.state, (self._compute, self._aside), locks, since)
+            self.loading.overwrites(self._log.overwritten)
+        self.loading.agreed(since, agreed)
+
+    async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
+        """Let the pieces that are here follow a commit, or enter that they cannot."""
+        if decision is CommitDecision.FOLLOW:
+            update = Update(order.step + 1, order.scale, order.learning_rate)
+            await loading.committed(order.step, self._log.take(), update)
+        elif decision is CommitDecision.MISSED:
+            loading.missed(order.step)
+
+    async def _commit(self, order: Commit, sums: Sums) -> None:
+        await self._apply(order, sums)
+        self._hash_later()
 
     async def _apply(self, order: Commit, sums: Sums) -> None:
         update = Update(order.step + 1, order.scale, order.learning_rate)
 
-        def step() -> bytes:
+        def step() -> None:
             self.engine.stage.drop(None)  # no graph of the old weights outlives them
-            return self.engine.weights.apply(sums, update)
+            self.engine.weights.apply(sums, update)
 
+        self.loading = None  # the weights go on by themselves
         async with self.reader.changing():
             with self._log.changing():
-                self._log.applied(order, await self._compute(step))
+                await self._compute(step)
+                self._log.applied(order)
+
+    def _hash_later(self) -> None:
+        """Compute the digest of the weights as they are now, in the background."""
+        self._hashing = asyncio.ensure_future(self._hash())
+        self._hashing.add_done_callback(_retrieve)
+
+    async def _hash(self) -> None:
+        try:
+            with self._log.changing():
+                hashes = await self._background(self.engine.weights.hashes)
+                self._log.hashed(root_of(hashes))
+                assert self._log.held is not None, "what is hashed does not change"
+                self._hashes[version := self._log.held.version] = hashes
+                self._hashes.pop(version - HASHES_KEPT, None)
+        except SwarmError as error:
+            raise WeightsLost(f"their digest could not be computed: {error}") from error
+        finally:
+            self._changed.fire()
+
+    async def _hashed(self) -> None:
+        """Wait until the digest is known: before that, nothing may change the weights."""
+        if self._hashing is not None:
+            await asyncio.shield(self._hashing)
+
+
+def _retrieve(hashing: asyncio.Task[None]) -> None:
+    """Take note of an error, even if nobody waits for the digest."""
+    if not hashing.cancelled():
+        hashing.exception()

@@ -46,8 +46,10 @@ class ServerContext:
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
     """Tells the user what a person should know."""
+    background: Compute | None = None
+    """Computes digests beside `compute`; None: they take turns with it."""
     aside: Aside = at_once
-    """A thread that reads weights and hashes while the other computes; a simulation needs none."""
+    """Copies and hashes single pieces meanwhile, and is never busy for long."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
 

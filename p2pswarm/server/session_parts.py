@@ -19,7 +19,7 @@ from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import Assigned
+from p2pswarm.swarm.messages.membership import Assigned, Ready
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.wire.message import Message
 
@@ -31,6 +31,7 @@ class SessionParts:
     session: MemberSession
     worker: Worker
     averaging: Averaging
+    replica: Replica
     notes: NoteQueue
     failed: asyncio.Future[None]
     """Ends the session with an error."""
@@ -51,6 +52,13 @@ class SessionParts:
             raise NotServing("this server's incarnation is over") from None
         finally:
             self.orders.remove(scope)
+
+    async def tell_states(self, replica: Replica) -> None:
+        """Tell the trainer the digest of each version, as soon as it is known."""
+        version = None
+        while True:
+            version, digest = await replica.hashed(other_than=version)
+            self.session.note(Ready(version, digest))
 
     def fail(self, error: SwarmError) -> None:
         """End the session; the server joins again."""
@@ -107,4 +115,4 @@ def session_parts(
         AveragingSettings(secret=context.secret),
     )
     worker = Worker(session, Forwarder(session, tasks))
-    return SessionParts(session, worker, averaging, notes, loop.create_future())
+    return SessionParts(session, worker, averaging, replica, notes, loop.create_future())

@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from p2pswarm.errors import Late, NotServing, Refused, RunEnded, SwarmError, Unusable
+from p2pswarm.errors import Busy, Late, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
@@ -24,16 +24,17 @@ from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
-from p2pswarm.state.download import fetch
+from p2pswarm.state.download import Download
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Ready
+from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving
 from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.state import FetchState
+from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
 from p2pswarm.wire.message import Message
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+STRANGER_S = 0.2  # a newcomer may know us before we know it
 
 
 class _SessionOver(Exception):
@@ -57,7 +58,7 @@ class StageServer:
         rpc = context.rpc
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
-        rpc.serve_stream(FetchState, self._fetch_state)
+        rpc.serve_stream(FetchPieces, self._fetch_pieces)
         rpc.serve_unary(Fence, self._fence)
         rpc.serve_unary(Reduce, self._reduce)
         rpc.serve_unary(Commit, self._commit)
@@ -230,9 +231,9 @@ class StageServer:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
-            threads = context.compute, context.aside
+            threads = context.compute, context.background, context.aside
             replica = self._replica = Replica(assigned.stage, engine, *threads)
-            self._donor = Donor(replica.snapshot)
+            self._donor = Donor(replica)
         return replica
 
     async def _serve(self, stream: Stream, trainer: Contact, assigned: Assigned) -> None:
@@ -244,11 +245,12 @@ class StageServer:
                 self._context, replica, (trainer, assigned), self._changed, tasks
             )
             try:
-                await replica.begin(assigned.since, keep=assigned.keep)
+                await replica.begin(assigned.since, keep=assigned.keep, agreed=assigned.state)
                 lifecycle.prepared()
                 self._moved()
                 tasks.create_task(self._listen(stream, parts, lifecycle))
                 tasks.create_task(self._tell(stream, parts, lifecycle))
+                tasks.create_task(parts.tell_states(replica))
                 tasks.create_task(parts.worker.work())
                 await self._load(parts, replica, assigned.stage)
                 lifecycle.loaded()
@@ -259,24 +261,15 @@ class StageServer:
                 parts.close()
 
     async def _load(self, parts: SessionParts, replica: Replica, stage: int) -> None:
-        """Get the weights, and tell the trainer."""
-        context, session = self._context, parts.session
-        me = context.rpc.contact.peer
-
-        async def donors() -> tuple[Contact, ...]:
-            while not (others := session.members.donors(stage, me)):
-                await session.view_changed.wait()
-            return others
-
-        while replica.version is None:
-            request = FetchState(context.run_id, stage, replica.needed)
-            snapshot = await fetch(
-                context.rpc, donors, request, replica.engine.state_bytes, context.piece_bytes
-            )
-            if not await replica.install(snapshot):
-                log.info("version %d is too old by now", snapshot.version)
+        """Get the weights."""
+        context, members = self._context, parts.session.members
+        opening, me = FetchPieces(context.run_id, stage), context.rpc.contact.peer
+        while replica.version is None and (loading := replica.loading) is not None:
+            download = Download(context.rpc, opening, loading)
+            await download.run(lambda: members.donors(stage, me), lambda: loading.enough)
+            await replica.loaded()
+        assert replica.version is not None, "it was kept, drawn or loaded"
         parts.worker.moved_to(replica.version)
-        session.note(Ready(replica.version, replica.digest))
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
@@ -285,6 +278,7 @@ class StageServer:
             if session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()
+                parts.replica.donors_changed()
                 lifecycle.has_successor(there=session.has_successor)
                 self._moved()
         raise _SessionOver
@@ -342,11 +336,13 @@ class StageServer:
         async with parts.carrying_out():
             await parts.averaging.shard(stream, shard)
 
-    async def _fetch_state(self, stream: Stream, request: FetchState) -> None:
-        parts = self._serving(request.run)
-        if self._donor is None or request.stage != parts.session.scheduler.stage:
+    async def _fetch_pieces(self, stream: Stream, request: FetchPieces) -> None:
+        session = self._serving(request.run).session
+        if self._donor is None or request.stage != session.scheduler.stage:
             raise NotServing(f"stage {request.stage} is not here")
-        await self._donor.serve(stream, request)
+        if stream.peer != session.trainer.peer and session.members.find(stream.peer.raw) is None:
+            raise Busy("only members of the run may ask this", STRANGER_S)
+        await self._donor.serve(stream)
 
     async def _fence(self, peer: object, fence: Fence) -> Message:
         parts = await self._ordered(peer, fence.run)
@@ -359,19 +355,20 @@ class StageServer:
         me = parts.session.me
         async with self._moving(parts, replica):
             if me in order.group:
-                await replica.reach(order.step)  # its commit may still be on the way
+                await replica.reached(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)
-        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s)
+            state = await replica.state_of(order.step)
+        return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts, replica = await self._ordered(peer, order.run), self._replica
         assert replica is not None, "a session has weights, or memory for them"
         parts.session.scheduler.check_commit(order)
         async with self._moving(parts, replica):
-            made = await replica.commit(order)
-        return Committed(order.step + 1, made)
+            applied = await replica.commit(order)
+        return Committed(order.step + 1, applied)
 
     @contextlib.asynccontextmanager
     async def _moving(self, parts: SessionParts, replica: Replica) -> AsyncIterator[None]:
@@ -387,14 +384,11 @@ class StageServer:
 
     def _weights_moved(self, parts: SessionParts, replica: Replica) -> None:
         """Begin the next step, if a commit has made new weights."""
-        lifecycle, version, digest = self._lifecycle, replica.version, replica.digest
+        lifecycle, version = self._lifecycle, replica.version
         if lifecycle is None or parts is not self._session:
             return
         if version is None or version == parts.session.scheduler.version:
             return
         parts.worker.moved_to(version)
-        record = parts.session.members.record(parts.session.me)
-        if (ready := lifecycle.ready_after_commit(record, version, digest)) is not None:
-            parts.session.note(ready)
         lifecycle.step_ended()
         self._moved()

@@ -120,46 +120,28 @@ class CountingWeights:
         """A microbatch is in the sum."""
         self.sum_N[number % len(self.sum_N)] += 1
 
-    def reset(self, *, draw: bool) -> bytes:
+    def reset(self, *, draw: bool) -> None:
         """Empty the sum; `draw`: back to version 0."""
         self.sum_N.zero_()
         if draw:
             self.state.become(0)
-        return self.digest()
 
     def reduction(self) -> TorchSums:
         """Give the sum, and memory for its average."""
         return TorchSums(self.sum_N, "raw")
 
-    def apply(self, reduced: Sums, update: Update) -> bytes:
+    def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step; every microbatch must have been counted exactly once."""
         assert isinstance(reduced, TorchSums)
         counts = reduced.reduced_N.tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
         self.state.become(update.number)
-        return self.reset(draw=False)
+        self.reset(draw=False)
 
-    def snapshot(self) -> memoryview:
-        """A copy of the state."""
-        state = self.state
-        return memoryview(b"".join(state.read(0, piece) for piece in range(state.pieces)))
-
-    def install(self, snapshot: memoryview, digest: bytes) -> bool:
-        """Load a snapshot, if it is whole."""
-        state, at = CountingState(self._stage, self.cost.state_bytes), 0
-        for piece in range(state.pieces):
-            state.write(piece, [snapshot[at : at + state.part_bytes(piece)]])
-            at += state.part_bytes(piece)
-        if state.digest() != digest:
-            return False
-        self.state.become(state.version)
-        self.sum_N.zero_()
-        return True
-
-    def digest(self) -> bytes:
-        """The digest of the state: replicas of one version have the same."""
-        return self.state.digest()
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hashes of the state's pieces."""
+        return self.state.hashes()
 
 
 class SimStage:
@@ -241,7 +223,6 @@ def sim_engine(
         SimStage(run, stage, tally, processor.spend, counted),
         tally,
         tally.state,
-        len(tally.snapshot()),
         takes=spec if stage else BundleSpec(),
         gives=spec if stage < run.stages - 1 else BundleSpec(),
     )

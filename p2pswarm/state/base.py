@@ -6,6 +6,7 @@ Errors:  BadMessage for a piece that does not fit.
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from p2pswarm.flow.signal import Signal
 from p2pswarm.state.piece_download import PieceDownload
 
 T = TypeVar("T")
@@ -27,7 +28,10 @@ async def at_once(work: Callable[[], T]) -> T:
 class DonatedState(Protocol):
     """The state that a donor gives: `version_reader.py` reads it, a replica knows its hashes."""
 
-    pieces: int
+    @property
+    def pieces(self) -> int:
+        """How many there are."""
+        ...
 
     async def reached(self, version: int) -> None:
         """Wait until the state is of `version` or later."""
@@ -46,6 +50,8 @@ class StateInDownload(Protocol):
     """The newcomer's memory, and the rules that say what belongs into it."""
 
     rules: PieceDownload
+    moved: Signal
+    """Fired when the rules were told something."""
 
     def piece_bytes(self, piece: int) -> int:
         """The size of a piece."""

@@ -18,8 +18,8 @@ from p2pswarm.wire.message import Message
 
 QUIET_S = 60.0  # a newcomer that asks for nothing for so long counts as gone
 VERSION_WAIT_S = 120.0  # how long a newcomer may wait for a version: longer than a step takes
-SEND_S = 120.0  # for one piece: 6 MiB at 0.4 Mbit/s; so a slow newcomer holds up others no longer
-COPIES_MAX = 4  # pieces copied at a time, 24 MiB; more newcomers wait for each other
+SEND_S = 600.0  # for one piece: 6 MiB at 0.1 Mbit/s
+COPIES_MAX = 8  # pieces copied at a time, 48 MiB; more newcomers wait for each other
 
 
 class Donor:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.flow.exception_group import cause_of
-from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Arrival, Rpc, Stream
 from p2pswarm.state.base import StateInDownload
@@ -35,39 +34,45 @@ class Download:
         self._opening = opening
         self._state = state
         self._talks: dict[bytes, _Talk] = {}
-        self._moved = Signal()
-
-    def moved(self) -> None:
-        """Tell that the rules were told something: a commit, a digest, other donors."""
-        self._moved.fire()
 
     async def run(
         self, donors: Callable[[], Sequence[Contact]], enough: Callable[[], bool]
     ) -> None:
         """Ask `donors`, whose answer may change, until there is `enough`."""
-        loop, rules = asyncio.get_running_loop(), self._state.rules
         try:
             async with asyncio.TaskGroup() as tasks:
-                while not enough():
-                    contacts = {_raw(each): each for each in donors()}
-                    rules.donors(tuple(contacts))
-                    for wanted in rules.wanted(loop.time()):
-                        self._talk(contacts[wanted.donor], tasks).ask(wanted)
-                    self._end_dropped()
-                    try:
-                        async with asyncio.timeout_at(rules.next_deadline_s()):
-                            await self._moved.wait()
-                    except TimeoutError:
-                        rules.on_deadline(loop.time())
+                await self._pump(donors, enough, tasks)
                 for talk in self._talks.values():
                     talk.end()
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
         finally:
             self._talks = {}
+
+    async def _pump(
+        self,
+        donors: Callable[[], Sequence[Contact]],
+        enough: Callable[[], bool],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        loop, rules = asyncio.get_running_loop(), self._state.rules
+        while not enough():
+            contacts = {_raw(each): each for each in donors()}
+            rules.donors(tuple(contacts))
+            wanted = rules.wanted(loop.time())
+            self._end_dropped()
+            for one in wanted:
+                self._talk(contacts[one.donor], tasks).ask(one)
+            try:
+                async with asyncio.timeout_at(rules.next_deadline_s()):
+                    await self._state.moved.wait()
+            except TimeoutError:
+                rules.on_deadline(loop.time())
 
     def _talk(self, donor: Contact, tasks: asyncio.TaskGroup) -> "_Talk":
         raw = _raw(donor)
         if (talk := self._talks.get(raw)) is None:
-            talk = self._talks[raw] = _Talk(raw, self._state, self._moved)
+            talk = self._talks[raw] = _Talk(raw, self._state)
             talk.task = tasks.create_task(self._ask(donor, talk))
         return talk
 
@@ -82,7 +87,7 @@ class Download:
         finally:
             if self._talks.get(talk.donor) is talk:
                 del self._talks[talk.donor]
-            self._moved.fire()
+            self._state.moved.fire()
 
     def _end_dropped(self) -> None:
         for blame in self._state.rules.blames():
@@ -95,11 +100,10 @@ class Download:
 class _Talk:
     """The stream with one donor."""
 
-    def __init__(self, donor: bytes, state: StateInDownload, moved: Signal) -> None:
+    def __init__(self, donor: bytes, state: StateInDownload) -> None:
         self.donor = donor
         self.task: asyncio.Task[None] | None = None
         self._state = state
-        self._moved = moved
         self._questions: asyncio.Queue[Wanted] = asyncio.Queue()
         self._asked: deque[tuple[Wanted, bytearray, Arrival]] = deque()
 
@@ -126,8 +130,9 @@ class _Talk:
         while True:
             wanted = await self._questions.get()
             pieces = self._state.rules.pieces
-            is_piece = isinstance(wanted, PieceWanted)
-            size = self._state.piece_bytes(wanted.piece) if is_piece else HASH_BYTES * pieces
+            size = HASH_BYTES * pieces
+            if isinstance(wanted, PieceWanted):
+                size = self._state.piece_bytes(wanted.piece)
             memory = bytearray(size)
             arrival = stream.expect(memoryview(memory))
             self._asked.append((wanted, memory, arrival))
@@ -149,7 +154,7 @@ class _Talk:
                 arrival.cancel()
             self._asked.popleft()
             await self._answered(wanted, offer, memoryview(memory))
-            self._moved.fire()
+            self._state.moved.fire()
 
     async def _answered(self, wanted: Wanted, offer: StateOffer, data: memoryview) -> None:
         rules = self._state.rules
@@ -157,9 +162,7 @@ class _Talk:
             case PieceWanted(_, piece, _) if offer.known:
                 await self._state.came(self.donor, piece, offer.version, data)
             case HashesWanted(_, version) if offer.known and offer.version == version:
-                hashes = [
-                    bytes(data[i : i + HASH_BYTES]) for i in range(0, len(data), HASH_BYTES)
-                ]
+                hashes = [bytes(data[i : i + HASH_BYTES]) for i in range(0, len(data), HASH_BYTES)]
                 rules.hashes_came(self.donor, version, hashes)
             case HashesWanted(_, version):
                 rules.hashes_failed(self.donor, version)

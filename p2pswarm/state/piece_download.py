@@ -40,7 +40,9 @@ class DownloadLimits:
     """A donor may be so much further than the newcomer, whose reductions come late; one that is
     further yet, or says so, is asked again later."""
     piece_s: float = 120.0
-    """A donor that gives no piece for so long has failed: 6 MiB at 0.4 Mbit/s."""
+    """A donor that gives nothing for so long has failed: 6 MiB at 0.4 Mbit/s. The time is doubled
+    when one fails so, because the newcomer's own link may be slow, and gradients go first."""
+    piece_max_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class PieceDownload:
         self._claims: dict[int, dict[bytes, tuple[bytes, ...]]] = {}
         self._hashes_asked: dict[tuple[int, bytes], bool] = {}
         self._dropped: list[bytes] = []
+        self._piece_s = self._limits.piece_s
+        self._averaging = False
 
     @property
     def begun(self) -> bool:
@@ -142,6 +146,11 @@ class PieceDownload:
         return len(current) == self.pieces
 
     @property
+    def provable(self) -> bool:
+        """Whether the digest of the current version is known: what is of it can be proved now."""
+        return self.version in self._digests
+
+    @property
     def complete(self) -> bool:
         """Whether every piece is here, proved, and of the current version."""
         whole = [h for h in self._held.values() if h.version == self.version and not h.unproved]
@@ -151,6 +160,14 @@ class PieceDownload:
         """The donors to name to the user; drained by reading."""
         drained, self._blames = self._blames, []
         return drained
+
+    def is_bad(self, donor: bytes) -> bool:
+        """Whether a donor gave what it should not."""
+        return donor in self._bad
+
+    def forget(self) -> None:
+        """The memory failed: no piece is what it was."""
+        self._held = {}
 
     def dropped(self) -> list[bytes]:
         """The donors from which nothing more is expected for now; drained by reading."""
@@ -164,9 +181,14 @@ class PieceDownload:
         """
         for donor in {coming.donor for coming in self._coming.values()}:
             self._stop(donor)
+        self._averaging = False
         while self.version < since:
             self.missed(self.version)
         return self.version == since
+
+    def averaging(self, *, now: bool) -> None:
+        """Whether the stage averages now: no piece is asked for meanwhile, gradients go first."""
+        self._averaging = now
 
     def donors(self, donors: Sequence[bytes]) -> None:
         """The members that can be asked now; those asked first that come first."""
@@ -228,7 +250,7 @@ class PieceDownload:
         if coming is None or coming.donor != donor:
             return None
         del self._coming[piece]
-        self._due_s[donor] = now_s + self._limits.piece_s
+        self._due_s[donor] = now_s + self._piece_s
         if version < coming.asked:
             reason = f"piece {piece} of version {version} where {coming.asked} was asked for"
             self._blame(donor, reason)
@@ -257,33 +279,43 @@ class PieceDownload:
         rested = self._rested_donors(now_s)
         donors = rested[: self._limits.donors]
         self._give_up_unprovable()
+        answering = self._asked()
         found: list[PieceWanted | HashesWanted] = [*self._hashes_wanted(rested)]
-        missing = [k for k in range(self.pieces) if k not in self._held | self._coming]
+        for wanted in found:
+            if wanted.donor not in answering:
+                self._due_s[wanted.donor] = now_s + self._piece_s
+        here = self._held.keys() | self._coming.keys()
+        missing = [k for k in range(self.pieces) if k not in here and not self._averaging]
         for _ in range(self._limits.ahead):
             for donor in donors:
                 busy = sum(coming.donor == donor for coming in self._coming.values())
                 if missing and busy < self._limits.ahead:
                     piece = missing.pop(0)
                     self._coming[piece] = _Coming(donor, self.version, self.version)
-                    if not busy:
-                        self._due_s[donor] = now_s + self._limits.piece_s
+                    if not busy and donor not in answering:
+                        self._due_s[donor] = now_s + self._piece_s
                     found.append(PieceWanted(donor, piece, self.version))
         return found
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`, or `wanted` again."""
-        sending = {coming.donor for coming in self._coming.values()}
-        due = [due_s for donor, due_s in self._due_s.items() if donor in sending]
+        asked = self._asked()
+        due = [due_s for donor, due_s in self._due_s.items() if donor in asked]
         return min([*due, *self._retry_s.values()], default=None)
 
     def on_deadline(self, now_s: float) -> None:
         """Give up donors that give nothing; ask those again that failed a while ago."""
         for donor in [d for d, retry_s in self._retry_s.items() if now_s >= retry_s]:
             del self._retry_s[donor]
-        sending = {coming.donor for coming in self._coming.values()}
-        for donor in sorted(sending):
+        for donor in sorted(self._asked()):
             if now_s >= self._due_s[donor]:
+                self._piece_s = min(2 * self._piece_s, self._limits.piece_max_s)
                 self.donor_failed(donor, now_s)
+
+    def _asked(self) -> set[bytes]:
+        """The donors that owe an answer."""
+        telling = {donor for (_, donor), open_ in self._hashes_asked.items() if open_}
+        return telling | {coming.donor for coming in self._coming.values()}
 
     def _require_next(self, step: int) -> None:
         if step != self.version:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.errors import Unusable
-from p2pswarm.swarm.messages.membership import Assigned, Join
+from p2pswarm.swarm.messages.membership import Assigned, Join, Ready
 from p2pswarm.swarm.messages.step import Committed
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -28,7 +28,7 @@ from p2pswarm.trainer.stage_digests import StageDigests
 class NewlyReady:
     """What became of the newcomers that had caught up."""
 
-    ready: list[Incarnation]
+    ready: list[act.MemberReady]
     differing: list[Incarnation]
     """Their weights are not those of their stage."""
 
@@ -46,6 +46,8 @@ class Admission:
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
         """Who has yet to apply a commit."""
+        self.still = 0
+        """How many fetch the weights just now: no step is reduced meanwhile."""
 
     def admit(self, peer: bytes, join: Join, step: int, now_s: float) -> list[act.Action]:
         """Begin an incarnation; what to tell it."""
@@ -59,8 +61,9 @@ class Admission:
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
+        known = self._digests.known(member.stage, step) or b""
         actions: list[act.Action] = [
-            act.Assign(to, Assigned(member.stage, to.number, step, keep)),
+            act.Assign(to, Assigned(member.stage, to.number, step, keep, known)),
             act.MemberJoined(to, member.stage, member.address),
         ]
         if welcome is Welcome.KEEP:
@@ -80,9 +83,7 @@ class Admission:
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
     ) -> list[act.SendCommit]:
         """A step is decided: remember its commit, and tell it to all that have the gradient."""
-        known = {stage: self._digests.known(stage, step) for stage in range(self._stages)}
-        states = {stage: digest for stage, digest in known.items() if digest is not None}
-        self._last = DecidedStep(step, decided.scale, rate, reduction.gradients, states)
+        self._last = DecidedStep(step, decided.scale, rate, reduction.gradients, decided.states)
         for stage in range(self._stages):
             group = [one for one, where in reduction.stages.items() if where == stage]
             self._expect(step, stage, group, now_s)
@@ -90,22 +91,36 @@ class Admission:
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
 
-    def committed(self, by: Incarnation, step: int, answer: Committed, version: int) -> str | None:
-        """A member has answered a commit; returns why its incarnation must end, if it must.
+    def holds(self, by: Incarnation, note: Ready) -> None:
+        """A member says the digest of the current version, which it holds."""
+        member = self._members.alive(by)
+        if member is None:
+            return
+        self._digests.report(member.stage, note.version, by, note.digest)
+        if not member.ready:
+            self.newcomers.caught_up(by, note.digest)
+            self.commits.caught_up(by)
 
-        `version`: the current one; who has made an older one catches up further.
-        """
+    def reducing(self, step: int, members: dict[Incarnation, int]) -> None:
+        """Ask each of these members, with their stages, what it computed the step with."""
+        for one, stage in members.items():
+            self._digests.expect(stage, step, [one])
+
+    def computed_with(self, by: Incarnation, step: int, state: bytes) -> None:
+        """A member says the digest of the state that it computed a step with."""
+        if member := self._members.alive(by):
+            self._digests.report(member.stage, step, by, state)
+
+    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
+        """A member has answered a commit; returns why its incarnation must end, if it must."""
         owed = self.commits.answered(by, step)
         member = self._members.alive(by)
         if member is None or not owed:
             return None  # a newcomer that lacks its weights: its `Ready` counts instead
         if answer.version != step + 1:
             return f"it made version {answer.version} of step {step}"
-        if not answer.digest:
+        if not answer.applied:
             return "it has lost the weights that it was to commit to"
-        self._digests.report(member.stage, answer.version, by, answer.digest)
-        if not member.ready and answer.version == version:
-            self.newcomers.caught_up(by, answer.digest)
         return None
 
     def differing(self) -> list[Incarnation]:
@@ -116,12 +131,21 @@ class Admission:
         """Stages where nobody can tell who is right; drained by reading."""
         return [act.DigestsTied(stage, version) for stage, version in self._digests.tied()]
 
+    def agreed(self, stage: int, version: int) -> bytes | None:
+        """The digest of a stage's state; None while it is not known."""
+        return self._digests.known(stage, version)
+
     def settled(self, version: int) -> bool:
         """Whether some member of each stage is known to hold exactly `version`."""
         return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
-        """Whether a ready member has yet to apply a commit."""
+        """Whether the step that is counted may not be reduced yet.
+
+        A ready member has yet to apply the commit before, or somebody fetches the weights.
+        """
+        if self.still:
+            return True
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
 
@@ -146,7 +170,7 @@ class Admission:
                 self._digests.believe(member.stage, step, digest)
             if known in (None, digest):
                 self._members.make_ready(incarnation)
-                outcome.ready.append(incarnation)
+                outcome.ready.append(act.MemberReady(incarnation, member.stage))
             else:
                 outcome.differing.append(incarnation)
         return outcome

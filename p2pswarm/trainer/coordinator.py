@@ -26,6 +26,7 @@ from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.unserved import UnservedStages
 
@@ -55,6 +56,7 @@ class Coordinator:
         self._step = Step(0, config, self._timeout)
         self._generations = Generations()
         self._admission = Admission(run, config.stages, self.members)
+        self.admission = self._admission  # who fetches weights asks it for their digests
         self._blame = Blame(self.members, config.stages)
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
@@ -97,13 +99,10 @@ class Coordinator:
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
-        """A newcomer has caught up with a version of the weights."""
-        member = self.members.alive(incarnation)
-        if member is None or member.ready or note.version != self.step:
-            return
-        self._admission.newcomers.caught_up(incarnation, note.digest)
-        self._admission.commits.caught_up(incarnation)
-        self._advance(now_s)
+        """A member holds a version of the weights, and says its digest."""
+        if note.version == self.step:
+            self._admission.holds(incarnation, note)
+            self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
@@ -153,9 +152,11 @@ class Coordinator:
         """A member holds its stage's reduced gradient."""
         if reduction := self._generations.current(generation):
             if sound(answer):
+                self._admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
             elif reduction.awaits(by):
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
+            self._end_misfits(now_s)
             self._judge(now_s)
         self._advance(now_s)
 
@@ -172,8 +173,8 @@ class Coordinator:
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
-        """A member has applied a commit; the digest is empty while it still lacks its weights."""
-        if reason := self._admission.committed(by, step, answer, self.step):
+        """A member has applied a commit, or keeps it while it still lacks its weights."""
+        if reason := self._admission.committed(by, step, answer):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
@@ -227,6 +228,10 @@ class Coordinator:
         if self.members.alive(incarnation):
             self._actions.append(act.Evict(incarnation, reason))
             self._end_incarnation(incarnation, reason, now_s)
+
+    def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
+        self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
+        self._evict(incarnation, reason, now_s)
 
     def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """Void an incarnation: what it counted and what went through it is done again."""
@@ -287,11 +292,9 @@ class Coordinator:
             return
         servers = self._blame.servers
         outcome = self._admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
-        for incarnation in outcome.ready:
-            if member := self.members.alive(incarnation):
-                self._actions.append(act.MemberReady(incarnation, member.stage))
+        self._actions += outcome.ready
         for incarnation in outcome.differing:
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+            self._evict(incarnation, OTHER_WEIGHTS, now_s)
 
     def _end_misfits(self, now_s: float) -> None:
         """Evict the members that fail all the time, or hold other weights than most of a stage."""
@@ -299,7 +302,15 @@ class Coordinator:
             self._evict(incarnation, reason, now_s)
         self._actions += self._admission.tied()
         for incarnation in self._admission.differing():
-            self._evict(incarnation, "its weights differ from those of its stage", now_s)
+            self._void_step(incarnation, now_s)
+
+    def _void_step(self, wrong: Incarnation, now_s: float) -> None:
+        """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
+        member = self.members.alive(wrong)
+        self._evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
+        if self.step < self._config.steps and (member is None or member.ready):
+            for other in self.members.ready():  # all come back with the weights that they have
+                self._evict(other.incarnation, f"step {self.step} is done again", now_s)
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
@@ -329,6 +340,7 @@ class Coordinator:
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
         limit_s = self._generations.limit.seconds
         reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
+        self._admission.reducing(self.step, reduction.stages)
         self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
 
     def _average_again(self) -> None:
@@ -355,9 +367,7 @@ class Coordinator:
             case Disagreed(incarnations, tied):
                 self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
                 for incarnation in incarnations:
-                    reason = "its reduced gradient differs from its stage's"
-                    self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
-                    self._evict(incarnation, reason, now_s)
+                    self._evict_and_blame(incarnation, OTHER_GRADIENT, now_s)
             case NotFinite(stage):
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)

@@ -10,7 +10,7 @@ Errors:  none; answers of incarnations that take no part are ignored.
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
@@ -28,6 +28,8 @@ class Decided:
 
     gradient_norm: float
     scale: float
+    states: dict[int, bytes] = field(default_factory=dict)
+    """The digest of the state of each stage that the step was computed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,14 @@ class Reduction:
 
     def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
         """The commits for all that were told to reduce; no other member has the gradient."""
+        numbers = decided.scale, learning_rate
         return [
             act.SendCommit(
                 to := one.incarnation,
-                Commit(run, self._step, self.generation, to.number, decided.scale, learning_rate),
+                Commit(run, self._step, self.generation, to.number, *numbers, state),
             )
             for group in self._groups
+            for state in [decided.states.get(group.members[0].stage, b"")]
             for one in (*group.members, *group.observers)
         ]
 
@@ -140,7 +144,8 @@ class Reduction:
             if square is None:
                 return NotFinite(stage)
         norm = math.sqrt(math.fsum(s for s in squares.values() if s is not None))
-        return Decided(norm, clip_scale(self._optimizer, norm))
+        states = {stage: self._answers[one].state for one, stage in self._stage.items()}
+        return Decided(norm, clip_scale(self._optimizer, norm), states)
 
     def _stages(self) -> list[int]:
         return sorted(set(self._stage.values()))

@@ -1,8 +1,10 @@
-"""The digest of each stage's state: what most of its members report after a commit.
+"""The digest of each stage's state: what most of its members report.
 
-Every member that must apply a commit reports the digest of what it then holds. The digest with the
-most votes stands, as soon as no other can overtake it. Where two digests have equally many votes,
-nobody can tell which is right: the one of the first peer id stands, and people are told.
+Every member that must apply a commit reports the digest of what it then holds, when it is computed,
+and every member that reduces a step reports the digest of what it computed the step with. The
+digest with the most votes stands, as soon as no other can overtake it. Where two digests have
+equally many votes, nobody can tell which is right: the one of the first peer id stands, and people
+are told.
 
 Units:   versions count commits.
 Errors:  none; reports about older versions, and of members that are not asked, change nothing.
@@ -13,6 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from p2pswarm.swarm.view import Incarnation
+
+OTHER_WEIGHTS = "its weights differ from those of its stage"
+OTHER_GRADIENT = "its reduced gradient differs from its stage's"
 
 
 @dataclass(slots=True)
@@ -35,7 +40,7 @@ class StageDigests:
         self._tied: list[tuple[int, int]] = []
 
     def expect(self, stage: int, version: int, members: Iterable[Incarnation]) -> None:
-        """These members will report the digest of a version, of which others may know already."""
+        """These members will report the digest of a version, some of them for the second time."""
         self._poll(stage, version).waiting |= dict.fromkeys(members)
 
     def report(self, stage: int, version: int, by: Incarnation, digest: bytes) -> None:

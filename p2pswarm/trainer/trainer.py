@@ -17,13 +17,15 @@ from types import TracebackType
 from typing import Self
 
 from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError, Unusable
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
-from p2pswarm.state.download import fetch
+from p2pswarm.state.download import Download
+from p2pswarm.state.host_state import HostState, StateSize
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, Leaving
 from p2pswarm.swarm.messages.run import OtherVersion
-from p2pswarm.swarm.messages.state import FetchState
+from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.connections import Connections, MemberConnection
@@ -66,6 +68,8 @@ class Trainer:
         self._ended: asyncio.Future[act.RunFinished]
         self._dispatcher: Dispatcher
         self._pumping = False
+        self._moved = Signal()
+        """Fired whenever the coordinator was told something."""
 
     async def __aenter__(self) -> Self:
         self._ended = asyncio.get_running_loop().create_future()
@@ -100,22 +104,41 @@ class Trainer:
         """Who is in the run, and how far it has come."""
         return self._coordinator
 
-    async def weights(self, sizes: Sequence[int]) -> list[Snapshot]:
-        """Download the state of every stage from its servers; `sizes` in bytes, by stage."""
-        loop = asyncio.get_running_loop()
-        snapshots = []
-        for stage, nbytes in enumerate(sizes):
+    async def weights(self, sizes: Sequence[StateSize]) -> list[Snapshot]:
+        """Download the state of every stage from its servers; the steps stand still meanwhile."""
+        self._coordinator.admission.still += 1
+        try:
+            async with asyncio.timeout(WEIGHTS_S * len(sizes)):
+                return [await self._state(stage, size) for stage, size in enumerate(sizes)]
+        finally:
+            self._coordinator.admission.still -= 1
+            self._pump()
 
-            async def donors(of: int = stage) -> tuple[Contact, ...]:
-                members = self._coordinator.members.ready(of)
-                if not members:
-                    raise NoRoute(f"stage {of} has no server left that holds its weights")
-                return tuple(contact(m.record) for m in members)
+    async def _state(self, stage: int, size: StateSize) -> Snapshot:
+        coordinator, run = self._coordinator, self._context.run_id
 
-            request = FetchState(self._context.run_id, stage, self._coordinator.step)
-            async with asyncio.timeout_at(loop.time() + WEIGHTS_S):
-                snapshots.append(await fetch(self._context.rpc, donors, request, nbytes))
-        return snapshots
+        def servers() -> tuple[Contact, ...]:
+            members = coordinator.members.ready(stage)
+            if not members:
+                raise NoRoute(f"stage {stage} has no server left that holds its weights")
+            return tuple(contact(m.record) for m in members)
+
+        while (digest := coordinator.admission.agreed(stage, step := coordinator.step)) is None:
+            servers()
+            await self._moved.wait()
+        state = HostState(size, step, digest, self._moved)
+
+        def donors() -> tuple[Contact, ...]:
+            usable = tuple(one for one in servers() if state.usable(one))
+            if not usable:
+                raise NoRoute(
+                    f"every server of stage {stage} gave weights that are not the stage's"
+                )
+            return usable
+
+        download = Download(self._context.rpc, FetchPieces(run, stage), state)
+        await download.run(donors, lambda: state.enough)
+        return state.snapshot()
 
     async def _attend(self, stream: Stream, join: Join) -> None:
         """One member, from its `Join` to the end of its stream."""
@@ -209,6 +232,7 @@ class Trainer:
             self._dispatcher.follow_view()
         for report in self._refusals.events():
             self._context.report(report)
+        self._moved.fire()
         for connection in self._connections.changed():
             stream = self._streams[connection]
             stream.waker.set()

@@ -46,7 +46,8 @@ def snapshots() -> list[Snapshot]:
     found = []
     for stage in range(RUN.stages):
         engine = torch_engine(RUN, stage, torch.device("cpu"), 0)
-        digest = engine.weights.reset(draw=True)
+        engine.weights.reset(draw=True)
+        digest = engine.weights.digest()
         found.append(Snapshot(0, digest, engine.weights.snapshot()))
     return found
 

@@ -37,8 +37,8 @@ def newcomer(since=3, **limits):
 
 def holder(version=3, **limits):
     log = newcomer(version, **limits)
-    log.became(version, b"w%d" % version)
-    log.loaded()
+    log.became(version)
+    log.hashed(b"w%d" % version)
     return log
 
 
@@ -47,4 +47,5 @@ def make(log, step, generation=1):
     average(log, step, generation)
     assert log.committed(commit(step, generation)) is CommitDecision.APPLY
     log.take()
-    log.applied(commit(step, generation), b"w%d" % (step + 1))
+    log.applied(commit(step, generation))
+    log.hashed(b"w%d" % (step + 1))

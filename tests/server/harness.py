@@ -17,7 +17,6 @@ from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.state.pieces import PIECE_BYTES
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Load, MemberRecord, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Push, Receipt
 from p2pswarm.swarm.messages.run import Finished
@@ -51,6 +50,7 @@ CONFIG = RunConfig(
 )
 
 
+PIECE_VALUES = 200  # 4.8 kB of state in a piece: a stage has about 25
 B = CONFIG.batch.microbatches
 
 
@@ -338,13 +338,13 @@ class Swarm:
         number: int,
         *,
         compute=compute_here,
+        background=None,
         keep_bytes: int = 1 << 30,
-        piece_bytes: int = PIECE_BYTES,
     ) -> StageServer:
         who = peer(number)
 
         def make_engine(stage: int):
-            engine = torch_engine(self.config, stage, torch.device("cpu"), keep_bytes)
+            engine = torch_engine(self.config, stage, torch.device("cpu"), keep_bytes, PIECE_VALUES)
             self.engines.setdefault(who.raw, []).append(engine)
             return engine
 
@@ -359,7 +359,7 @@ class Swarm:
             make_router=lambda: Router(random.Random(number)),
             rejoin_s=20.0,
             say=lambda line: self.said.append((who.raw, line)),
-            piece_bytes=piece_bytes,
+            background=background,
         )
         server = self.servers[who.raw] = StageServer(context)
         self.running[who.raw] = self.tasks.create_task(server.run())

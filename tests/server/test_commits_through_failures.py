@@ -59,7 +59,7 @@ def test_a_link_that_is_lost_while_the_optimizer_works_leaves_the_weights_whole(
 
             again = r.trainer.members[peer(2).raw]
             answer = await r.trainer.call(again, order_of(r.trainer, again))
-            assert answer == Committed(1, server._replica.digest)
+            assert answer == Committed(1, applied=True)
             return server.version, r.trainer.joins[-1], server._replica.digest, weights_of(r)
 
     version, join, digest, weights = virtual(main)
@@ -115,7 +115,7 @@ def test_a_decided_commit_that_did_not_come_is_applied_in_the_next_session():
 
     async def main():
         async with swarm(ONE_STAGE) as r:
-            server = r.serve(2)
+            r.serve(2)
             await r.trainer.until_ready(1)
             member = await reduced_step(r)
             r.world.world.partition([peer(2)])
@@ -128,7 +128,7 @@ def test_a_decided_commit_that_did_not_come_is_applied_in_the_next_session():
             again = r.trainer.members[peer(2).raw]
             answer = await r.trainer.call(again, order_of(r.trainer, again))
             await r.trainer.until_ready(1)
-            assert answer == Committed(1, server._replica.digest)
+            assert answer == Committed(1, applied=True)
             await r.trainer.whole_step()
             return r.trainer.joins[-1], r.trainer.generation, weights_of(r)
 

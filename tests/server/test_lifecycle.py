@@ -16,7 +16,7 @@ from p2pswarm.server.lifecycle import (
     ServerEnd,
     ServerState,
 )
-from p2pswarm.swarm.messages.membership import Assigned, Leaving, MemberRecord, Ready
+from p2pswarm.swarm.messages.membership import Assigned, Leaving
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.view import view_parts
 
@@ -128,15 +128,6 @@ def test_a_trainer_that_ends_the_stream_has_dismissed_the_server():
 def test_another_word_of_the_trainer_breaks_the_protocol():
     with pytest.raises(BadMessage, match="a Leaving from the trainer"):
         serving().told(Leaving())
-
-
-def test_a_server_that_the_view_calls_ready_does_not_say_it_again():
-    record = MemberRecord(b"p" * 32, "10.0.0.2:1", 1, 7, ready=False)
-    ready = MemberRecord(b"p" * 32, "10.0.0.2:1", 1, 7, ready=True)
-
-    assert serving().ready_after_commit(ready, 3, b"d") is None
-    assert serving().ready_after_commit(record, 3, b"d") == Ready(3, b"d")
-    assert serving().ready_after_commit(None, 3, b"d") == Ready(3, b"d")
 
 
 def test_a_serving_server_leaves_when_its_step_ends():

@@ -19,6 +19,8 @@ class Play:
     def __init__(self, config: RunConfig = CONFIG) -> None:
         self.coordinator = Coordinator(config, RUN)
         self.now_s = 0.0
+        self.states: dict[Incarnation, bytes] = {}
+        """The digest that each member said last: it says the same when it has reduced."""
 
     def seen(self, kind: type) -> list:
         return [a for a in self.coordinator.actions() if isinstance(a, kind)]
@@ -29,12 +31,15 @@ class Play:
         join = self.join_message(stage, version, digest, held)
         self.coordinator.joined(name.encode() * 32, join, self.now_s)
         member = self.coordinator.members.of_peer(name.encode() * 32)
+        if member and version is not None:
+            self.states[member.incarnation] = digest
         return member.incarnation if member else None
 
     def join_message(self, stage: int | None = None, version=None, digest=b"", held=None) -> Join:
         return Join(RUN, "h:1", stage, version, digest, held)
 
     def ready(self, incarnation: Incarnation, version: int = 0, digest: bytes = b"w0") -> None:
+        self.states[incarnation] = digest
         self.coordinator.ready(incarnation, Ready(version, digest), self.now_s)
 
     def serve(self, name: str) -> Incarnation:
@@ -70,7 +75,7 @@ class Play:
     def reduce(self, *incarnations: Incarnation, digest: bytes = b"g") -> None:
         generation = self.seen(act.SendReduce)[-1].message.generation
         for incarnation in incarnations:
-            self.coordinator.reduced(incarnation, generation, Reduced(digest, 1.0), self.now_s)
+            self.told_reduced(incarnation, generation, digest)
 
     def averaged(self, *names: str) -> list[Incarnation]:
         """Members that have counted one microbatch each, in order, and averaged them."""
@@ -87,11 +92,14 @@ class Play:
     def told_reduced(
         self, by: Incarnation, generation: int, digest: bytes = b"g", norm: float | None = 1.0
     ) -> None:
-        self.coordinator.reduced(by, generation, Reduced(digest, norm), self.now_s)
+        answer = Reduced(digest, norm, state=self.states.get(by, b"w0"))
+        self.coordinator.reduced(by, generation, answer, self.now_s)
 
     def commit(self, incarnation: Incarnation, digest: bytes, step: int = 0) -> None:
-        answer = Committed(step + 1, digest)
+        """A member applies a commit, and says the digest of what it has made."""
+        answer = Committed(step + 1, applied=True)
         self.coordinator.committed(incarnation, step, answer, self.now_s)
+        self.ready(incarnation, step + 1, digest)
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds

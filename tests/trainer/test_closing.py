@@ -15,14 +15,14 @@ from p2pswarm.trainer.fencing import FIRST_FENCE_S
 from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
 
 
-def test_a_member_whose_weights_differ_after_a_commit_is_out():
+def test_a_member_whose_weights_differ_after_a_commit_is_out_and_the_step_is_void():
     play = Play()
     ann, bob = play.averaged("a", "b")
     play.commit(ann, b"w1")
 
     play.commit(bob, b"other")
 
-    assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
+    assert [d.incarnation for d in play.seen(act.Evict)] == [bob, ann]
 
 
 def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
@@ -31,9 +31,9 @@ def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
     play.count(ann, 0)
     play.count(bob, 1)
     generation = play.seen(act.SendReduce)[0].message.generation
-    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
 
-    play.coordinator.reduced(bob, generation, Reduced(b"h", 1.0), play.now_s)
+    play.coordinator.reduced(bob, generation, Reduced(b"h", 1.0, state=b"w0"), play.now_s)
     play.wait(5.0)
 
     actions = play.coordinator.actions()
@@ -46,7 +46,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run():
     ann = play.serve("a")
     play.count(ann, 0)
     play.count(ann, 1)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", None), play.now_s)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", None, state=b"w0"), play.now_s)
 
     (ended,) = play.seen(act.RunFinished)
     assert ended.failed
@@ -93,7 +93,7 @@ def test_words_about_a_former_generation_are_ignored():
     play.count(ann, 1)
     play.seen(object)
 
-    play.coordinator.reduced(ann, 99, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduced(ann, 99, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
     play.coordinator.reduce_failed(ann, 99, "no road", play.now_s)
     play.coordinator.reduce_failed(bob, 1, "a newcomer only listens", play.now_s)
 
@@ -138,7 +138,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
 
     play.coordinator.evaluated(ann, Evaluated(0, held_out.microbatch, 3.5), play.now_s)
     play.count(ann, 0)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
 
     assert play.seen(act.EvaluationDone) == [act.EvaluationDone(0, 3.5)]
 
@@ -191,7 +191,7 @@ def test_only_who_was_told_to_reduce_is_told_to_commit():
     orders = play.seen(act.SendReduce)
     play.join("c")
     play.coordinator.lost(bob, "gone", play.now_s)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
 
     assert [order.incarnation for order in orders] == [ann, bob]
     assert [commit.incarnation for commit in play.seen(act.SendCommit)] == [ann]

@@ -4,6 +4,8 @@ import pytest
 from trainer.toy_server import Server
 from trainer.toy_swarm import World
 
+NAMES_MAX = 255  # a toy server's name is a byte
+
 
 def swarm(seed: int, *, stages: int = 2, replicas: int = 2, steps: int = 6) -> World:
     world = World(seed, stages=stages, steps=steps, microbatches=6)
@@ -43,7 +45,8 @@ def cause_trouble(world: World, name: int = 100) -> None:
             world.drop_link(server, server.incarnation)
         else:
             world.freeze(server, world.rng.uniform(1.0, 60.0))
-    world.later(world.rng.uniform(1.0, 15.0), cause_trouble, world, name + 1)
+    if name < NAMES_MAX:
+        world.later(world.rng.uniform(1.0, 15.0), cause_trouble, world, name + 1)
 
 
 def copies(world: World, stage: int) -> list[Server]:

@@ -120,7 +120,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-REDUCED = Reduced(b"g", 1.0)
+REDUCED = Reduced(b"g", 1.0, state=b"w")
 
 
 @pytest.mark.parametrize(

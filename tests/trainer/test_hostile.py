@@ -105,7 +105,7 @@ def test_a_norm_that_no_gradient_has_puts_its_member_out():
         ann = play.serve("a")
         play.count(ann, 0)
         play.count(ann, 1)
-        play.coordinator.reduced(ann, 1, Reduced(b"g", square), play.now_s)
+        play.coordinator.reduced(ann, 1, Reduced(b"g", square, state=b"w0"), play.now_s)
 
         assert [e.incarnation for e in play.seen(act.Evict)] == [ann]
 
@@ -115,7 +115,7 @@ def test_a_strangers_bad_norm_is_ignored():
     ann, bob = play.serve("a"), play.join("b")
     play.count(ann, 0)
     play.count(ann, 1)
-    play.coordinator.reduced(bob, 1, Reduced(b"g", -1.0), play.now_s)
+    play.coordinator.reduced(bob, 1, Reduced(b"g", -1.0, state=b"w0"), play.now_s)
 
     assert play.seen(act.Evict) == []
 
@@ -163,7 +163,7 @@ def test_a_commit_to_another_version_puts_its_member_out():
     play.count(ann, 0)
     play.count(ann, 1)
     play.reduce(ann)
-    play.coordinator.committed(ann, 0, Committed(2**48, b"w"), play.now_s)
+    play.coordinator.committed(ann, 0, Committed(2**48, applied=True), play.now_s)
 
     assert [e.incarnation for e in play.seen(act.Evict)] == [ann]
 

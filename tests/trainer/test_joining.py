@@ -31,7 +31,7 @@ def test_one_that_joins_while_a_step_closes_is_answered_after_it():
     assert play.join("b") is None
 
     generation = orders[0].message.generation
-    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
 
     (assign,) = play.seen(act.Assign)
     assert assign.message.since == 1
@@ -72,7 +72,7 @@ def test_ready_in_the_middle_of_a_commit_is_said_again_later():
     play.ready(bob)
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [ann]
 
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0), play.now_s)
+    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
     play.commit(ann, b"w1")
     play.ready(bob, version=1, digest=b"w1")
 

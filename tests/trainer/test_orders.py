@@ -23,7 +23,7 @@ LAUNCH = act.Launch(4, 9, 1, Work.FORWARD, (0, 2))
 FENCE = act.SendFence(TO, Fence(RUN, 4, 3, ()), 11.0)
 REDUCE = act.SendReduce(TO, Reduce(RUN, 4, 2, 3, b"", (), ()), 90.0)
 COMMIT = act.SendCommit(TO, Commit(RUN, 4, 2, 3, 1.0, 0.1))
-REDUCED, COMMITTED = Reduced(b"g", 1.0), Committed(5, b"w")
+REDUCED, COMMITTED = Reduced(b"g", 1.0), Committed(5, applied=True)
 
 
 class Ears(Coordinator):

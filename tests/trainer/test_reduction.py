@@ -35,9 +35,9 @@ def test_nothing_is_decided_before_all_have_answered():
 def test_the_norm_is_taken_over_all_stages_once_each():
     tried = reduction(A, B, D)
     for one, square in ((A, 9.0), (B, 9.0), (D, 16.0)):
-        tried.reduced(one.incarnation, Reduced(bytes([one.stage]), square))
+        tried.reduced(one.incarnation, Reduced(bytes([one.stage]), square, state=b"%d" % one.stage))
 
-    assert tried.verdict() == Decided(5.0, pytest.approx(0.2))
+    assert tried.verdict() == Decided(5.0, pytest.approx(0.2), {A.stage: b"0", D.stage: b"1"})
 
 
 def test_who_holds_other_bytes_than_most_is_named():

@@ -70,11 +70,13 @@ class SlowServer:
                 self.coordinator.fenced(self.ann, (), self.now_s)
             case act.SendReduce(_, message):
                 self.coordinator.reduced(
-                    self.ann, message.generation, Reduced(b"g", 1.0), self.now_s
+                    self.ann, message.generation, Reduced(b"g", 1.0, state=b"w0"), self.now_s
                 )
             case act.SendCommit(_, message):
-                answer = Committed(message.step + 1, b"w")
+                answer = Committed(message.step + 1, applied=True)
                 self.coordinator.committed(self.ann, message.step, answer, self.now_s)
+                made = Ready(message.step + 1, b"w0")
+                self.coordinator.ready(self.ann, made, self.now_s)
 
     def run(self, until_s: float) -> None:
         while len(self.ends_s) < len(self.takes_s) and self.now_s < until_s:

@@ -9,7 +9,7 @@ from trainer.harness import Play
 
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.stage_digests import StageDigests
+from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS, StageDigests
 
 
 def member(number: int) -> Incarnation:
@@ -150,7 +150,11 @@ def test_two_right_replicas_stay_though_a_wrong_one_speaks_first():
     for one, digest in ((ann, b"wrong"), (bob, b"w1"), (cid, b"w1")):
         play.commit(one, digest)
 
-    assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
+    evicted = play.seen(act.Evict)
+    assert (evicted[0].incarnation, evicted[0].reason) == (ann, OTHER_WEIGHTS)
+    assert [d.incarnation for d in evicted[1:]] == [bob, cid]  # their sums are void
+    assert play.join("b", stage=0, version=1, digest=b"w1")
+    assert [m.incarnation.peer for m in play.seen(act.MemberReady)] == [bob.peer]
 
 
 def test_a_tie_of_two_replicas_is_told():
@@ -162,7 +166,7 @@ def test_a_tie_of_two_replicas_is_told():
 
     actions = play.coordinator.actions()
     assert [a for a in actions if isinstance(a, act.DigestsTied)] == [act.DigestsTied(0, 1)]
-    assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob]
+    assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob, ann]
 
 
 def test_no_step_is_reduced_before_the_weights_that_it_used_are_compared():

@@ -167,7 +167,7 @@ class ToyServers:
         summed = tuple(sorted(m - base for s in group for m in s.summed))
         server.reductions[message.step, message.generation] = summed
         server.kept = (message.step, message.generation), summed
-        answer = Reduced(digest(summed), 1.0)
+        answer = Reduced(digest(summed), 1.0, state=digest(server.weights))
         args = incarnation, message.generation, answer
         self.note(server, lambda: self.coordinator.reduced(*args, self.now_s))
 
@@ -190,7 +190,7 @@ class ToyServers:
             args = (
                 server.incarnation,
                 message.step,
-                Committed(server.version, digest(server.weights)),
+                Committed(server.version, applied=True),
             )
             self.note(server, lambda: self.coordinator.committed(*args, self.now_s))
 
@@ -200,7 +200,7 @@ class ToyServers:
         assert record is None or not record.ready, "a member of the group has the reduction"
         self.skipped += 1
         who, waits = server.incarnation, server.version is None
-        answer = Committed(message.step + 1, b"")
+        answer = Committed(message.step + 1, applied=False)
         if waits:
             self.note(
                 server,

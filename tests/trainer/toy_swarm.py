@@ -323,12 +323,15 @@ class World(ToyServers):
             server.weights = (*server.weights, reduced)
             server.version += 1
             server.summed, server.held, server.fences = [], {}, {}
-        self.say_ready(server)
+        hashed_s = self.rng.uniform(0.0, 0.5)  # the digest is known some time after the weights
+        self.later(hashed_s, self.guard(server, self.say_ready), server)
         waiting, server.waiting = server.waiting, []
         for call in waiting:
             call()
 
     def say_ready(self, server: Server) -> None:
+        if server.version is None:
+            return
         note, incarnation = Ready(server.version, digest(server.weights)), server.incarnation
         self.note(server, lambda: self.coordinator.ready(incarnation, note, self.now_s))
 

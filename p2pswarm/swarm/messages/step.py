@@ -86,6 +86,8 @@ class Reduced(Message):
     """None if it is not finite."""
     bytes_per_s: Rate = 0.0
     """What the member's links carried each way while it averaged; 0 if too little to measure."""
+    state: Digest = b""
+    """Of the state that the member computed the step with; empty from an observer without it."""
 
 
 @message(70)
@@ -100,13 +102,15 @@ class Commit(Message):
     scale: Annotated[float, Range(0.0, 1.0)]
     """Clipping by the global norm, the same on every stage; 0 skips the update."""
     learning_rate: Annotated[float, Range(0.0, 1e3)]
+    state: Digest = b""
+    """Of the state of the receiver's stage that the step was computed with; empty if unknown."""
 
 
 @message(71)
 @dataclass(frozen=True, slots=True)
 class Committed(Message):
-    """Applied: the weights are of version step + 1."""
+    """The commit is taken: it leads to version step + 1."""
 
     version: Step
-    digest: Digest
-    """Empty from a newcomer that still waits for its weights."""
+    applied: bool
+    """Whether the weights are of that version, or a later one; a newcomer may wait for them."""

@@ -1,0 +1,233 @@
+"""A member whose state differs from its stage's is found before a step is decided."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from trainer.harness import Play
+
+from p2pswarm.config import BatchConfig, RunConfig
+from p2pswarm.swarm.messages.membership import HeldReduction
+from p2pswarm.swarm.messages.step import Committed, Reduced
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS
+
+TWO_STAGES = RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))
+AGAIN = "step 0 is done again"
+
+
+def computed_with(play, member, state, generation=1):
+    """A member holds the reduced gradient, and says what it computed the step with."""
+    answer = Reduced(b"g", 1.0, state=state)
+    play.coordinator.reduced(member, generation, answer, play.now_s)
+
+
+def three_that_reduce():
+    play = Play()
+    ann, bob, cid = (play.serve(name) for name in "abc")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    return play, ann, bob, cid
+
+
+def reasons(actions):
+    return {a.incarnation: a.reason for a in actions if isinstance(a, act.Evict)}
+
+
+def of(kind, actions):
+    return [a for a in actions if isinstance(a, kind)]
+
+
+def test_all_sums_of_the_step_are_void_and_nothing_is_decided():
+    play, ann, bob, cid = three_that_reduce()
+    computed_with(play, ann, b"w0")
+    computed_with(play, bob, b"w0")
+
+    computed_with(play, cid, b"flipped")
+
+    actions = play.coordinator.actions()
+    assert reasons(actions) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN}
+    assert {a.incarnation: a.voided for a in of(act.MemberLost, actions)} == {
+        cid: 0,
+        ann: 1,
+        bob: 1,
+    }
+    assert of(act.StepDone, actions) == of(act.SendCommit, actions) == []
+
+
+def test_sums_of_other_stages_hold_what_it_gave_and_are_void_too():
+    play = Play(TWO_STAGES)
+    ann, bob, cid, dan = (play.serve(name) for name in "abcd")  # of stages 0, 1, 0, 1
+    for number in (0, 1):
+        play.count(ann, number)
+        play.count(bob, number)
+
+    for member, state in ((ann, b"w0"), (bob, b"w0"), (dan, b"w0"), (cid, b"flipped")):
+        computed_with(play, member, state)
+
+    actions = play.coordinator.actions()
+    assert reasons(actions) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN, dan: AGAIN}
+
+
+def test_it_is_found_before_all_have_averaged():
+    play, ann, bob, cid = three_that_reduce()
+
+    computed_with(play, cid, b"flipped")
+
+    assert reasons(play.coordinator.actions()) == {cid: OTHER_WEIGHTS, ann: AGAIN, bob: AGAIN}
+
+
+def test_the_step_is_done_again_by_those_that_come_back_and_the_wrong_one_downloads():
+    play, *members = three_that_reduce()
+    computed_with(play, members[2], b"flipped")
+    play.seen(object)
+
+    ann, bob = (play.join(name, stage=0, version=0, digest=b"w0") for name in "ab")
+    play.join("c", stage=0, version=0, digest=b"flipped")
+
+    actions = play.coordinator.actions()
+    assert [a.message.keep for a in of(act.Assign, actions)] == [True, True, False]
+    assert [a.incarnation for a in of(act.MemberReady, actions)] == [ann, bob]
+    play.wait(1.0)
+    launched = play.seen(act.Launch)
+    assert {(a.microbatch, a.counting) for a in launched} == {(0, (0,)), (1, (0,))}
+    for launch, member in zip(launched, (ann, bob), strict=True):
+        play.count(member, launch.microbatch, attempt=launch.attempt)
+    play.reduce(ann, bob)
+    assert [done.step for done in play.seen(act.StepDone)] == [0]
+
+
+def test_one_that_dies_after_its_word_has_still_given_wrong_activations():
+    """Its stage's state is known only when it is gone."""
+    play = Play()
+    ann, bob, cid = (play.serve(name) for name in "abc")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.reduce(ann, bob, cid)
+    for member in (ann, bob, cid):
+        play.coordinator.committed(member, 0, Committed(1, applied=True), play.now_s)
+    play.ready(cid, 1, b"flipped")
+    play.lose(cid)
+    play.count(ann, 2, step=1)
+    play.seen(object)
+
+    play.ready(ann, 1, b"w1")
+    play.ready(bob, 1, b"w1")
+
+    again = "step 1 is done again"
+    assert reasons(play.coordinator.actions()) == {ann: again, bob: again}
+
+
+def test_one_that_has_computed_nothing_yet_voids_nothing():
+    """It came back one commit behind, was sent it again, and made something else of it."""
+    play, ann, bob, cid = three_that_reduce()
+    play.reduce(ann, bob, cid)
+    play.lose(cid)
+    commit = play.seen(act.SendCommit)[0].message
+    play.commit(ann, b"w1")
+    play.commit(bob, b"w1")
+    held = HeldReduction(0, commit.generation, b"g")
+    back = play.join("c", stage=0, version=0, digest=b"w0", held=held)
+
+    play.commit(back, b"other")
+
+    assert reasons(play.coordinator.actions()) == {back: OTHER_WEIGHTS}
+
+
+def test_after_the_last_commit_only_the_wrong_one_is_out():
+    play = Play(RunConfig(stages=1, steps=1, batch=BatchConfig(microbatches=2, evaluate_every=0)))
+    ann, bob, cid = (play.serve(name) for name in "abc")
+    play.count(ann, 0)
+    play.count(bob, 1)
+    play.reduce(ann, bob, cid)
+
+    for member, digest in ((cid, b"other"), (ann, b"w1"), (bob, b"w1")):
+        play.commit(member, digest)
+
+    actions = play.coordinator.actions()
+    assert reasons(actions) == {cid: OTHER_WEIGHTS}
+    assert [end.failed for end in of(act.RunFinished, actions)] == [False]
+
+
+def test_the_run_ends_only_when_the_digest_of_the_last_version_is_known():
+    play = Play(RunConfig(stages=1, steps=1, batch=BatchConfig(microbatches=2, evaluate_every=0)))
+    ann = play.serve("a")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    play.reduce(ann)
+    play.coordinator.committed(ann, 0, Committed(1, applied=True), play.now_s)
+    assert play.seen(act.RunFinished) == []
+
+    play.ready(ann, 1, b"w1")
+
+    assert [end.failed for end in play.seen(act.RunFinished)] == [False]
+
+
+def test_a_lone_replica_is_believed():
+    play = Play()
+    ann = play.serve("a")
+    play.count(ann, 0)
+    play.count(ann, 1)
+    play.reduce(ann)
+    play.coordinator.committed(ann, 0, Committed(1, applied=True), play.now_s)
+    play.count(ann, 2, step=1)
+    play.count(ann, 3, step=1)
+
+    computed_with(play, ann, b"nobody can tell", generation=2)
+
+    assert [done.step for done in play.seen(act.StepDone)] == [0, 1]
+
+
+def test_a_server_that_is_wrong_again_and_again_is_avoided():
+    """Each time costs all others a step."""
+    play = Play(RunConfig(stages=1, steps=9, batch=BatchConfig(microbatches=2, evaluate_every=0)))
+    for _ in range(3):
+        ann, bob = (play.join(name, stage=0, version=0, digest=b"w0") for name in "ab")
+        play.ready(ann), play.ready(bob)
+        cid = play.join("c", stage=0)
+        play.ready(cid)
+        play.wait(1.0)
+        actions = play.coordinator.actions()
+        for launch in of(act.Launch, actions):
+            play.count(ann, launch.microbatch, attempt=launch.attempt)
+        assert play.coordinator.members.alive(cid).ready
+        generation = play.seen(act.SendReduce)[-1].message.generation
+        computed_with(play, cid, b"flipped", generation)
+    for name in "ab":
+        play.join(name, stage=0, version=0, digest=b"w0")
+
+    cid = play.join("c", stage=0)
+    play.ready(cid)
+
+    assert not play.coordinator.members.alive(cid).ready
+
+
+@given(st.lists(st.sampled_from([b"x", b"y"]), min_size=1, max_size=5), st.randoms())
+def test_a_step_is_decided_only_if_all_computed_it_with_one_state(states, random):
+    play = Play(RunConfig(stages=1, steps=9, batch=BatchConfig(microbatches=1, evaluate_every=0)))
+    members = [play.serve(chr(97 + n)) for n in range(len(states))]
+    play.count(members[0], 0)
+    play.reduce(*members)
+    for member in members:
+        play.coordinator.committed(member, 0, Committed(1, applied=True), play.now_s)
+    play.count(members[0], 1, step=1)
+    generation = play.seen(act.SendReduce)[-1].message.generation
+    play.seen(object)
+    words = list(zip(members, states, strict=True))
+    random.shuffle(words)
+
+    for member, state in words:
+        early = random.random() < 0.5
+        if early and play.coordinator.members.alive(member):
+            play.ready(member, 1, state)
+    for member, state in words:
+        computed_with(play, member, state, generation)
+
+    actions = play.coordinator.actions()
+    alike = len(set(states)) == 1
+    assert bool(of(act.StepDone, actions)) == alike
+    if not alike:
+        assert set(reasons(actions)) == set(members)
+        most = max(Counter(states).values())
+        out = Counter(reason for reason in reasons(actions).values())
+        assert out[OTHER_WEIGHTS] <= len(states) - most
