@@ -22,6 +22,7 @@ MAGIC = b"PSCHAIN1"
 HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 65_536
 PREPARE, RECORD, PROPOSE = 81, 80, 83
 COMMIT, BACK = 0, 1
+QUARANTINED = 255  # as a holder: the microbatch is not finite, and counts as zeros in all stages
 TAG = b"p2pswarm-record-1:"
 PEER_TAG = b"p2pswarm-peer-1:"
 
@@ -169,6 +170,7 @@ class Tally:
     def __init__(self) -> None:
         self.steps: list[list[dict[int, bytes]]] = []
         self.states: list[list[bytes]] = []
+        self.aside: list[list[int]] = []
         self.size = 0
 
     def add(self, record: Rec) -> None:
@@ -178,12 +180,16 @@ class Tally:
                 raise Wrong(f"record {record.height}: it goes back to {record.step}")
             if [stage[2] for stage in record.stages] != self.states[record.step]:
                 raise Wrong(f"record {record.height}: version {record.step} was another one")
-            del self.steps[record.step :]
+            del self.steps[record.step :], self.aside[record.step :]
             return
         self.size = self.size or record.count
         if record.kind != COMMIT or record.step != len(self.steps) or record.count != self.size:
             raise Wrong(f"record {record.height}: it is not step {len(self.steps)}")
         self.steps.append([self.counts(record, stage) for stage in record.stages])
+        masks = [[h == QUARANTINED for h in stage[1]] for stage in record.stages]
+        if any(mask != masks[0] for mask in masks):
+            raise Wrong(f"record {record.height}: a microbatch is set aside in one stage only")
+        self.aside.append([record.first + i for i, there in enumerate(masks[0]) if there])
         states = [stage[2] for stage in record.stages]
         if self.states[record.step : record.step + 1] not in ([], [states]):
             raise Wrong(f"record {record.height}: version {record.step} was another one")
@@ -195,15 +201,20 @@ class Tally:
         peers = [peer for peer, _ in members]
         if len(holders) != record.count or len(set(peers)) < len(peers):
             raise Wrong(f"record {record.height}: a stage does not count every microbatch once")
-        if any(holder >= len(peers) for holder in holders):
+        counted = [(record.first + i, h) for i, h in enumerate(holders) if h != QUARANTINED]
+        if any(holder >= len(peers) for _, holder in counted):
             raise Wrong(f"record {record.height}: a microbatch was counted by nobody")
-        return {record.first + i: peers[holder] for i, holder in enumerate(holders)}
+        return {microbatch: peers[holder] for microbatch, holder in counted}
 
     def check(self) -> None:
         """Each stage has every microbatch of the run so far once, in order."""
+        aside = {m for step in self.aside for m in step}
+        if aside:
+            print(f"set aside, because they are not finite: {sorted(aside)}", file=sys.stderr)
+        whole = [m for m in range(len(self.steps) * self.size) if m not in aside]
         for stage in range(len(self.steps[0]) if self.steps else 0):
             counted = [m for step in self.steps for m in step[stage]]
-            if counted != list(range(len(self.steps) * self.size)):
+            if counted != whole:
                 raise Wrong(f"stage {stage} does not have every microbatch once")
 
 

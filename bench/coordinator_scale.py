@@ -152,6 +152,8 @@ class SyntheticSwarm:
                 case act.SendReduce(incarnation, message):
                     answer = Reduced(b"gradient", 1.0)
                     self.coordinator.reduced(incarnation, message.generation, answer, self.now_s)
+                case act.Decide(step):
+                    self.coordinator.decided(step, self.now_s)
                 case act.SendCommit(incarnation, message):
                     answer = Committed(message.step + 1, applied=True)
                     self.coordinator.committed(incarnation, message.step, answer, self.now_s)

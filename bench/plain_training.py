@@ -43,10 +43,10 @@ def main() -> None:
     )
     device = torch.device(options.device)
     loop = ReferenceTrainer(run, device)
-    begun_s = time.perf_counter()
+    begun_s, quarantined = time.perf_counter(), 0
     for step in range(run.steps):
         numbers = range(step * batch.microbatches, (step + 1) * batch.microbatches)
-        losses = [loop.add(torch.from_numpy(corpus.microbatch(number))) for number in numbers]
+        losses = loop.add_all([torch.from_numpy(corpus.microbatch(n)) for n in numbers])
         rate = learning_rate(run, step)
         norm = loop.commit(rate)
         if device.type == "cuda":
@@ -54,8 +54,9 @@ def main() -> None:
         seconds = time.perf_counter() - begun_s
         done = (step + 1) * batch.microbatches
         tokens = done * batch.rows * run.model.sequence_length
-        loss = sum(losses) / len(losses)
-        counts = MicrobatchCounts(done, done, 0)
+        quarantined += batch.microbatches - len(losses)
+        loss = sum(losses) / len(losses) if losses else float("nan")
+        counts = MicrobatchCounts(done, done - quarantined, 0, quarantined)
         event = Stepped(seconds, step + 1, loss, tokens / seconds, rate, norm, counts)
         print(to_line(event), flush=True)
     if options.weights:

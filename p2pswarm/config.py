@@ -168,6 +168,8 @@ class RunConfig:
     """How many servers each stage needs before the first step starts."""
     on_stage_lost: Annotated[str, OneOf("wait", "end")] = "wait"
     """When no server holds a stage's weights: wait for one that does, or end after 30 s."""
+    spot_check_share: Share = 0.0
+    """The share of microbatches that two servers compute, to find one that computes wrong."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)

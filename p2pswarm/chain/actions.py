@@ -66,4 +66,19 @@ class Deposed:
     why: str
 
 
-Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A server's voter follows the leader of a greater term than before."""
+
+    leader: bytes
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """Told by the shell, not by a machine: an entry is not kept, so this node votes no more."""
+
+    reason: str
+
+
+Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed | Followed

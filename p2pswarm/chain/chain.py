@@ -15,20 +15,23 @@ from dataclasses import dataclass
 
 from p2pswarm.chain.record import (
     DIGEST_BYTES,
-    GROUP_MAX,
     MEMORY_BYTES,
     NO_DIGEST,
-    VOTERS_MAX,
+    QUARANTINED,
     CommitRecord,
     RecordKind,
+    StageCommit,
     VoterId,
     authentic,
     digest,
     term_of,
 )
 from p2pswarm.errors import BadMessage, PeerError
+from p2pswarm.swarm.messages.types import GROUP_MAX, VOTERS_MAX
 
 WINDOW = 16_384  # records whose digests stay in memory, about 5 MB; no BACK reaches further
+NOBODY = bytes([QUARANTINED])
+ASIDE = bytes(place == QUARANTINED for place in range(256))  # a table for bytes.translate
 GROWTH = 2  # voters that one record adds or removes, so that their number stays odd
 
 
@@ -150,14 +153,22 @@ def _check_commit(genesis: Genesis, head: ChainHead, record: CommitRecord) -> No
         for wrong, what in (
             (not 1 <= len(members) <= GROUP_MAX, f"{len(members)} members"),
             (len(stage.holders) != record.count, f"{len(stage.holders)} microbatches counted"),
-            (max(stage.holders, default=0) >= len(members), "a count of a member it lacks"),
+            (_last_holder(stage) >= len(members), "a count of a member it lacks"),
             (len(stage.gradient) != DIGEST_BYTES, "no digest of its gradient"),
             (any(term_of(m.incarnation) != record.term for m in members), "a life of another term"),
         ):
             if wrong:
                 raise BrokenRecord(f"{record.name()}: stage {number} has {what}")
+    if len({stage.holders.translate(ASIDE) for stage in record.stages}) > 1:
+        what = "it sets a microbatch aside in one stage and counts it in another"
+        raise BrokenRecord(f"{record.name()}: {what}")
     if len(peers) < sum(len(stage.members) for stage in record.stages):
         raise BrokenRecord(f"{record.name()}: it names a member twice")
+
+
+def _last_holder(stage: StageCommit) -> int:
+    """The greatest index of a member in the counts."""
+    return max(stage.holders.replace(NOBODY, b""), default=0)
 
 
 def _check_back(head: ChainHead, record: CommitRecord) -> None:

@@ -41,7 +41,9 @@ GAP_MAX = 1 << 20  # records that are fetched later; a proposal that is further 
 
 
 class ChainFile:
-    """One node's file for one run, locked while it is open."""
+    """One node's file for one run, locked while it is open. Implements `ChainStore`."""
+
+    slow = True
 
     def __init__(self, path: Path, file: BinaryIO, memory: bytes) -> None:
         self.memory = memory

@@ -60,8 +60,10 @@ class Follower:
 
     def learned(self, record: CommitRecord) -> bool:
         """A decided record, fetched or just decided by this node; False if it is known."""
-        on_disk = self._proposed == record
-        return self._append(record, on_disk=on_disk)
+        before = self._proposed
+        if before is not None and record.prev == digest(before):
+            self._append(before, on_disk=True)  # a file says no more than that it was accepted
+        return self._append(record, on_disk=before == record)
 
     def _append(self, record: CommitRecord, *, on_disk: bool) -> bool:
         if record.height > self.chain.head.height:

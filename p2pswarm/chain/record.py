@@ -3,7 +3,7 @@
 A record is a message, so there is one way to write it; its digest is over these bytes, and the next
 record names it. A coordinator signs all that stands before the signature. Each microbatch of the
 step has one byte in every stage, the place of the member that counted it, so a record cannot count
-one twice.
+one twice. A microbatch that was not finite on any path has `QUARANTINED` there, in all stages.
 
 Units:   bytes; steps, versions and heights count from 0. Version v = weights after v commits.
 Errors:  BadMessage on arrival, ValueError here, when a field breaks its limit.
@@ -19,20 +19,21 @@ from typing import Annotated
 from p2pswarm.crypto.identity import SIGNATURE_BYTES, Identity, verify
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.messages.types import (
+    GROUP_MAX,
     MICROBATCHES_MAX,
     STAGES_MAX,
+    TRAINERS_MAX,
+    VOTERS_MAX,
     IncarnationNumber,
     Microbatch,
     Peer,
     RunId,
     Step,
+    Term,
 )
 from p2pswarm.wire.message import Message, Range, Size, encode, message
 
-GROUP_MAX = 64  # members of a stage that average together, as in `Reduce.group`
-TRAINERS_MAX = 16  # who may lead: some to take over, and a record has room for them
-VOTERS_MAX = 5  # with 5, any 2 may be lost; more cost a round trip each and help no longer
-TERM_MAX = 2**30 - 1  # the numbers of a term's incarnations begin at term * 2**32, below 2**62
+QUARANTINED = 255  # instead of a place: no stage counts this microbatch; no group is so large
 TERM_BITS = 32  # a term has room for so many incarnations, and for so many generations
 RECORD_BYTES_MAX = 56 * 1024  # in a `Promise` it still fits into one frame of 60 KiB
 RECORD_TAG = b"p2pswarm-record-1:"
@@ -45,7 +46,6 @@ STAGE_BYTES = 80  # a stage's digests and headers
 CONTRIBUTOR_BYTES = 44  # a peer id and an incarnation
 CACHED = 64  # records whose digest and signature were computed a moment ago
 
-Term = Annotated[int, Range(0, TERM_MAX)]
 Height = Annotated[int, Range(0, 2**48)]
 Sha256 = Annotated[bytes, Size(DIGEST_BYTES, DIGEST_BYTES)]
 Memory = Annotated[bytes, Size(MEMORY_BYTES, MEMORY_BYTES)]
@@ -88,7 +88,10 @@ class StageCommit(Message):
     members: Annotated[tuple[Contributor, ...], Size(GROUP_MAX)]
     """In the order of the group that averaged; none in a BACK."""
     holders: Annotated[bytes, Size(RECORD_BYTES_MAX)]
-    """One byte a microbatch, in order: the index in `members` of the one that counted it."""
+    """One byte a microbatch, in order: the index in `members` of the one that counted it.
+
+    QUARANTINED, in all stages alike, for one that is not finite: it counts as zeros.
+    """
     state: Sha256
     """Of weights and moments of version `step`, which the step was computed with."""
     gradient: Annotated[bytes, Size(DIGEST_BYTES)]

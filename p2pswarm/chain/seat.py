@@ -1,7 +1,7 @@
 """One trainer's seat: its vote, its patience, and its attempts to lead, joined.
 
 It serves what other trainers ask, decides when to stand, and says when this trainer leads, what is
-decided, and when another leads. A server that votes has a `Voter` and a `Follower` alone.
+decided, and when another leads. A server that votes has a `VoterSeat`.
 
 Units:   seconds on the caller's clock.
 Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
@@ -9,13 +9,14 @@ Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
 
 import random
 
-from p2pswarm.chain.actions import Action, Deposed, Leading, Persist, RecordDecided
+from p2pswarm.chain.actions import Action, Deposed, Leading, RecordDecided
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.leader import Attempt, Leader
-from p2pswarm.chain.messages import ATTEMPT_BYTES, Denied, Heartbeat, Propose
+from p2pswarm.chain.messages import ATTEMPT_BYTES, Heartbeat
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.chain.standby import Standby
 from p2pswarm.chain.voter import Voter
+from p2pswarm.chain.voter_seat import VoterSeat
 from p2pswarm.wire.message import Message
 
 
@@ -25,6 +26,7 @@ class Seat:
     def __init__(self, voter: Voter, follower: Follower, rng: random.Random, now_s: float) -> None:
         self.voter = voter
         self.follower = follower
+        self._vote = VoterSeat(voter, follower)
         self.leader: Leader | None = None
         """The attempt under way, or the leadership; None while another leads."""
         self._rng = rng
@@ -39,6 +41,11 @@ class Seat:
         return drained
 
     @property
+    def led_by(self) -> tuple[bytes | None, int]:
+        """The trainer that leads the greatest term that this node has heard of, and that term."""
+        return self._vote.leader, self._vote.term
+
+    @property
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
         leader = [self.leader.next_deadline_s] if self.leader else []
@@ -47,19 +54,10 @@ class Seat:
 
     def asked(self, sender: bytes, message: Message, now_s: float) -> None:
         """A trainer calls, this one included; answered by one `Reply`."""
-        self.voter.receive(sender, message, now_s)
-        answers = self.voter.actions()
-        self._actions += answers
-        for action in answers:
-            if isinstance(action, Persist) and isinstance(action.entry, Propose):
-                whom = sender if sender != self._me else None
-                self.follower.proposed(action.entry.record, whom)
-        denied = any(isinstance(getattr(a, "message", None), Denied) for a in answers)
-        if not denied and sender != self._me:
-            if isinstance(message, Heartbeat):
-                self.follower.heard(message, sender)
+        obeyed = self._vote.vote(sender, message, now_s)
+        self._actions += self._vote.actions()
+        if obeyed and sender != self._me:
             self._follow(sender, message, now_s)
-        self._learn()
 
     def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
         """A voter has answered an `Ask`."""

@@ -13,7 +13,7 @@ Source:  Ongaro and Ousterhout, "In Search of an Understandable Consensus Algori
 import random
 from enum import Enum
 
-from p2pswarm.chain.record import TERM_MAX
+from p2pswarm.swarm.messages.types import TERM_MAX
 
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once

@@ -2,12 +2,14 @@
 
 It uses the same blocks, first weights, microbatches and optimizer as the swarm, and nothing else.
 The weights that a swarm trains must equal its weights, and the swarm's cost is measured against it.
+A microbatch whose loss or gradient is not finite adds nothing, as in a swarm (docs/training.md).
 
 Shapes:  tokens_BS has S = T + 1 tokens in a row: T inputs, and the targets one place further.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -46,6 +48,25 @@ class ReferenceTrainer:
         """Add one microbatch's gradient to the sum; returns its loss."""
         loss = self.loss(tokens_BS)
         (loss / self._run.batch.microbatches).backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
+        """Add a step's microbatches, but for those that are not finite; the others' losses."""
+        losses = [self.add(tokens_BS) for tokens_BS in microbatches]
+        if math.isfinite(squared_norm(self.flat.sum_N)):  # then each of them was: no need to look
+            return losses
+        self.flat.sum_N.zero_()
+        return [loss for x in microbatches if (loss := self._add_finite(x)) is not None]
+
+    def _add_finite(self, tokens_BS: Tensor) -> float | None:
+        """Add one microbatch's gradient and return its loss; None if either is not finite."""
+        loss = self.loss(tokens_BS)
+        share = loss / self._run.batch.microbatches
+        found = torch.autograd.grad(share, self.flat.parameters, materialize_grads=True)
+        if not all(math.isfinite(torch.dot(x.reshape(-1), x.reshape(-1)).item()) for x in found):
+            return None
+        for total, part in zip(self.flat.sums, found, strict=True):
+            total.add_(part)
         return loss.item()
 
     def commit(self, learning_rate: float) -> float:

@@ -98,9 +98,7 @@ class TorchStage:
         """See `Stage`."""
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
         loss = self._loss(self._run(tokens_BS, leaves), tokens_BS)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
+        value = _finite(loss)
         share = torch.full_like(loss, self._share)
         return LossResult(value, self._differentiate([loss], [share], leaves, spec))
 
@@ -110,7 +108,7 @@ class TorchStage:
         """See `Stage`."""
         tokens_BS = self._tokens(tokens_BS)
         made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
-        return self._gives(made) if self._above else self._loss(made, tokens_BS).item()
+        return self._gives(made) if self._above else _finite(self._loss(made, tokens_BS))
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """See `Stage`."""
@@ -188,6 +186,14 @@ class TorchStage:
             for total, part in zip(self._flat.sums, found, strict=False):
                 total.add_(part)
         return dict(zip(names, found[len(found) - len(names) :], strict=True))
+
+
+def _finite(loss: Tensor) -> float:
+    """The loss as a number; NotFiniteHere if it is none."""
+    value = loss.item()
+    if not math.isfinite(value):
+        raise NotFiniteHere(f"the loss is {value}: lower the learning rate or look at the text")
+    return value
 
 
 def _require_finite(tensors: Sequence[Tensor], what: str) -> None:

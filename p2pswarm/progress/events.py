@@ -17,9 +17,11 @@ class MicrobatchCounts:
     asked: int
     """The microbatches of all steps that have begun; every stage is to count each once."""
     counted: int
-    """The microbatches of committed steps; every stage has counted each once."""
+    """The microbatches of committed steps that every stage has counted, each once."""
     replayed: int
     """The attempts beyond the first one of each microbatch."""
+    quarantined: int = 0
+    """The microbatches of committed steps that no stage counts, because they are not finite."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Reporter:
         self._asked = 0
         self._counted = 0
         self._replayed = 0
+        self._quarantined = 0
         self._last_step_s = 0.0
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
@@ -75,11 +76,36 @@ class Reporter:
                 self._replayed += count
                 many = "microbatches are" if count > 1 else "microbatch is"
                 event = Note(seconds, f"{count} {many} sent again: {report.reason}")
+            case act.Leads() | act.SteppedDown() | act.TrainerEnlisted():
+                return self._trainers(report, seconds, now_s)
             case act.MemberJoined() | act.MemberReady() | act.MemberLost() | act.Loaded():
                 return self._member(report, seconds, now_s)
             case _:
                 event = Note(seconds, trouble_text(report))
         return [event]
+
+    def _trainers(
+        self,
+        report: act.Leads | act.SteppedDown | act.TrainerEnlisted,
+        seconds: float,
+        now_s: float,
+    ) -> list[Event]:
+        """Who coordinates the run, and who stands by."""
+        match report:
+            case act.Leads(version=0):
+                return []
+            case act.Leads(version=version):
+                self._done, self._counted = version, version * self._size
+                self._asked = self._counted + self._size * (version < self._steps)
+                self._begun_s = now_s
+                self._ended_s.clear()
+                self._ended_s.append(now_s)
+                text = f"this trainer coordinates the run: it goes on after step {version}"
+                return [Started(0.0, self._parameters), Note(0.0, text)]
+            case act.SteppedDown(reason=reason):
+                return [Note(seconds, f"this trainer stands by from now on: {reason}")]
+            case act.TrainerEnlisted(peer=peer, address=address):
+                return [Note(seconds, f"trainer {PeerId(peer).short} at {address} stands by")]
 
     def _member(self, report: act.Report, seconds: float, now_s: float) -> list[Event]:
         """News of one server."""
@@ -112,7 +138,8 @@ class Reporter:
 
     def _stepped(self, report: act.StepDone, now_s: float) -> Stepped:
         self._done += 1
-        self._counted += report.microbatches
+        self._counted += report.microbatches - len(report.quarantined)
+        self._quarantined += len(report.quarantined)
         if self._done < self._steps:
             self._asked += self._size
         self._ended_s.append(now_s)
@@ -140,7 +167,7 @@ class Reporter:
         return steps * self._step_tokens / span_s if span_s > 0 else 0.0
 
     def _counts(self) -> MicrobatchCounts:
-        return MicrobatchCounts(self._asked, self._counted, self._replayed)
+        return MicrobatchCounts(self._asked, self._counted, self._replayed, self._quarantined)
 
 
 def _short(incarnation: Incarnation) -> str:

@@ -61,16 +61,16 @@ class StageThreads:
     """The threads of a server."""
 
     compute: ComputeThread = field(default_factory=ComputeThread)
+    aside: ComputeThread = field(default_factory=lambda: ComputeThread("aside"))
+    """Reads weights for others, while the first computes."""
     background: ComputeThread = field(default_factory=lambda: ComputeThread("digest"))
-    """Computes digests beside the first."""
-    aside: ComputeThread = field(default_factory=lambda: ComputeThread("pieces"))
-    """Copies and hashes single pieces for others, and is never busy for long."""
+    """Hashes all weights after each commit; who reads a piece need not wait for that."""
 
     def close(self) -> None:
         """Start nothing more."""
         self.compute.close()
-        self.background.close()
         self.aside.close()
+        self.background.close()
 
 
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
@@ -91,9 +91,11 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             if leaving.is_set():
                 return 0
             say(f"run {offer.config.name!r} is over: {reason}")
-            if not server.gave_up:
+            if not server.seeker.gave_up:
                 choice.over(offer)
-                choice.over(replace(offer, trainer=server.trainer))  # it may have come back as it
+                choice.over(
+                    replace(offer, trainer=server.seeker.trainer)
+                )  # it may have come back as it
     finally:
         threads.close()
 
@@ -143,12 +145,12 @@ def stage_server(
         run_id=offer.run,
         trainer=offer.trainer,
         compute=threads.compute,
-        background=threads.background,
         aside=threads.aside,
         make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
+        background=threads.background,
         secret=os.urandom(32),
     )
     return StageServer(context)
@@ -168,7 +170,7 @@ async def serve_run(
         beside = [
             tasks.create_task(_leave(server, work, leaving)),
             tasks.create_task(_tell(server, offer, say)),
-            tasks.create_task(follow_run(stack, choice, offer, server)),
+            tasks.create_task(follow_run(stack, choice, offer, server.seeker)),
         ]
         await asyncio.wait((work,))
         for task in beside:

@@ -39,6 +39,7 @@ from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, sign_manifest
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
@@ -85,7 +86,7 @@ async def open_trainer(
     """
     run_config = stack.config.run
     text = await asyncio.to_thread(corpus.digest)
-    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES))
+    identity = RunIdentity(run_config, text, os.urandom(NONCE_BYTES), stack.identity.peer_id.raw)
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     reporter = Reporter(run_config, model_size(run_config).parameters)
     status = LatestStatus(identity.run, run_config.stages)
@@ -113,6 +114,7 @@ async def open_trainer(
         corpus=corpus,
         report=report,
         rng=Random(os.urandom(32)),
+        chain=founding_place(stack.identity, identity.run, run_config),
     )
     async with asyncio.TaskGroup() as tasks:
         announcing = tasks.create_task(announce(stack, manifest))

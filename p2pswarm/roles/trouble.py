@@ -15,6 +15,10 @@ TroubleReport = (
     | act.AveragingSlow
     | act.ServerFails
     | act.RoadBroken
+    | act.Quarantined
+    | act.NotFiniteThere
+    | act.WrongResult
+    | act.ResultsTied
 )
 
 
@@ -38,10 +42,34 @@ def trouble_text(report: TroubleReport) -> str:
                 f"averaging step {step} took longer than {took_s:g} s; the next try may take "
                 f"{limit_s:g} s"
             )
+        case _:
+            return _work(report)
+
+
+def _work(
+    report: act.ServerFails
+    | act.RoadBroken
+    | act.Quarantined
+    | act.NotFiniteThere
+    | act.WrongResult
+    | act.ResultsTied,
+) -> str:
+    """Trouble with microbatches."""
+    match report:
+        case act.WrongResult():
+            return _wrong(report)
+        case act.ResultsTied(microbatch, stage, servers):
+            names = ", ".join(map(_short, servers))
+            return (
+                f"the servers {names} of stage {stage} make different results of microbatch "
+                f"{microbatch}: a third server would tell which is wrong"
+            )
         case act.ServerFails():
             return _fails(report)
         case act.RoadBroken():
             return _road(report)
+        case _:
+            return _not_finite(report)
 
 
 def _versions(report: act.VersionsRefused) -> str:
@@ -60,6 +88,32 @@ def _fails(report: act.ServerFails) -> str:
     if report.pause_s is None:
         return f"{failed} and no other serves its stage: start another"
     return f"{failed}: it gets no work for {report.pause_s:g} s"
+
+
+def _not_finite(report: act.Quarantined | act.NotFiniteThere) -> str:
+    if isinstance(report, act.Quarantined):
+        if report.held_out:
+            return f"a held-out batch has no loss ({report.reason})"
+        return (
+            f"microbatch {report.microbatch} of step {report.step + 1} is not finite on any server "
+            f"({report.reason}): it counts as zeros"
+        )
+    named = [f"server {_short(one)} of stage {stage}" for one, stage in report.suspects]
+    who = named[0] if len(named) == 1 else "one of " + ", ".join(named)
+    return (
+        f"microbatch {report.microbatch} of step {report.step + 1} was not finite with {who} "
+        f"({report.reason}), and was with others: look at that machine if it comes again"
+    )
+
+
+def _wrong(report: act.WrongResult) -> str:
+    found = (
+        f"server {_short(report.incarnation)} of stage {report.stage} computes wrong "
+        f"(microbatch {report.microbatch}: {report.reason}); the step is done again"
+    )
+    if report.pause_s is None:
+        return f"{found}, and no other serves its stage: start another, and look at that machine"
+    return f"{found}, and it gets no work for {report.pause_s:g} s: look at that machine"
 
 
 def _road(report: act.RoadBroken) -> str:

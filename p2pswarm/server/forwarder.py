@@ -53,6 +53,13 @@ class _PendingBundle:
         self._made = made
         self.outgoing = OutgoingBundle(direction)
 
+    @property
+    def obstacle(self) -> Obstacle:
+        """Why it cannot be encoded: it is not finite, or its codec does not suit it."""
+        values = [x for x in self._made.result().values() if x.is_floating_point()]
+        finite = all(bool(x.isfinite().all()) for x in values)
+        return Obstacle.WORK if finite else Obstacle.NOT_FINITE
+
     async def metas(self, to: MemberRecord) -> Metas:
         """What announces it: foreseen, or the metas of the encoded tensors."""
         foreseen = self._direction.forecast.foreseen
@@ -133,7 +140,7 @@ class Forwarder:
             reason = await work
         except Unencodable as error:
             pending.outgoing.failed(error)
-            reason, obstacle = str(error), Obstacle.WORK
+            reason, obstacle = str(error), pending.obstacle
         if reason is not None:
             log.info("microbatch %d attempt %d: %s", *item.key, reason)
             self._session.note(undelivered(item.push, reason, obstacle))

@@ -3,14 +3,14 @@
 A session is one incarnation: from the trainer's `Assigned` to the end of their stream. The
 server outlives its sessions and looks for the trainer again: every 2 s at least, and less often
 when the trainer has been gone for `rejoin_s`. It looks until the user ends it, or until another
-run is found meanwhile.
+run is found meanwhile. It joins no trainer that leads a lower term than one that it has heard of.
 
     OUT -> JOINING -> PREPARING -> LOADING -> SERVING -> FINISHING -> LEAVING -> OVER
 
 A server that is asked to leave while no other has the weights of its stage is STAYING in between.
 Every state of a session falls back to OUT when the session is lost.
 
-Units:   seconds on the caller's clock.
+Units:   seconds on the caller's clock; terms as in docs/chain.md.
 Errors:  LinkLost and BadMessage for a message that the trainer should not have sent.
 """
 
@@ -18,16 +18,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from p2pswarm.chain.record import term_of
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Contact
 from p2pswarm.server.trainer_search import TrainerSearch
 from p2pswarm.swarm.messages.membership import Assigned, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
+from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.wire.message import Message
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
+ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
 SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
 STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
@@ -76,7 +79,8 @@ class Lifecycle:
 
     def __init__(self, trainers: Sequence[Contact], rejoin_s: float, now_s: float) -> None:
         """`trainers`: the first to ask first; `rejoin_s`: how long to look for one quickly."""
-        self._search = TrainerSearch(trainers)
+        self.trainers = TrainerSearch(trainers)
+        """Who may coordinate the run."""
         self._rejoin_s = rejoin_s
         self._state = ServerState.OUT
         self._pause_s = REJOIN_FIRST_S
@@ -84,8 +88,11 @@ class Lifecycle:
         self._seen_s = now_s  # when we were last in the run
         self._due_s: float | None = None
         self._met = False
+        self._called_away = False  # the session ends because another trainer leads
         self._ever_met = False
         self._told_gone = False
+        self._term = 0  # of the highest leader that was heard of
+        self._term_here = 0  # of the coordinator that it serves, or served last
         self._remarks: list[str] = []
         self.end: ServerEnd | None = None
         """Set when the server is over."""
@@ -98,7 +105,7 @@ class Lifecycle:
     @property
     def trainer(self) -> Contact:
         """The trainer that it asked last, or asks first."""
-        return self._search.present
+        return self.trainers.present
 
     @property
     def orders_wait(self) -> bool:
@@ -122,7 +129,7 @@ class Lifecycle:
     @property
     def others_to_ask(self) -> bool:
         """Whether another trainer may be asked at once if this one does not answer."""
-        return self._search.others
+        return self.trainers.others
 
     @property
     def leaving(self) -> bool:
@@ -172,8 +179,8 @@ class Lifecycle:
     def joining(self, now_s: float) -> Contact:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
-        self._tried_s, self._met = now_s, False
-        return self._search.ask()
+        self._tried_s, self._met, self._called_away = now_s, False, False
+        return self.trainers.ask()
 
     def answered(self, message: Message | None) -> Assigned | None:
         """Take the trainer's answer to `Join`; None if the server is over."""
@@ -184,30 +191,60 @@ class Lifecycle:
             return None
         if isinstance(message, StandsBy):
             if (coordinator := message.contact) is not None:
-                self._search.found([coordinator])
-            raise LinkLost(f"the trainer at {self._search.present.address} does not coordinate")
+                self.trainers.found([coordinator])
+            raise LinkLost(f"the trainer at {self.trainers.present.address} does not coordinate")
         if not isinstance(message, Assigned):
             raise LinkLost(f"the trainer answered {type(message).__name__}")
+        term = term_of(message.incarnation)
+        if term < self._term:
+            raise LinkLost(
+                f"the trainer at {self.trainers.present.address} leads term {term}, "
+                f"and another leads term {self._term}"
+            )
+        self._term = self._term_here = term
         self._met = self._ever_met = True
-        self._search.coordinates()
+        self.trainers.coordinates()
         if self._told_gone:
             self._told_gone = False
-            self._remarks.append(f"the trainer at {self._search.present.address} is there again")
+            self._remarks.append(f"the trainer at {self.trainers.present.address} is there again")
         self._move(ServerState.PREPARING)
         return message
+
+    def led(self, term: int, leader: Contact | None, now_s: float) -> bool:
+        """This node's voter follows the leader of a term: no lower one is obeyed from now on.
+
+        True if the session, or the try to begin one, is to be ended.
+        """
+        if term < self._term or not self._outside(term):
+            return False
+        self._term = term
+        return self._rather(leader, now_s)
+
+    def named(self, answer: StandsBy, now_s: float) -> bool:
+        """A trainer that was asked because the coordinator is silent says who leads.
+
+        True if the session, or the try to begin one, is to be ended. The word of one trainer makes
+        this server ask there. It does not make it refuse another.
+        """
+        leader = answer.contact
+        if leader is None or not self._outside(answer.term):
+            return False
+        return self._rather(leader, now_s)
 
     def found(self, trainers: Sequence[Contact], now_s: float) -> bool:
         """These trainers of the run answer just now; True if the one asked is to be given up."""
         if not trainers or not self.seeking:
             return False
-        self._search.found(trainers)
+        self.trainers.found(trainers)
         if self._state is ServerState.OUT:
             self._due_s = None if self._due_s is None else now_s
             return False
-        return self._search.present not in trainers
+        return self.trainers.present not in trainers
 
     def prepared(self) -> None:
-        """The memory of the stage is here."""
+        """The memory of the stage is here; LinkLost if another trainer leads by now."""
+        if self._called_away:
+            raise LinkLost("another trainer leads the run")
         if self._state is ServerState.PREPARING:
             self._move(ServerState.LOADING)
 
@@ -216,16 +253,21 @@ class Lifecycle:
         if self._state is ServerState.LOADING:
             self._move(ServerState.SERVING)
 
-    def told(self, message: Message | None) -> View | None:
+    def told(self, message: Message | None) -> View | Trainers | Alive | None:
         """Take a message of the trainer in a session; None if it ends the run."""
-        if isinstance(message, Finished):
-            self._finish(message.reason)
-            return None
-        if message is None:
-            raise LinkLost("the trainer ended this server's part in the run")
-        if not isinstance(message, View):
-            raise BadMessage(f"a {type(message).__name__} from the trainer")
-        return message
+        match message:
+            case Finished():
+                self._finish(message.reason)
+                return None
+            case None:
+                raise LinkLost("the trainer ended this server's part in the run")
+            case Trainers():
+                contacts = [one.contact for one in message.trainers]
+                self.trainers.told([contact for contact in contacts if contact is not None])
+                return message
+            case View() | Alive():
+                return message
+        raise BadMessage(f"a {type(message).__name__} from the trainer")
 
     def woke(self, late_s: float) -> None:
         """A timer fired `late_s` after its time; raises LinkLost if the machine slept for long.
@@ -289,18 +331,43 @@ class Lifecycle:
         if self._met:
             self._seen_s = now_s
             self._remarks.append(f"out of the run, joining again: {reason}")
-        if now_s - self._tried_s > STEADY_S:
+        steady = now_s - self._tried_s > STEADY_S
+        if steady:
             self._pause_s = REJOIN_FIRST_S
         self._move(ServerState.OUT)
-        if not self._met and self._search.others:
+        several = self.trainers.several
+        if self._met and several and not self._called_away:
+            self.trainers.lost()
+        soon = (several and steady) if self._met else self.trainers.others
+        if soon or self._called_away:
             self._due_s = now_s
             return
         if self._gone(now_s):
             self._tell_gone(reason, now_s)
+            self._term = 0  # whoever led it is gone as well: a run must not end with a lie
             self._due_s = now_s + SEEK_S
+            return
+        if several and not self._met and now_s - self._seen_s < ELECTION_S:
+            self._due_s = now_s + REJOIN_FIRST_S
             return
         self._due_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, REJOIN_MAX_S)
+
+    def _outside(self, term: int) -> bool:
+        """Whether a leader of `term` is another one than the coordinator that it serves."""
+        return self.seeking or term > self._term_here
+
+    def _rather(self, leader: Contact | None, now_s: float) -> bool:
+        """Ask this one next; True if it takes the end of a session or of a join to do so."""
+        if self._state is ServerState.OVER:
+            return False
+        if self.seeking:
+            return leader is not None and self.found([leader], now_s)
+        self._called_away = True
+        self.trainers.lost()
+        if leader is not None:
+            self.trainers.found([leader])
+        return True
 
     def _gone(self, now_s: float) -> bool:
         """Whether the trainer has been gone for so long that it is looked for less often."""
@@ -310,9 +377,9 @@ class Lifecycle:
         if self._told_gone:
             return
         self._told_gone = True
-        gone_s = now_s - self._seen_s
+        where, gone_s = self.trainers.present.address, now_s - self._seen_s
         self._remarks.append(
-            f"the trainer at {self._search.present.address} is gone for {gone_s:.0f} s ({reason}): "
+            f"the trainer at {where} is gone for {gone_s:.0f} s ({reason}): "
             f"looking for it every {SEEK_S:.0f} s"
         )
 

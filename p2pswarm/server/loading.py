@@ -14,14 +14,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from p2pswarm.allreduce.base import Compute, Sums
 from p2pswarm.compute.base import StateMemory, Update
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.state.base import Aside
-from p2pswarm.state.piece_download import DownloadLimits, PieceDownload, Placement
+from p2pswarm.state.piece_actions import DownloadLimits, Placement
+from p2pswarm.state.piece_download import PieceDownload
+from p2pswarm.tensors.codecs.base import Tensor
 
 
 @dataclass(frozen=True, slots=True)

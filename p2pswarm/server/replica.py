@@ -52,12 +52,12 @@ class Replica:
         stage: int,
         engine: Engine,
         compute: Compute,
-        background: Compute | None = None,
         aside: Aside = at_once,
+        background: Compute | None = None,
     ) -> None:
-        """`background`: where digests are computed, beside `compute`; None: they take turns.
+        """`aside`: a thread that reads the weights for others, while the first one computes.
 
-        `aside`: copies and hashes single pieces.
+        `background`: where digests are computed, beside `compute`; None: they take turns.
         """
         self.stage = stage
         self.engine = engine

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.allreduce.base import Compute
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain_log import Restored
 from p2pswarm.compute.base import Engine
 from p2pswarm.config import RunConfig
 from p2pswarm.flow.signal import Signal
@@ -46,12 +48,21 @@ class ServerContext:
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
     """Tells the user what a person should know."""
+    aside: Aside = at_once
+    """A thread that reads weights for others beside `compute`; a simulation needs none."""
     background: Compute | None = None
     """Computes digests beside `compute`; None: they take turns with it."""
-    aside: Aside = at_once
-    """Copies and hashes single pieces meanwhile, and is never busy for long."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
+    chain: tuple[ChainStore, Restored] | None = None
+    """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
+
+    @property
+    def me(self) -> bytes:
+        """Our own peer id."""
+        peer = self.rpc.contact.peer
+        assert peer is not None, "we know our own id"
+        return peer.raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,7 @@ class MemberSession:
     @property
     def me(self) -> bytes:
         """Our own peer id."""
-        peer = self.context.rpc.contact.peer
-        assert peer is not None, "we know our own id"
-        return peer.raw
+        return self.context.me
 
     @property
     def has_successor(self) -> bool:

@@ -11,28 +11,28 @@ Errors:  Unusable when this machine cannot serve the stage; RunEnded when a trai
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
-from p2pswarm.errors import Busy, Late, NotServing, Refused, RunEnded, SwarmError, Unusable
+from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
+from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle
 from p2pswarm.server.replica import Replica, WeightsLost
+from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import Download
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving
+from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
 from p2pswarm.wire.message import Message
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 STRANGER_S = 0.2  # a newcomer may know us before we know it
 
@@ -51,10 +51,10 @@ class StageServer:
         self._session: SessionParts | None = None
         self._changed = Signal()
         """The lifecycle has moved, or the trainer is to be told something."""
-        self._lifecycle: Lifecycle | None = None
-        """None before `run`."""
-        self._knock: asyncio.Timeout | None = None
-        """The limit of a join that was not answered yet."""
+        self.seeker = Seeker(context, self._changed, self._moved)
+        """Its search for a trainer."""
+        self.leadership = Leadership(context, self._end_session)
+        """Its vote, and its eye on the coordinator."""
         rpc = context.rpc
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
@@ -81,9 +81,20 @@ class StageServer:
 
     async def run(self) -> str:
         """Serve until the run ends, or `leave` or `give_up` is called; returns why."""
-        loop, context = asyncio.get_running_loop(), self._context
-        trainers = context.trainer, *context.standbys
-        lifecycle = self._lifecycle = Lifecycle(trainers, context.rejoin_s, loop.time())
+        lifecycle = self.seeker.begin()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self.leadership.begin(lifecycle, tasks)
+                try:
+                    return await self._live(lifecycle)
+                finally:
+                    self.leadership.close()
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
+
+    async def _live(self, lifecycle: Lifecycle) -> str:
+        """Session after session, to the end."""
+        loop = asyncio.get_running_loop()
         while (end := lifecycle.end) is None:
             trainer = lifecycle.joining(loop.time())
             self._moved()
@@ -95,68 +106,29 @@ class StageServer:
                 log.info("out of the run: %s", error)
                 lifecycle.session_lost(str(error), loop.time())
                 self._moved()
-            await self._until(lifecycle, lambda: lifecycle.may_join or lifecycle.end is not None)
+            finally:
+                self.leadership.stream_ended(trainer)
+            await self.seeker.until(lambda: lifecycle.may_join or lifecycle.end is not None)
         return end.reason
-
-    @property
-    def trainer(self) -> Contact:
-        """The trainer that coordinates, as far as it knows."""
-        return self._lifecycle.trainer if self._lifecycle else self._context.trainer
-
-    @property
-    def seeks(self) -> bool:
-        """Whether it has no session now, and looks for a trainer."""
-        return bool(self._lifecycle and self._lifecycle.seeking)
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether it ended because it stopped looking for its trainer."""
-        end = self._lifecycle.end if self._lifecycle else None
-        return end is not None and end.gave_up
-
-    async def seeking(self) -> float:
-        """Wait until it looks for a trainer; returns when to look the run up, in seconds."""
-        while not (lifecycle := self._lifecycle) or not lifecycle.seeking:
-            await self._changed.wait()
-        return lifecycle.look_again_s(asyncio.get_running_loop().time())
-
-    def found(self, trainers: Sequence[Contact]) -> None:
-        """Take trainers of the run that answer just now: it asks them first."""
-        now_s = asyncio.get_running_loop().time()
-        if self._lifecycle is not None and self._lifecycle.found(trainers, now_s):
-            self._end_knock()
-        self._moved()
-
-    def may_change_run(self) -> bool:
-        """Whether no trainer of this run has answered for so long that another run is better."""
-        now_s = asyncio.get_running_loop().time()
-        return self._lifecycle is not None and self._lifecycle.may_change_run(now_s)
-
-    def give_up(self, reason: str) -> None:
-        """Stop looking for the trainer; `run` returns the reason. A session goes on."""
-        if self._lifecycle is not None:
-            self._lifecycle.give_up(reason)
-            self._end_knock()
-            self._moved()
 
     async def leave(self, grace_s: float) -> None:
         """Admit nothing more, wait at most so long for the end of the step, and tell the trainer.
 
         The last server of its stage waits for another one first, within the same time.
         """
-        lifecycle = self._lifecycle
+        lifecycle = self.seeker.lifecycle
         if lifecycle is None:
             return
         last = self._session is None or not self._session.session.has_successor
         lifecycle.leave(asyncio.get_running_loop().time(), grace_s, last=last)
         if lifecycle.end is not None:
-            self._end_knock()
+            self.seeker.end_knock()
         self._moved()
-        await self._until(lifecycle, lambda: bool(lifecycle.end) or lifecycle.must_say_goodbye)
+        await self.seeker.until(lambda: bool(lifecycle.end) or lifecycle.must_say_goodbye)
 
     def _moved(self) -> None:
         """Let everybody know that the lifecycle has moved."""
-        lifecycle, parts = self._lifecycle, self._session
+        lifecycle, parts = self.seeker.lifecycle, self._session
         assert lifecycle is not None, "nothing moves before `run`"
         if parts is not None:
             scheduler = parts.session.scheduler
@@ -167,19 +139,12 @@ class StageServer:
             self._context.say(remark)
         self._changed.fire()
 
-    def _end_knock(self) -> None:
-        if self._knock is not None and not self._knock.expired():
-            self._knock.reschedule(asyncio.get_running_loop().time())
-
-    async def _until(self, lifecycle: Lifecycle, fact: Callable[[], bool]) -> None:
-        """Wait for a fact about the lifecycle, and keep its deadlines."""
-        while not fact():
-            try:
-                async with asyncio.timeout_at(lifecycle.next_deadline_s()):
-                    await self._changed.wait()
-            except TimeoutError:
-                lifecycle.on_deadline(asyncio.get_running_loop().time())
-                self._moved()
+    def _end_session(self, reason: str) -> None:
+        """Go to another trainer: the session ends, or the try to begin one."""
+        if self._session is not None:
+            self._session.fail(LinkLost(reason))
+        self.seeker.end_knock()
+        self._moved()
 
     async def _join(self, lifecycle: Lifecycle, trainer: Contact) -> None:
         """Keep one stream with a trainer, from `Join` to its end."""
@@ -195,10 +160,13 @@ class StageServer:
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
-            stream = await self._knocking(KNOCK_S if lifecycle.others_to_ask else None, opening)
+            stream = await self.seeker.knocking(
+                KNOCK_S if lifecycle.others_to_ask else None, opening
+            )
             if lifecycle.end is not None:
                 return
-            assigned = lifecycle.answered(await self._knocking(JOIN_S, stream.receive()))
+            self.leadership.heard()
+            assigned = lifecycle.answered(await self.seeker.knocking(JOIN_S, stream.receive()))
             if assigned is None:
                 return
             log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
@@ -209,19 +177,6 @@ class StageServer:
                 if not isinstance(error, _SessionOver):
                     raise error from None
 
-    async def _knocking(self, limit_s: float | None, answer: Awaitable[T]) -> T:
-        """Wait for an answer of the trainer; `_end_knock` ends that, as the limit does."""
-        try:
-            async with asyncio.timeout(limit_s) as knock:
-                self._knock = knock
-                return await answer
-        except TimeoutError:
-            if not knock.expired():
-                raise
-            raise Late("the trainer did not answer in time") from None
-        finally:
-            self._knock = None
-
     async def _prepared(self, assigned: Assigned) -> Replica:
         """The replica of a stage: the one that is here, or a new one."""
         replica, context = self._replica, self._context
@@ -231,14 +186,14 @@ class StageServer:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
                 raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
-            threads = context.compute, context.background, context.aside
+            threads = context.compute, context.aside, context.background
             replica = self._replica = Replica(assigned.stage, engine, *threads)
             self._donor = Donor(replica)
         return replica
 
     async def _serve(self, stream: Stream, trainer: Contact, assigned: Assigned) -> None:
         """Serve one session; raises a group of the errors that ended it."""
-        lifecycle, replica = self._lifecycle, await self._prepared(assigned)
+        lifecycle, replica = self.seeker.lifecycle, await self._prepared(assigned)
         assert lifecycle is not None, "a session is a part of `run`"
         async with asyncio.TaskGroup() as tasks:
             parts = self._session = session_parts(
@@ -275,7 +230,8 @@ class StageServer:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
         while (part := lifecycle.told(await stream.receive())) is not None:
-            if session.members.receive(part):
+            self.leadership.heard()
+            if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()
                 parts.replica.donors_changed()
@@ -313,7 +269,7 @@ class StageServer:
 
     async def _in_order(self, run_id: bytes) -> SessionParts:
         """As `_serving`, for a message that may come before the assignment that it follows."""
-        lifecycle = self._lifecycle
+        lifecycle = self.seeker.lifecycle
         while lifecycle is not None and lifecycle.orders_wait:
             await self._changed.wait()
         return self._serving(run_id)
@@ -384,7 +340,7 @@ class StageServer:
 
     def _weights_moved(self, parts: SessionParts, replica: Replica) -> None:
         """Begin the next step, if a commit has made new weights."""
-        lifecycle, version = self._lifecycle, replica.version
+        lifecycle, version = self.seeker.lifecycle, replica.version
         if lifecycle is None or parts is not self._session:
             return
         if version is None or version == parts.session.scheduler.version:

@@ -2,7 +2,7 @@
 
 One of a run's trainers coordinates it. The others stand by: they do not assign stages, and say who
 does. A server asks one after another, at once; it pauses when all have been asked. What the DHT or
-a standby names anew is asked next.
+a standby names anew is asked next; the coordinator that was lost is asked last.
 
 Errors:  none; a list that a peer makes too long loses the ones that were found first.
 """
@@ -10,8 +10,7 @@ Errors:  none; a list that a peer makes too long loses the ones that were found 
 from collections.abc import Sequence
 
 from p2pswarm.ids import Contact
-
-TRAINERS_MAX = 8  # a run has up to five voters; a peer that names ever new ones is not followed
+from p2pswarm.swarm.messages.types import TRAINERS_MAX
 
 
 class TrainerSearch:
@@ -32,6 +31,19 @@ class TrainerSearch:
         """Whether there is another trainer to ask before the next pause."""
         return len(self._asked) < TRAINERS_MAX and any(t not in self._asked for t in self._trainers)
 
+    @property
+    def several(self) -> bool:
+        """Whether more than one trainer is known."""
+        return len(self._trainers) > 1
+
+    def beside(self, trainer: Contact) -> list[Contact]:
+        """The other trainers that are known."""
+        return [t for t in self._trainers if t != trainer]
+
+    def find(self, peer: bytes) -> Contact | None:
+        """Where a trainer is dialled, if that is known."""
+        return next((t for t in self._trainers if t.peer is not None and t.peer.raw == peer), None)
+
     def ask(self) -> Contact:
         """The trainer to ask now; after a pause, all may be asked again."""
         if not self.others:
@@ -47,14 +59,23 @@ class TrainerSearch:
         self._trainers.insert(0, present)
         self._asked = []
 
+    def lost(self) -> None:
+        """The coordinator is gone, as it seems: the others are asked before it."""
+        present = self._trainers.pop(0)
+        self._trainers.append(present)
+
+    def told(self, trainers: Sequence[Contact]) -> None:
+        """The coordinator says who may lead after it; it stays the first."""
+        self.found([self._trainers[0], *(t for t in trainers if not _same(t, self._trainers[0]))])
+
     def found(self, trainers: Sequence[Contact]) -> None:
         """These may coordinate, as the DHT or a standby says: ask them before the others."""
         for trainer in reversed(trainers):
-            same = [t for t in self._trainers if t == trainer or _moved(t, trainer)]
+            same = [t for t in self._trainers if t == trainer or _same(t, trainer)]
             self._trainers = [trainer, *(t for t in self._trainers if t not in same)]
         self._trainers = self._trainers[:TRAINERS_MAX]
 
 
-def _moved(old: Contact, new: Contact) -> bool:
-    """Whether two contacts are one peer at two addresses."""
+def _same(old: Contact, new: Contact) -> bool:
+    """Whether two contacts are one peer, perhaps at two addresses."""
     return old.peer is not None and old.peer == new.peer

@@ -30,12 +30,12 @@ class SeatedMachines(Protocol):
         """The process of a seat, dead or alive."""
         ...
 
-    def may_end(self, seat: int) -> bool:
-        """Whether the run can go on without the memory of a seat's machine."""
+    def may_end(self, seat: int, *, same: bool) -> bool:
+        """Whether the run can go on when the machine of a seat ends; `same`: it comes back."""
         ...
 
-    def end(self, seat: int, *, silent: bool) -> None:
-        """End the machine of a seat."""
+    def end(self, seat: int, *, silent: bool, same: bool) -> None:
+        """End the machine of a seat; `same`: it comes back as the same peer."""
         ...
 
     def begin(self, seat: int, *, same: bool) -> None:
@@ -110,10 +110,11 @@ class FaultInjection:
 
     def _death(self, fault: Fault) -> Callable[[], None] | None:
         machines, seat = self._machines, fault.seats[0]
-        if not self._machines.process_at(seat).running or not machines.may_end(seat):
+        same = fault.kind is FaultKind.RESTART
+        if not machines.process_at(seat).running or not machines.may_end(seat, same=same):
             return None
-        machines.end(seat, silent=fault.silent)
-        return lambda: machines.begin(seat, same=fault.kind is FaultKind.RESTART)
+        machines.end(seat, silent=fault.silent, same=same)
+        return lambda: machines.begin(seat, same=same)
 
     def _freeze(self, seat: int) -> Callable[[], None] | None:
         process = self._machines.process_at(seat)

@@ -22,9 +22,9 @@ class FaultKind(Enum):
     """What goes wrong."""
 
     KILL = "kill"
-    """A process ends, and another machine comes for it."""
+    """A process ends, and another machine comes for it: another peer, with an empty disk."""
     RESTART = "restart"
-    """A machine ends and comes back as the same peer, without its memory."""
+    """A process ends and comes back as the same peer: it has its key and its chain file."""
     REJOIN = "rejoin"
     """A machine loses its network and all its links for a while; its memory is kept."""
     FREEZE = "freeze"
@@ -84,7 +84,7 @@ class FaultOptions:
     servers: int = 7
     trainers: int = 1
     mortal_trainers: bool = False
-    """Whether a trainer may be killed: a run with a single one ends then."""
+    """Whether a trainer may be killed, or started again."""
     faults: tuple[int, int] = (3, 10)
     """The least and the most faults of a run."""
     every_s: float = 4.0

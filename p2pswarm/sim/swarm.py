@@ -1,9 +1,9 @@
-"""A whole run in one process: trainer, stage servers, links and deaths, from one seed.
+"""A whole run in one process: trainers, stage servers, links and deaths, from one seed.
 
-Trainer and servers are the real ones: routing, fencing, averaging and state transfer run unchanged.
-The network is `sim/rpc.py`, and the processors are `sim/compute.py`. Machines differ in speed, are
-placed in regions, and die. Each process, the trainer's too, runs in a context of its own, so that
-it can be stopped.
+Trainers and servers are the real ones: votes, routing, fencing, averaging and state transfer run
+unchanged. The network is `sim/rpc.py`, and the processors are `sim/compute.py`. Machines differ in
+speed, are placed in regions, and die. Each process, a trainer's too, runs in a context of its own,
+so that it can be stopped.
 
 Units:   virtual seconds, bytes.
 Errors:  AssertionError when a microbatch was not counted exactly once; TimeoutError when the run
@@ -17,13 +17,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from p2pswarm.crypto.identity import Identity
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import PeerId
+from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.sim.compute import Processor, numbered_corpus, sim_engine
+from p2pswarm.sim.compute import Processor, sim_engine
 from p2pswarm.sim.fault_injection import FaultInjection
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
@@ -34,16 +36,18 @@ from p2pswarm.sim.swarm_run import (
     may_die,
     may_lose_memory,
 )
+from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
+from p2pswarm.sim.votes import ChainDisk, may_lose_disk
+from p2pswarm.swarm.messages.trainers import WhoLeads
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.context import TrainerContext
-from p2pswarm.trainer.trainer import Trainer
 
 T = TypeVar("T")
 
 JOIN_EVERY_S = 0.05  # between two servers that join
+ANSWER_S = 2.0  # for a trainer to show that it lives, when a server looks the run up
 REGION_RADIUS = 0.03  # of the unit square: machines of a region are close to each other
 
 
@@ -53,10 +57,19 @@ class _Machine:
 
     rpc: SimRpc
     processor: Processor
+    disk: MemoryChain
+    """Where its voter keeps its promises; a machine that comes back as the same peer has it."""
     born_s: float
     server: StageServer
     task: asyncio.Task[None]
     died_s: float | None = None
+    gone: bool = False
+    """Whether its disk is lost, too."""
+
+    @property
+    def chain_disk(self) -> ChainDisk:
+        """Its voter's chain."""
+        return ChainDisk(self.rpc.host.peer.raw, self.disk)
 
     @property
     def record(self) -> MachineRecord:
@@ -81,18 +94,17 @@ class SimSwarm:
         self.machines: list[_Machine] = []
         """All servers that ever came, in the order in which they came."""
         self.faults = FaultInjection(config.faults, self, self.world)
-        self.trainer: Trainer | None = None
-        """None before `play`."""
+        self.trainers: SwarmTrainers
+        """All trainers; there from `play` on."""
         self.heard: Callable[[act.Report], None] = lambda _report: None
-        """Called with each report of the trainer."""
+        """Called with each report of a trainer that leads."""
         self._told_of = counted
         self._filled: dict[int, set[tuple[int, int]]] = {}
         """The stages and numbers of the microbatches that were counted, by step."""
         self._rng = random.Random(config.seed)
-        self._identity = Identity.generate(config.seed.to_bytes(16))
-        self._trainer_rpc = self.world.rpc(self._identity.peer_id, self._place(0))
         self._run_id = run_id(run_to_json(config.run))
         self._begun_s = 0.0
+        self._disks = random.Random(f"disks {config.seed}")
         self._seats: list[int] = []
         """Which machine has each server's seat."""
         self._tasks: asyncio.TaskGroup
@@ -100,11 +112,16 @@ class SimSwarm:
     async def play(self) -> SwarmResult:
         """Train to the end of the run."""
         config = self.config
+        run = self._run_id, config.run
         async with asyncio.timeout(config.patience_s), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            self.trainers = SwarmTrainers(
+                run, self.world, config.seed, self._place, self._trainer_says, tasks
+            )
             coming = tasks.create_task(self._come())
-            ended = await _task_of(tasks, self._trainer_rpc, self._train())
+            ended = await self.trainers.first_done
             coming.cancel()
+            self.trainers.release()
             for machine in self.machines:
                 machine.task.cancel()
                 machine.rpc.suspension.release()
@@ -112,40 +129,55 @@ class SimSwarm:
 
     @property
     def seats(self) -> int:
-        """The trainer, and the servers that came first."""
-        return 1 + self.config.servers
+        """The trainers, and then the servers that came first."""
+        return self.config.trainers + self.config.servers
 
     def process_at(self, seat: int) -> SimRpc:
         """The process of a seat, dead or alive."""
-        return self._machine_at(seat).rpc if seat else self._trainer_rpc
+        trainers = self.config.trainers
+        return self.trainers.seats[seat].rpc if seat < trainers else self._machine_at(seat).rpc
 
-    def may_end(self, seat: int) -> bool:
-        """Whether the run can go on without the memory of a seat's machine."""
+    def may_end(self, seat: int, *, same: bool) -> bool:
+        """Whether the run can go on when the machine of a seat ends; `same`: it comes back."""
+        if seat < self.config.trainers:
+            return same or self._may_lose_disk(self.trainers.seats[seat].chain_disk)
         records = [machine.record for machine in self.machines]
-        return seat > 0 and may_lose_memory(records, self._seats[seat - 1])
+        weights = may_lose_memory(records, self._seats[seat - self.config.trainers])
+        return weights and (same or self._may_lose_disk(self._machine_at(seat).chain_disk))
 
-    def end(self, seat: int, *, silent: bool) -> None:
-        """End the server of a seat."""
-        self.kill(self._machine_at(seat), silent=silent)
+    def end(self, seat: int, *, silent: bool, same: bool) -> None:
+        """End the process of a seat."""
+        if seat < self.config.trainers:
+            self.trainers.end(seat, silent=silent, same=same)
+        else:
+            self.kill(self._machine_at(seat), silent=silent, same=same)
 
     def begin(self, seat: int, *, same: bool) -> None:
-        """Let a server take a seat: the same peer as before, or a new one."""
-        before = self._machine_at(seat).rpc.host.peer
-        self._seats[seat - 1] = len(self.machines)
+        """Let a machine take a seat: the same peer as before, or a new one."""
+        if seat < self.config.trainers:
+            self.trainers.begin(seat, same=same)
+            return
+        before = self._machine_at(seat)
+        self._seats[seat - self.config.trainers] = len(self.machines)
         self._join(before if same else None)
 
-    def kill(self, machine: _Machine, *, silent: bool) -> None:
+    def kill(self, machine: _Machine, *, silent: bool, same: bool = False) -> None:
         """End a machine's process; `silent` as a power cut does."""
         machine.task.cancel()
         machine.died_s = asyncio.get_running_loop().time()
+        machine.gone = not same
+        machine.disk = machine.disk.copy()  # what the old process still writes, nobody reads
         self.world.kill(machine.rpc.host.peer, silent=silent)
 
-    async def _train(self) -> act.RunFinished:
-        async with Trainer(self._trainer_context()) as self.trainer:
-            return await self.trainer.run()
+    def _may_lose_disk(self, victim: ChainDisk) -> bool:
+        disks = [one.chain_disk for one in self.trainers.seats if not one.gone]
+        disks += [one.chain_disk for one in self.machines if not one.gone]
+        return may_lose_disk(disks, victim, self.trainers.genesis)
 
     async def _come(self) -> None:
         """Let servers join, die, and be replaced by others."""
+        for _ in range(self.config.trainers):
+            self.trainers.come()
         for number in range(self.config.servers):
             self._seats.append(number)
             self._join()
@@ -159,20 +191,25 @@ class SimSwarm:
             if not victims:
                 continue
             victim = self.machines[self._rng.choice(victims)]
+            if not self._may_lose_disk(victim.chain_disk):
+                continue
             self.kill(victim, silent=self._rng.random() < 1 / 2)
             await asyncio.sleep(self.config.rebirth_s)
             self._join()
 
     def _machine_at(self, seat: int) -> _Machine:
-        return self.machines[self._seats[seat - 1]]
+        return self.machines[self._seats[seat - self.config.trainers]]
 
-    def _join(self, peer: PeerId | None = None) -> None:
+    def _join(self, before: _Machine | None = None) -> None:
         """Start a server, as a new peer or as one that was here."""
         config, number = self.config, len(self.machines)
-        peer, place = (
-            (peer, None) if peer else (PeerId(self._rng.randbytes(32)), self._place(number))
-        )
+        if before is not None:
+            peer, place, disk = before.rpc.host.peer, None, before.disk
+        else:
+            peer, place = PeerId(self._rng.randbytes(32)), self._place(number, self._rng)
+            disk = MemoryChain(self._disks.randbytes(MEMORY_BYTES))
         rpc = self.world.rpc(peer, place)
+        first, *others = self.trainers.contacts or [self.trainers.seats[0].rpc.contact]
         processor = Processor(config.speeds[number % len(config.speeds)])
         rng = random.Random(self._rng.random())
         count = functools.partial(self._counted, rpc.host.peer)
@@ -181,27 +218,39 @@ class SimSwarm:
             tensors=TensorTransfer(Budget()),
             run=config.run,
             run_id=self._run_id,
-            trainer=self._trainer_rpc.contact,
+            trainer=first,
+            standbys=tuple(others),
+            chain=(disk, disk.restored(self.trainers.genesis)),
             compute=processor,
             make_engine=lambda stage: sim_engine(config.run, stage, config.cost, processor, count),
             make_router=lambda: Router(rng),
         )
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)
-        task = _task_of(self._tasks, rpc, _serve(server))
-        self.machines.append(_Machine(rpc, processor, now_s, server, task))
+        task = _task_of(self._tasks, rpc, self._serve(server, rpc))
+        self.machines.append(_Machine(rpc, processor, disk, now_s, server, task))
 
-    def _trainer_context(self) -> TrainerContext:
-        config, rpc = self.config, self._trainer_rpc
-        return TrainerContext(
-            rpc=rpc,
-            tensors=TensorTransfer(Budget()),
-            run=config.run,
-            run_id=self._run_id,
-            corpus=numbered_corpus(config.run),
-            report=self._heard,
-            rng=random.Random(self._rng.random()),
-        )
+    async def _serve(self, server: StageServer, rpc: SimRpc) -> None:
+        """Serve until the run ends; the run copes with a server that gives up."""
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look_up(server.seeker, rpc))
+            try:
+                await server.run()
+            except SwarmError:
+                return
+            finally:
+                looking.cancel()
+
+    async def _look_up(self, seeker: Seeker, rpc: SimRpc) -> None:
+        """Tell a server that looks for a trainer which ones answer, as the DHT would help it to."""
+        while True:
+            await asyncio.sleep(await seeker.seeking())
+            for trainer in self.trainers.contacts:
+                try:
+                    await rpc.call(trainer, WhoLeads(self._run_id), ANSWER_S)
+                except SwarmError:
+                    continue
+                seeker.found([trainer])
 
     def _counted(self, peer: PeerId, stage: int, number: int) -> None:
         """A server adds a microbatch to its sum; the last of a step begins its end."""
@@ -214,17 +263,19 @@ class SimSwarm:
         filled.add((stage, number))
         self._told_of(peer, stage, number)
 
-    def _heard(self, report: act.Report) -> None:
-        if isinstance(report, act.RunBegun):
+    def _trainer_says(self, machine: TrainerMachine, report: act.Report) -> None:
+        if not machine.rpc.running:
+            return  # a process that was ended has nobody to tell
+        if isinstance(report, act.RunBegun) and not self._begun_s:
             self._begun_s = asyncio.get_running_loop().time()
             self.faults.start(asyncio.get_running_loop())
         self.reports.append(report)
         self.heard(report)
 
-    def _place(self, number: int) -> tuple[float, float]:
+    def _place(self, number: int, rng: random.Random) -> tuple[float, float]:
         x, y = self.config.regions[number % len(self.config.regions)]
-        x += self._rng.uniform(-REGION_RADIUS, REGION_RADIUS)
-        return x, y + self._rng.uniform(-REGION_RADIUS, REGION_RADIUS)
+        x += rng.uniform(-REGION_RADIUS, REGION_RADIUS)
+        return x, y + rng.uniform(-REGION_RADIUS, REGION_RADIUS)
 
     def _result(self, ended: act.RunFinished) -> SwarmResult:
         record = RunRecord(
@@ -233,7 +284,7 @@ class SimSwarm:
             machines=[machine.record for machine in self.machines],
             begun_s=self._begun_s,
             ended_s=asyncio.get_running_loop().time(),
-            trainer_bytes=self._trainer_rpc.host.sent_bytes,
+            trainer_bytes=sum(one.rpc.host.sent_bytes for one in self.trainers.seats),
             sent_bytes=[host.sent_bytes for host in self.world.world.hosts.values()],
             world_digest=self.world.digest,
         )
@@ -245,11 +296,3 @@ def _task_of(
 ) -> asyncio.Task[T]:
     """A task that belongs to a process: it rests while the process is stopped."""
     return tasks.create_task(work, context=rpc.suspension.context.copy())
-
-
-async def _serve(server: StageServer) -> None:
-    """Serve until the run ends; the run copes with a server that gives up."""
-    try:
-        await server.run()
-    except SwarmError:
-        return

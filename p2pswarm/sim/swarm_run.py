@@ -35,10 +35,12 @@ class SwarmConfig:
     seed: int = 1
     run: RunConfig = field(default_factory=small_run)
     servers: int = 6
+    trainers: int = 1
+    """The first founds the run; the others stand by. All have the same text."""
     speeds: tuple[float, ...] = (1.0,)
     """The speeds of the servers, in turn."""
     regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
-    """Points of the unit square around which servers are, in turn; the trainer is at the first."""
+    """Points of the unit square around which servers are, in turn; the trainers are, too."""
     latecomers_s: tuple[float, ...] = ()
     """When further servers join: each so many seconds after the one before."""
     cost: Cost = field(default_factory=Cost)

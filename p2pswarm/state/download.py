@@ -17,7 +17,7 @@ from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Arrival, Rpc, Stream
 from p2pswarm.state.base import StateInDownload
-from p2pswarm.state.piece_download import HashesWanted, PieceWanted
+from p2pswarm.state.piece_actions import HashesWanted, PieceWanted
 from p2pswarm.swarm.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
 
 log = logging.getLogger(__name__)

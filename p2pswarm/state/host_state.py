@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
-from p2pswarm.state.piece_download import DownloadLimits, PieceDownload
+from p2pswarm.state.piece_actions import DownloadLimits
+from p2pswarm.state.piece_download import PieceDownload
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
 

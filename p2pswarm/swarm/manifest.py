@@ -40,11 +40,13 @@ class RunIdentity:
     """The digest of its text."""
     nonce: bytes
     """Drawn when the run first started, NONCE_BYTES long."""
+    founder: bytes
+    """The peer id of the trainer that made the run; another one may lead it by now."""
 
     @property
     def run(self) -> bytes:
         """The id of the run."""
-        return run_id(run_to_json(self.config), self.corpus, self.nonce)
+        return run_id(run_to_json(self.config), self.corpus, self.nonce, self.founder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ class RunOffer:
     """The id of the run."""
     config: RunConfig
     trainer: Contact
+    """Who offers it: the coordinator, or a standby."""
+    identity: RunIdentity
+    """All that the id is a hash of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class UnreadableOffer:
 def sign_manifest(identity: Identity, run: RunIdentity, address: Address) -> Manifest:
     """Make what the trainer of `run`, reachable at `address`, announces."""
     text, key, where = run_to_json(run.config), identity.public_key, str(address)
-    unsigned = Manifest(text, run.corpus, run.nonce, key, where, b"")
+    unsigned = Manifest(text, run.corpus, run.nonce, run.founder, key, where, b"")
     signature = identity.sign(MANIFEST_TAG, signed_part(unsigned))
     return dataclasses.replace(unsigned, signature=signature)
 
@@ -79,7 +84,7 @@ def sign_manifest(identity: Identity, run: RunIdentity, address: Address) -> Man
 def signed_part(manifest: Manifest) -> bytes:
     """The bytes that the signature covers; neither JSON nor an address has a NUL."""
     text = manifest.config + b"\0" + manifest.address.encode() + b"\0"
-    return text + manifest.corpus + manifest.nonce
+    return text + manifest.corpus + manifest.nonce + manifest.founder
 
 
 def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | UnreadableOffer:
@@ -91,10 +96,11 @@ def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | Unr
         address = Address.parse(manifest.address)
     except ValueError as error:
         raise BadMessage(f"a manifest without an address: {error}") from error
-    run = run_id(manifest.config, manifest.corpus, manifest.nonce)
+    run = run_id(manifest.config, manifest.corpus, manifest.nonce, manifest.founder)
     trainer = Contact(PeerId.of_key(manifest.trainer_key), address)
     try:
         config = run_from_json(manifest.config, version)
     except OtherRunVersion as error:
         return UnreadableOffer(run, trainer, str(error))
-    return RunOffer(run, config, trainer)
+    identity = RunIdentity(config, manifest.corpus, manifest.nonce, manifest.founder)
+    return RunOffer(run, config, trainer, identity)

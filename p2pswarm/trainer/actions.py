@@ -6,6 +6,7 @@ somebody something comes back to the coordinator as the event named in its docst
 
 from dataclasses import dataclass
 
+from p2pswarm.chain.record import StageCommit
 from p2pswarm.swarm.messages.membership import Assigned, Load
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
@@ -84,6 +85,20 @@ class SendCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class Decide:
+    """Have the voters accept the record of a step; back as `decided`, or as `closed`."""
+
+    step: int
+    generation: int
+    scale: float
+    learning_rate: float
+    loss: float | None
+    """Mean nats per token; None if nobody told it."""
+    gradient_norm: float
+    stages: tuple[StageCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     """End a member's stream: its incarnation is over."""
 
@@ -129,6 +144,49 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """Report: a microbatch is not finite on any path: it counts as zeros in every stage."""
+
+    step: int
+    microbatch: int
+    reason: str
+    held_out: bool
+    """It is one of the held-out batches: their mean loss is then not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFiniteThere:
+    """Report: a microbatch was not finite on one path and is on another; who is suspected."""
+
+    step: int
+    microbatch: int
+    suspects: tuple[tuple[Incarnation, int], ...]
+    """Who was in the attempts that failed and not in the one that did not, with the stage."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrongResult:
+    """Report: a spot check has found a server that computes wrong; its step is done again."""
+
+    incarnation: Incarnation
+    stage: int
+    microbatch: int
+    reason: str
+    pause_s: float | None
+    """How long it gets no work; None if its stage has no other server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTied:
+    """Report: servers of a stage disagree about a microbatch, and nobody can tell who is right."""
+
+    microbatch: int
+    stage: int
+    servers: tuple[Incarnation, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     """Report: a step is committed."""
 
@@ -141,6 +199,8 @@ class StepDone:
     gradient_norm: float
     learning_rate: float
     microbatches: int
+    quarantined: tuple[int, ...] = ()
+    """Those of them that were set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +209,29 @@ class EvaluationDone:
 
     version: int
     loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leads:
+    """Report: this trainer coordinates the run from now on, and `version` is current."""
+
+    term: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """Report: another trainer coordinates the run, or will."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerEnlisted:
+    """Report: another trainer stands by."""
+
+    peer: bytes
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +331,10 @@ Report = (
     | MemberReady
     | MemberLost
     | Replayed
+    | Quarantined
+    | NotFiniteThere
+    | WrongResult
+    | ResultsTied
     | StepDone
     | EvaluationDone
     | StagesUnserved
@@ -257,6 +344,9 @@ Report = (
     | ServerFails
     | RoadBroken
     | RunBegun
+    | Leads
+    | SteppedDown
+    | TrainerEnlisted
     | Loaded
     | VersionsRefused
     | RunFinished
@@ -272,6 +362,7 @@ Action = (
     | SendFence
     | SendReduce
     | SendCommit
+    | Decide
     | Evict
     | Report
 )

@@ -17,7 +17,7 @@ from p2pswarm.swarm.messages.step import Committed
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import Commits
-from p2pswarm.trainer.decided_step import DecidedStep, Welcome
+from p2pswarm.trainer.decided_step import DecidedStep, Welcome, as_recorded
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import Decided, Reduction
@@ -36,12 +36,15 @@ class NewlyReady:
 class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
-    def __init__(self, run: bytes, stages: int, members: Membership) -> None:
+    def __init__(
+        self, run: bytes, stages: int, members: Membership, last: DecidedStep | None = None
+    ) -> None:
+        """`last`: the step that was decided last, under a former coordinator."""
         self._run = run
         self._stages = stages
         self._members = members
         self._digests = StageDigests()
-        self._last: DecidedStep | None = None
+        self._last = last
         self.newcomers = Newcomers()
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
@@ -83,9 +86,12 @@ class Admission:
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
     ) -> list[act.SendCommit]:
         """A step is decided: remember its commit, and tell it to all that have the gradient."""
-        self._last = DecidedStep(step, decided.scale, rate, reduction.gradients, decided.states)
+        states = {stage: as_recorded(digest) for stage, digest in decided.states.items()}
+        gradients = {stage: as_recorded(one) for stage, one in reduction.gradients.items()}
+        self._last = DecidedStep(step, decided.scale, rate, gradients, states)
+        living = [one for one in reduction.stages if self._members.alive(one)]
         for stage in range(self._stages):
-            group = [one for one, where in reduction.stages.items() if where == stage]
+            group = [one for one in living if reduction.stages[one] == stage]
             self._expect(step, stage, group, now_s)
         self.newcomers.candidates()  # drop them: they catch up anew with the new version
         commits = reduction.commits(self._run, decided, rate)

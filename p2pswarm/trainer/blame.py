@@ -5,13 +5,16 @@ a suspect; the one that has failed most often in a row is avoided, if its stage 
 between two servers that stays broken is named to the user.
 
 A gradient that is not finite may be a server's fault or the model's. It is the model's when all
-attempts failed so, and no server that all of them passed can be left out.
+attempts failed so, and no server that all of them passed can be left out: the microbatch is then
+condemned (`quarantine.py`). If another path has a finite one, those that were only in the attempts
+that failed are named.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
@@ -21,6 +24,7 @@ from p2pswarm.trainer.failing_servers import IN_A_ROW, Duty, FailingServers
 from p2pswarm.trainer.membership import Membership
 
 NOT_FINITE_MIN = 3  # attempts before the model is blamed: one may be a fault of the hardware
+NOT_FINITE_LEFT_OUT = 6  # then a server that was in all of them is left out, not waited for
 NOT_FINITE_MAX = 12  # attempts after which it is blamed though some server was in all of them
 ROADS_MAX = MEMBERS_MAX  # broken at once; with more, the longest known is forgotten
 
@@ -53,6 +57,43 @@ class FailedAttempt:
     """The stages that have not counted it: where it is now lies among them, or just above."""
 
 
+@dataclass(slots=True)
+class _Overflows:
+    """The attempts of one microbatch that were not finite."""
+
+    step: int
+    paths: list[tuple[Incarnation, ...]] = field(default_factory=list)
+    """Who may have caused it, attempt by attempt; who said so comes first."""
+    stages: dict[Incarnation, int] = field(default_factory=dict)
+    reason: str = ""
+    condemned: bool = False
+
+    @property
+    def common(self) -> list[Incarnation]:
+        """Who was in all of them."""
+        *others, last = self.paths
+        return [one for one in last if all(one in path for path in others)]
+
+    def suspects(self, holders: tuple[Incarnation, ...]) -> list[Incarnation]:
+        """Whose fault it may be, once `holders` have counted the microbatch on another path."""
+        everybody = dict.fromkeys(one for path in self.paths for one in path)
+        accusers = dict.fromkeys(path[0] for path in self.paths if path)
+        for some in (self.common, everybody):
+            if left := [one for one in some if one not in holders]:
+                return left
+        return list(accusers)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWrong:
+    """A server that a spot check has found to compute wrong."""
+
+    incarnation: Incarnation
+    stage: int
+    microbatch: int
+    reason: str
+
+
 class Blame:
     """Failures and successes of servers, and what follows from them."""
 
@@ -60,16 +101,16 @@ class Blame:
         self._members = members
         self._last = stages - 1
         self._roads: dict[tuple[bytes, bytes], int] = {}
-        self._not_finite: dict[int, list[frozenset[Incarnation]]] = {}
+        self._not_finite: dict[int, _Overflows] = {}
         self._to_end: list[tuple[Incarnation, str]] = []
-        self._hopeless: str | None = None
+        self._condemned: list[int] = []
         self.servers = FailingServers()
         """Who is avoided."""
 
-    @property
-    def hopeless(self) -> str | None:
-        """Why the run cannot go on, if no server can do a microbatch."""
-        return self._hopeless
+    def condemned(self) -> list[int]:
+        """The microbatches that are not finite on any path; drained by reading."""
+        drained, self._condemned = self._condemned, []
+        return drained
 
     def to_end(self) -> list[tuple[Incarnation, str]]:
         """Incarnations to end, because they are avoided from now on; drained by reading."""
@@ -79,28 +120,49 @@ class Blame:
     def attempt_failed(self, failed: FailedAttempt, now_s: float) -> list[act.Report]:
         """Hear of an attempt that was given up; what people are to know."""
         road = self._road(failed)
+        reports: list[act.Report] = []
         if failed.trouble is Trouble.NOT_FINITE:
-            suspects = [failed.by, *failed.path]
-            self._weigh_model(failed)
+            reports += self._weigh_model(failed, now_s)
+            suspects = [] if reports else [failed.by, *failed.path]
         elif failed.trouble is Trouble.WORK:
             suspects = [failed.by]
         else:
             suspects = [failed.by, *reversed(road)]
         named = list(dict.fromkeys(one for one in suspects if one is not None))
-        reports = self._suspect(named, Duty.MICROBATCHES, failed.reason, now_s)
+        reports += self._suspect(named, Duty.MICROBATCHES, failed.reason, now_s)
         if failed.trouble in (Trouble.ROAD, Trouble.LATE):
             reports += self._broken(road, failed.reason)
         return reports
+
+    def computes_wrong(self, found: FoundWrong, now_s: float) -> act.WrongResult:
+        """A spot check has found a server: it gets a pause, if it can be spared."""
+        one = found.incarnation
+        spared = self._can_be_spared(one, now_s)
+        pause_s = self.servers.avoid(one.peer, now_s) if spared else None
+        return act.WrongResult(one, found.stage, found.microbatch, found.reason, pause_s)
 
     def averaging_failed(self, by: Incarnation, reason: str, now_s: float) -> list[act.Report]:
         """Hear that a member could not average; what people are to know."""
         return self._suspect([by], Duty.AVERAGING, reason, now_s)
 
-    def averaged(self, members: list[Incarnation]) -> None:
-        """A step was decided: these have averaged, and its microbatches are done."""
-        self._not_finite.clear()
+    def averaged(
+        self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
+    ) -> list[act.NotFiniteThere]:
+        """A step was decided: these have averaged, and `holders` have counted a microbatch.
+
+        Tells who made gradients that were not finite.
+        """
         for one in members:
             self.servers.worked(one.peer, Duty.AVERAGING)
+        reports = []
+        for microbatch, trouble in self._not_finite.items():
+            suspects = trouble.suspects(holders(microbatch))
+            named = tuple((one, trouble.stages[one]) for one in suspects if one in trouble.stages)
+            if named and not trouble.condemned:
+                report = act.NotFiniteThere(trouble.step, microbatch, named, trouble.reason)
+                reports.append(report)
+        self._not_finite.clear()
+        return reports
 
     def counted(self, by: Incarnation, path: list[Incarnation]) -> None:
         """A member has done its backward of a microbatch that came by `path`."""
@@ -125,11 +187,8 @@ class Blame:
                 if _tells(counts[one]) and (member := self._members.alive(one))
             ]
         worst = max(spared, key=lambda one: counts[one])
-        member = self._members.alive(worst)
-        assert member is not None, "only the living can be spared"
-        pause_s = self.servers.avoid(worst.peer, now_s, (one.peer for one in suspects))
-        self._to_end.append((worst, f"it fails again and again: {reason}"))
-        return [act.ServerFails(worst, member.stage, counts[worst], reason, pause_s)]
+        self.servers.forget(one.peer for one in suspects)
+        return [self._leave_out(worst, counts[worst], reason, now_s)]
 
     def _can_be_spared(self, one: Incarnation, now_s: float) -> bool:
         """Whether its stage has another server that is not avoided."""
@@ -139,17 +198,35 @@ class Blame:
             for other in self._members.ready(member.stage)
         )
 
-    def _weigh_model(self, failed: FailedAttempt) -> None:
-        """Give up once no server that could be left out was in every attempt."""
-        tried = self._not_finite.setdefault(failed.microbatch, [])
-        tried.append(frozenset(one for one in (failed.by, *failed.path) if one is not None))
-        common = frozenset.intersection(*tried)
-        stages = [member.stage for one in common if (member := self._members.alive(one))]
-        gone = len(stages) < len(common)
-        alone = all(len(self._members.ready(stage)) == 1 for stage in stages)
-        if len(tried) >= NOT_FINITE_MIN and ((alone and not gone) or len(tried) >= NOT_FINITE_MAX):
-            where = f"microbatch {failed.microbatch} of step {failed.step}"
-            self._hopeless = f"{where} failed on all servers that tried it: {failed.reason}"
+    def _weigh_model(self, failed: FailedAttempt, now_s: float) -> list[act.Report]:
+        """Condemn a microbatch once no server that could be left out was in every attempt."""
+        trouble = self._not_finite.setdefault(failed.microbatch, _Overflows(failed.step))
+        path = dict.fromkeys(one for one in (failed.by, *failed.path) if one is not None)
+        trouble.paths.append(tuple(path))
+        trouble.reason = failed.reason
+        alive = {one: m.stage for one in path if (m := self._members.alive(one)) is not None}
+        trouble.stages |= alive
+        tries, common = len(trouble.paths), trouble.common
+        avoided = self.servers.avoided
+        left = any(one not in alive or avoided(one.peer, now_s) for one in common)
+        spared = [one for one in common if self._can_be_spared(one, now_s)]
+        if tries >= NOT_FINITE_MAX or (tries >= NOT_FINITE_MIN and not spared and not left):
+            trouble.condemned = True
+            self.servers.forget(one.peer for path in trouble.paths for one in path)
+            self._condemned.append(failed.microbatch)
+        elif spared and not left and tries >= NOT_FINITE_LEFT_OUT:
+            return [self._leave_out(spared[0], tries, failed.reason, now_s)]
+        return []
+
+    def _leave_out(
+        self, one: Incarnation, failures: int, reason: str, now_s: float
+    ) -> act.ServerFails:
+        """Let a server that can be spared pause."""
+        member = self._members.alive(one)
+        assert member is not None, "only the living can be spared"
+        pause_s = self.servers.avoid(one.peer, now_s)
+        self._to_end.append((one, f"it fails again and again: {reason}"))
+        return act.ServerFails(one, member.stage, failures, reason, pause_s)
 
     def _road(self, failed: FailedAttempt) -> Road:
         """Between which two servers an attempt was, as far as can be told."""

@@ -14,11 +14,14 @@ from collections.abc import Iterable
 
 from p2pswarm.swarm.messages.membership import Assigned
 from p2pswarm.swarm.messages.run import Finished
+from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.views import Views
 from p2pswarm.wire.message import Message
+
+ALIVE_S = 1.0  # a member that was told nothing for 4 s looks for another coordinator
 
 
 class MemberConnection:
@@ -31,7 +34,10 @@ class MemberConnection:
         "dismissed",
         "incarnation",
         "peer",
+        "said",
+        "silent",
         "stage",
+        "trainers",
         "view",
     )
 
@@ -41,6 +47,12 @@ class MemberConnection:
         """None until its `Join` is answered."""
         self.stage = 0
         """Of its incarnation."""
+        self.said = False
+        """Whether it was told something since the last look."""
+        self.silent = False
+        """Whether it is to be told that the coordinator lives, if there is nothing else."""
+        self.trainers: Trainers | None = None
+        """What it was told last of the run's trainers."""
         self.view = 0
         """The number of the view that it was told last."""
         self.dismissed = False
@@ -93,6 +105,9 @@ class Connections:
         self._changed: dict[MemberConnection, None] = {}
         self._published = False
         self._finished: Finished | None = None
+        self._trainers: Trainers | None = None
+        self._alive_s: float | None = None
+        """When to look for those that were told nothing; None while nobody is assigned."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._former)
@@ -124,7 +139,15 @@ class Connections:
         if connection := self._open.get(incarnation.peer):
             connection.incarnation, connection.stage = incarnation, message.stage
             self._of_stage.setdefault(message.stage, {})[connection] = None
+            self._alive_s = 0.0 if self._alive_s is None else self._alive_s
             self._tell(connection, message)
+
+    def announce(self, trainers: Trainers) -> None:
+        """Tell all members, and those that come, who may lead and who votes."""
+        self._trainers = trainers
+        for connection in self._open.values():
+            if connection.follows_views:
+                self._changed[connection] = None
 
     def decline(self, peer: bytes, reason: str) -> None:
         """Answer a `Join` for which there is no place."""
@@ -139,7 +162,7 @@ class Connections:
 
     def publish_now(self, now_s: float) -> None:
         """Tell the members all that has changed, because an order follows that names members."""
-        if self.next_deadline_s() is not None:
+        if self._views.next_deadline_s() is not None:
             self._publish(now_s)
 
     def published(self) -> bool:
@@ -149,12 +172,22 @@ class Connections:
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
-        return self._views.next_deadline_s()
+        times = (self._views.next_deadline_s(), self._alive_s)
+        return min((due_s for due_s in times if due_s is not None), default=None)
 
     def on_deadline(self, now_s: float) -> None:
-        """Send the views that are due."""
+        """Send the views that are due, and a sign of life to those that were told nothing."""
         if self._views.due(now_s):
             self._publish(now_s)
+        if self._alive_s is not None and now_s >= self._alive_s:
+            self._alive_s = None
+            for connection in self._open.values():
+                if connection.follows_views:
+                    self._alive_s = now_s + ALIVE_S
+                    if not connection.said:
+                        connection.silent = True
+                        self._changed[connection] = None
+                    connection.said = False
 
     def next(self, connection: MemberConnection) -> Message | None:
         """Take out the message to send now; None while there is none.
@@ -163,10 +196,15 @@ class Connections:
         """
         message = connection.next()
         if message is None and connection.follows_views:
+            if connection.trainers is not self._trainers and self._trainers is not None:
+                connection.trainers = self._trainers
+                connection.tell(self._trainers)
             connection.view, parts = self._views.since(connection.stage, connection.view)
             for part in parts:
                 connection.tell(part)
-            message = connection.next()
+            message = connection.next() or (Alive() if connection.silent else None)
+        if message is not None:
+            connection.said, connection.silent = not isinstance(message, Alive), False
         return message
 
     def evict(self, incarnation: Incarnation) -> bool:
@@ -180,6 +218,11 @@ class Connections:
     def refuse(self, reason: str) -> None:
         """The run is over: tell it to every peer that opens a stream from now on."""
         self._finished = Finished(reason[:REASON_CHARS])
+
+    def abandon(self) -> None:
+        """Another trainer leads: end all streams without a word."""
+        for connection in self._open.values():
+            self._end(connection)
 
     def finish(self, reason: str) -> None:
         """The trainer leaves: tell all members why, and end all streams."""

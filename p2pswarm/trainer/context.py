@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import ChainPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +25,7 @@ class TrainerContext:
     report: Callable[[act.Report], None]
     """Called with news for people, as it happens."""
     rng: random.Random
+    """Differs from start to start: attempts to lead are named by it."""
+    chain: ChainPlace
+    trainers: tuple[Contact, ...] = ()
+    """Where other trainers of the run are, as far as it is known."""

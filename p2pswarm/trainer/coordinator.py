@@ -10,11 +10,11 @@ Source:  docs/training.md.
 """
 
 import math
-from enum import Enum
 
+from p2pswarm.chain.record import first_number, members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
@@ -22,40 +22,38 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.unserved import UnservedStages
-
-WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
-WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
-
-
-class Phase(Enum):
-    """What the run is doing."""
-
-    GATHERING = "waiting for servers"
-    FILLING = "microbatches are on their way"
-    REDUCING = "the step's gradients are being averaged"
-    ENDED = "over"
+from p2pswarm.trainer.window import launch_window
 
 
 class Coordinator:
-    """One run, from the first member to the last commit."""
+    """One run under one leader, from the first member to the last commit."""
 
-    def __init__(self, config: RunConfig, run: bytes) -> None:
+    def __init__(
+        self, config: RunConfig, run: bytes, start: Start = FROM_THE_FIRST, secret: bytes = b""
+    ) -> None:
+        """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
-        self.members = Membership(config.stages)
+        former = first_number(start.term)
+        members_max = members_that_fit(config.stages, config.batch.microbatches)
+        self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
-        self._phase = Phase.GATHERING
-        self._timeout = AttemptTimeout()
-        self._step = Step(0, config, self._timeout)
-        self._generations = Generations()
-        self._admission = Admission(run, config.stages, self.members)
+        self._phase = Phase.FILLING if start.version else Phase.GATHERING
+        self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
+        self._step = Step(start.version, config, self._timeout, self._guards)
+        self._generations = Generations(former=former)
+        self._deciding: tuple[Reduction, Decided] | None = None
+        self._admission = Admission(run, config.stages, self.members, start.last)
         self.admission = self._admission  # who fetches weights asks it for their digests
         self._blame = Blame(self.members, config.stages)
         self._unserved = UnservedStages(config.on_stage_lost)
@@ -78,7 +76,7 @@ class Coordinator:
             return
         if former := self.members.of_peer(peer):
             self._end_incarnation(former.incarnation, "it joined anew", now_s)
-        if self._phase is Phase.REDUCING:
+        if self._phase in (Phase.REDUCING, Phase.DECIDING):
             self._admission.newcomers.park(peer, join)
         else:
             self._actions += self._admission.admit(peer, join, self.step, now_s)
@@ -89,7 +87,7 @@ class Coordinator:
         self._admission.newcomers.withdraw(peer)
 
     def closed(self) -> None:
-        """The trainer leaves: no more actions, whatever happens."""
+        """The trainer leaves, or leads no more: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
 
@@ -122,6 +120,12 @@ class Coordinator:
             self._evict_on_clash(incarnation, result, now_s)
         self._advance(now_s)
 
+    def sketched(self, by: Incarnation, note: Sketch, now_s: float) -> None:
+        """A server tells what it took and gave, in a run with spot checks."""
+        if (member := self.members.alive(by)) and member.ready:
+            self._step.sketched(by, member.stage, note)
+        self._advance(now_s)
+
     def evaluated(self, by: Incarnation, note: Evaluated, now_s: float) -> None:
         """The last stage has the loss of a held-out batch."""
         member = self.members.alive(by)
@@ -150,7 +154,8 @@ class Coordinator:
 
     def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
         """A member holds its stage's reduced gradient."""
-        if reduction := self._generations.current(generation):
+        reduction = self._generations.current(generation)
+        if reduction is not None and self._phase is Phase.REDUCING:
             if sound(answer):
                 self._admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
@@ -170,6 +175,13 @@ class Coordinator:
         self._average_again()
         if blamed:
             self._evict(by, f"it could not average: {reason}", now_s)
+        self._advance(now_s)
+
+    def decided(self, step: int, now_s: float) -> None:
+        """The voters have accepted the record of a step: it is committed, whoever dies."""
+        if self._deciding is not None and step == self.step and self._phase is Phase.DECIDING:
+            reduction, decided = self._deciding
+            self._commit(reduction, decided, now_s)
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
@@ -275,7 +287,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        if reason := self._blame.hopeless or self._step.hopeless():
+        self._guard(now_s)
+        if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
             return
@@ -286,6 +299,12 @@ class Coordinator:
             self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
         if not incarnations:
             self._settle_fences(now_s)
+
+    def _guard(self, now_s: float) -> None:
+        """Void the sums that hold what must not be counted."""
+        for incarnation, reason in self._step.to_void(self._blame, now_s):
+            self._evict(incarnation, reason, now_s)
+        self._actions += self._step.guarded(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         if self._step.fencing:
@@ -317,23 +336,14 @@ class Coordinator:
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:
-                self._actions += self._step.launch(self._window(), now_s)
+                window = launch_window(self._config, self.members)
+                self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self._admission.settled(self.step):  # else the last commit has yet to arrive
-                self._report_evaluation()
+                self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not unserved and not self._admission.awaited():
             self._reduce(now_s)
-
-    def _window(self) -> int:
-        """How many microbatches may be on their way."""
-        entries, servers = self.members.ready_count(0), self.members.ready_count()
-        default = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
-        return self._config.batch.window or default
-
-    def _report_evaluation(self) -> None:
-        if (loss := self._step.held_out_loss) is not None:
-            self._actions.append(act.EvaluationDone(self.step, loss))
 
     def _reduce(self, now_s: float) -> None:
         self._phase = Phase.REDUCING
@@ -372,21 +382,28 @@ class Coordinator:
                 reason = f"the gradient of step {self.step} is not finite in stage {stage}"
                 self._finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
-                self._commit(reduction, decided, now_s)
+                self._decide(reduction, decided, now_s)
             case _:
                 pass
 
+    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
+        """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
+        self._phase = Phase.DECIDING
+        self._deciding = reduction, decided
+        self._generations.decided(now_s)
+        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        rate = learning_rate(self._config, self.step)
+        self._actions.append(to_decide(self._step, reduction, decided, rate))
+
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
-        """Decide the step: tell all that have the gradient, and begin the next step."""
+        """Tell all that have the gradient, and begin the next step."""
         rate = learning_rate(self._config, self.step)
         self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
-        self._generations.decided(now_s)
-        self._blame.averaged(list(reduction.stages))
-        self._report_evaluation()
-        norm, size = decided.gradient_norm, self._config.batch.microbatches
-        self._actions.append(act.StepDone(self.step, self._step.loss, norm, rate, size))
+        self._deciding = None
+        self._actions += self._step.evaluation()
+        self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout)
+        self._step = Step(self.step + 1, self._config, self._timeout, self._guards)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

@@ -11,6 +11,7 @@ Errors:  none.
 from dataclasses import dataclass
 from enum import Enum
 
+from p2pswarm.chain.record import DIGEST_BYTES
 from p2pswarm.swarm.messages.membership import Join
 from p2pswarm.swarm.messages.step import Commit
 from p2pswarm.swarm.view import Incarnation
@@ -32,18 +33,18 @@ class DecidedStep:
     scale: float
     learning_rate: float
     gradients: dict[int, bytes]
-    """The digest of each stage's reduced gradient."""
+    """The digest of each stage's reduced gradient, as the step's record has it."""
     states: dict[int, bytes]
-    """The digest of each stage's state before the commit, where it is known."""
+    """The digest of each stage's state before the commit, as the record has it; where known."""
 
     def applies_to(self, join: Join) -> bool:
         """Whether a server that joins could apply this commit to what it holds."""
         held, stage = join.held, join.stage
         if held is None or stage is None or join.version != self.step or held.step != self.step:
             return False
-        return held.digest == self.gradients.get(stage) and join.digest == self.states.get(
-            stage, join.digest
-        )
+        state = as_recorded(join.digest)
+        same = as_recorded(held.digest) == self.gradients.get(stage)
+        return same and state == self.states.get(stage, state)
 
     def commit(self, run: bytes, join: Join, to: Incarnation) -> Commit:
         """The commit for one that holds the reduction of any generation with these bytes."""
@@ -51,3 +52,8 @@ class DecidedStep:
         state = b"" if join.stage is None else self.states.get(join.stage, b"")
         numbers = self.scale, self.learning_rate
         return Commit(run, self.step, join.held.generation, to.number, *numbers, state)
+
+
+def as_recorded(digest: bytes) -> bytes:
+    """A digest as a record has it: filled up with zeros to 32 bytes."""
+    return digest.ljust(DIGEST_BYTES, b"\0")

@@ -70,16 +70,20 @@ class FailingServers:
         if history.successes >= RECOVERED and not history.failures:
             del self._histories[peer]
 
-    def avoid(self, peer: bytes, now_s: float, others: Iterable[bytes] = ()) -> float:
-        """Give a server a pause and return it; suspicion against `others` is dropped."""
+    def forget(self, peers: Iterable[bytes]) -> None:
+        """Drop the suspicion against peers: another one was at fault."""
+        for peer in peers:
+            if found := self._histories.get(peer):
+                found.failures, found.failed_s = {}, {}
+
+    def avoid(self, peer: bytes, now_s: float) -> float:
+        """Give a server a pause, and return it."""
         history = self._histories.setdefault(peer, _History())
         pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0**history.pauses)
         if pause_s < PAUSE_MAX_S:
             history.pauses += 1
         history.until_s = now_s + pause_s
-        for one in (peer, *others):
-            if found := self._histories.get(one):
-                found.failures, found.failed_s = {}, {}
+        self.forget((peer,))
         return pause_s
 
     def avoided(self, peer: bytes, now_s: float) -> bool:

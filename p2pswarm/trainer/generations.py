@@ -55,10 +55,11 @@ class AveragingLimit:
 class Generations:
     """The reduction under way, if there is one; every other one is over."""
 
-    def __init__(self, limit: AveragingLimit | None = None) -> None:
+    def __init__(self, limit: AveragingLimit | None = None, former: int = 0) -> None:
+        """Generations are numbered from `former` + 1 on."""
         self.limit = limit or AveragingLimit()
         self.reduction: Reduction | None = None
-        self._number = 0
+        self._number = former
         self._failures = 0
         self._begun_s = 0.0
 

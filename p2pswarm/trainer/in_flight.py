@@ -53,6 +53,10 @@ class MicrobatchJob:
     """What the last attempt that was late has earned the next; 0 if none was."""
     reason: str = ""
     """Why the last attempt was given up."""
+    check: bool = False
+    """A spot check: it goes the whole way, and nobody counts it."""
+    condemned: bool = False
+    """It is not finite on any path: once its last attempt is fenced, it is set aside."""
 
 
 class InFlight:
@@ -79,9 +83,19 @@ class InFlight:
         """Whether every job is done."""
         return not self._undone
 
+    def add(self, job: MicrobatchJob) -> None:
+        """Take on another job, after all others."""
+        self._jobs[job.microbatch] = job
+        self._fresh.append(job)
+        self._undone += 1
+
     def job(self, microbatch: int) -> MicrobatchJob | None:
         """The job of a microbatch, if it is of this step."""
         return self._jobs.get(microbatch)
+
+    def done_checks(self) -> list[MicrobatchJob]:
+        """The spot checks that are through."""
+        return [job for job in self._jobs.values() if job.check and job.phase is JobPhase.DONE]
 
     def running(self, microbatch: int, attempt: int) -> MicrobatchJob | None:
         """The job, if exactly this attempt of it is in the pipeline."""

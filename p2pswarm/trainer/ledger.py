@@ -1,14 +1,17 @@
 """Which living member counts which microbatch, stage by stage: the proof that a step is complete.
 
 A step may be committed when, for every stage, exactly one living incarnation has counted each
-microbatch. The entries of an incarnation that ends are deleted, and their work is done again.
+microbatch. The entries of an incarnation that ends are deleted, and their work is done again. A
+microbatch that was set aside is counted by nobody, in no stage.
 
 Units:   microbatches by their global number; stage indices from 0.
 Errors:  ValueError for sizes that make no sense; nothing that a peer says raises.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 
+from p2pswarm.chain.record import QUARANTINED
 from p2pswarm.swarm.view import Incarnation
 
 
@@ -17,7 +20,7 @@ class CountResult(Enum):
 
     NEW = "counted for the first time"
     KNOWN = "the same member has reported it before"
-    CLASH = "another living member counts it already"
+    CLASH = "another living member counts it already, or it was set aside"
     STRAY = "not a microbatch of this step"
 
 
@@ -36,6 +39,13 @@ class StepLedger:
         self._left = [stages] * microbatches
         """How many stages have not counted each microbatch."""
         self._left_in_all = microbatches * stages
+        self._aside: set[int] = set()
+        """The indices of the microbatches that nobody is to count."""
+
+    @property
+    def size(self) -> int:
+        """How many microbatches the step has."""
+        return len(self._holder)
 
     @property
     def complete(self) -> bool:
@@ -47,6 +57,8 @@ class StepLedger:
         index = microbatch - self._first
         if not 0 <= index < len(self._holder):
             return CountResult.STRAY
+        if index in self._aside:
+            return CountResult.CLASH
         holder = self._holder[index][stage]
         if holder is None:
             self._holder[index][stage] = by
@@ -67,6 +79,30 @@ class StepLedger:
         """Whether every stage has counted it."""
         return not self._left[microbatch - self._first]
 
+    def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
+        """Who has counted it, in any stage."""
+        row = self._holder[microbatch - self._first]
+        return tuple(dict.fromkeys(holder for holder in row if holder is not None))
+
+    @property
+    def counting(self) -> list[Incarnation]:
+        """All that have counted anything in this step."""
+        return [one for one, held in self._held.items() if held]
+
+    def counted_by(self, microbatch: int) -> dict[int, Incarnation]:
+        """Who has counted it, by stage."""
+        row = self._holder[microbatch - self._first]
+        return {stage: holder for stage, holder in enumerate(row) if holder is not None}
+
+    def set_aside(self, microbatch: int) -> None:
+        """Let nobody count it; whoever had counted it is void already."""
+        index = microbatch - self._first
+        assert not self.who_counted(microbatch), "the sums that hold it are void"
+        if index not in self._aside:
+            self._aside.add(index)
+            self._left_in_all -= self._left[index]
+            self._left[index] = 0
+
     def void(self, gone: Incarnation) -> tuple[int, ...]:
         """Delete all that an incarnation had counted; returns those microbatches, in order."""
         held = self._held.pop(gone, [])
@@ -75,6 +111,15 @@ class StepLedger:
             self._left[index] += 1
         self._left_in_all += len(held)
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
+
+    def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
+        """One byte a microbatch: the place in `group` of the one that counts it in a stage.
+
+        QUARANTINED for one that no stage counts.
+        """
+        place = {incarnation: index for index, incarnation in enumerate(group)}
+        in_stage = (holders[stage] for holders in self._holder)
+        return bytes(QUARANTINED if one is None else place[one] for one in in_stage)
 
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from p2pswarm.errors import Unusable
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.types import GROUP_MAX
+from p2pswarm.swarm.messages.types import GROUP_MAX, MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
 
 _PEER = attrgetter("incarnation.peer")
@@ -59,12 +59,22 @@ class StageGroup:
 class Membership:
     """The living members; a peer has at most one incarnation at a time."""
 
-    def __init__(self, stages: int, group_max: int = GROUP_MAX) -> None:
-        """`group_max`: how many members a stage can hold, ready or not."""
+    def __init__(
+        self,
+        stages: int,
+        group_max: int = GROUP_MAX,
+        members_max: int = MEMBERS_MAX,
+        former: int = 0,
+    ) -> None:
+        """`group_max`: how many members a stage can hold, ready or not; `members_max`: the run.
+
+        Incarnations are numbered from `former` + 1 on.
+        """
         self._stages = stages
         self._group_max = group_max
+        self._members_max = members_max
         self._members: dict[bytes, Member] = {}
-        self._incarnations = 0
+        self._incarnations = former
         self._ready: list[list[Member]] = [[] for _ in range(stages)]
         self._waiting: list[list[Member]] = [[] for _ in range(stages)]
         self._ready_in_all = 0
@@ -157,6 +167,11 @@ class Membership:
     def _place(self, stage: int | None, *, movable: bool) -> int:
         """The stage that is asked for, or the one with the fewest members, ready or not."""
         members = [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
+        if sum(members) >= self._members_max:
+            raise Unusable(
+                f"the run has all the {self._members_max} servers that a step's record can name: "
+                f"serve another run, or come back when servers have left"
+            )
         if stage is not None and stage < self._stages:
             if members[stage] < self._group_max:
                 return stage

@@ -5,7 +5,7 @@ Errors:  BadMessage for a message that is no note, or that comes before the assi
 
 from p2pswarm.errors import BadMessage
 from p2pswarm.swarm.messages.membership import Load, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.wire.message import Message
@@ -24,6 +24,8 @@ def take_note(
             coordinator.counted(by, note, now_s)
         case Undelivered():
             coordinator.undelivered(note, now_s, by)
+        case Sketch():
+            coordinator.sketched(by, note, now_s)
         case Evaluated():
             coordinator.evaluated(by, note, now_s)
         case Ready():

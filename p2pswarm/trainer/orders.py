@@ -8,7 +8,7 @@ Errors:  none; the coordinator is told of failures. An answer of the wrong type 
 from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.swarm.messages.membership import MemberRecord
-from p2pswarm.swarm.messages.microbatch import Handed, Push, Undelivered
+from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Handed, Push, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 from p2pswarm.tensors.meta import TensorMeta
@@ -28,10 +28,10 @@ Order = act.Launch | Call
 
 
 def tokens(order: act.Launch, corpus: Corpus) -> Bytes:
-    """The samples of a microbatch, or of a held-out batch; uint8, (rows, sequence + 1)."""
+    """The samples of a microbatch, its check or a held-out batch; uint8, (rows, sequence + 1)."""
     if order.work is Work.EVALUATE:
         return corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
-    return corpus.microbatch(order.microbatch)
+    return corpus.microbatch(order.microbatch % CHECK_BASE)
 
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:

@@ -5,15 +5,23 @@ Errors:  none; notes of another step or of attempts that are over change nothing
 """
 
 import math
+from collections.abc import Sequence
 
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import (
+    CHECK_BASE,
+    Counted,
+    Evaluated,
+    Handed,
+    Sketch,
+    Undelivered,
+)
 from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.blame import FailedAttempt, Trouble
+from p2pswarm.trainer.blame import Blame, FailedAttempt, Trouble
 from p2pswarm.trainer.fencing import Fencing, fence_limit_s
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
@@ -23,6 +31,8 @@ from p2pswarm.trainer.in_flight import (
     MicrobatchJob,
 )
 from p2pswarm.trainer.ledger import CountResult, StepLedger
+from p2pswarm.trainer.spot_checks import OPINIONS_MAX
+from p2pswarm.trainer.step_guards import Guards, StepGuards
 
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
@@ -33,7 +43,9 @@ class Step:
     After the last step comes one without microbatches: only the evaluation is left.
     """
 
-    def __init__(self, number: int, config: RunConfig, timeout: AttemptTimeout) -> None:
+    def __init__(
+        self, number: int, config: RunConfig, timeout: AttemptTimeout, guards: Guards
+    ) -> None:
         self.number = number
         batch = config.batch
         last = number >= config.steps
@@ -47,6 +59,7 @@ class Step:
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, timeout)
         self._timeout = timeout
+        self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
         self._fencing = Fencing()
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
@@ -84,12 +97,15 @@ class Step:
 
         A fence may tell of a microbatch that no note tells of; its loss is then unknown.
         """
-        return _mean([loss for m, loss in self._losses.items() if m < EVALUATION_BASE])
+        told = self._losses.items()
+        aside = self._guards.aside
+        return _mean([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
 
     @property
     def held_out_loss(self) -> float | None:
         """Mean over the held-out batches, nats per token; None if there were none."""
         losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
+        losses += [math.nan for m in self._guards.aside if m >= EVALUATION_BASE]
         return _mean(losses) if losses else None
 
     def path(self, microbatch: int) -> list[Incarnation]:
@@ -100,6 +116,10 @@ class Step:
     def bitmap(self, of: Incarnation) -> bytes:
         """The ledger of one incarnation."""
         return self._ledger.bitmap(of)
+
+    def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
+        """The place in `group` of the one that counts each microbatch in a stage."""
+        return self._ledger.holders(stage, group)
 
     def handed(self, to: Incarnation, note: Handed, *, alive: bool) -> None:
         """An attempt went to the incarnation `to`; it is given up if `to` is not alive."""
@@ -119,6 +139,11 @@ class Step:
             return None
         if note.loss is not None and stage == self._stages - 1 and self._known(note.microbatch):
             self._losses[note.microbatch] = note.loss
+        job = self._in_flight.job(note.microbatch)
+        if job is not None and job.check:
+            if stage == 0 and job.phase is JobPhase.RUNNING and job.attempt == note.attempt:
+                self._guards.checked(job, now_s)
+            return None
         return self._enter(note.microbatch, stage, incarnation, now_s) if note.counted else None
 
     def evaluated(self, note: Evaluated, now_s: float) -> None:
@@ -170,15 +195,48 @@ class Step:
         """Close a round that all have answered: its jobs may be launched again."""
         settled = self._fencing.settled()
         for job in settled:
-            if job.work is not Work.EVALUATE and self._ledger.all_counted(job.microbatch):
-                self._in_flight.finish(job, now_s)
+            if self._counts(job) and self._ledger.all_counted(job.microbatch):
+                self._finish(job, now_s)
+                self._guards.acquit(job)
+            elif job.check and job.attempt + 1 >= OPINIONS_MAX:
+                self._guards.checked(job, now_s)
             else:
                 self._in_flight.again(job, now_s)
         numbers = tuple(job.microbatch for job in settled)
         return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
 
+    def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
+        """Who has a microbatch in its sum, in any stage; of a check, the microbatch itself."""
+        job = self._in_flight.job(microbatch)
+        held_out = job is None or job.work is Work.EVALUATE
+        return () if held_out else self._ledger.who_counted(microbatch % CHECK_BASE)
+
+    def sketched(self, by: Incarnation, stage: int, note: Sketch) -> None:
+        """A server tells what it took and gave."""
+        self._guards.sketched(by, stage, note)
+
+    def to_void(self, blame: Blame, now_s: float) -> list[tuple[Incarnation, str]]:
+        """Whose incarnation must end because of what its sum holds, and why."""
+        return self._guards.to_void(blame, now_s)
+
+    def guarded(self, now_s: float) -> list[act.Report]:
+        """The sums to be voided are void: what people are to know."""
+        return self._guards.settled(now_s)
+
+    def done(self, gradient_norm: float, learning_rate: float) -> act.StepDone:
+        """The step is decided: what people hear of it."""
+        aside, size = self._guards.decided(), self._ledger.size
+        return act.StepDone(self.number, self.loss, gradient_norm, learning_rate, size, aside)
+
+    def evaluation(self) -> list[act.EvaluationDone]:
+        """What people hear of the held-out batches, if there were any."""
+        loss = self.held_out_loss
+        return [] if loss is None else [act.EvaluationDone(self.number, loss)]
+
     def hopeless(self) -> str | None:
-        """Why the run cannot go on, if a microbatch has been refused too often."""
+        """Why the run cannot go on: a microbatch was refused too often, or too many set aside."""
+        if self._guards.hopeless:
+            return self._guards.hopeless
         job = self._in_flight.most_refused()
         if job is None or job.refusals < REFUSALS_MAX:
             return None
@@ -207,7 +265,7 @@ class Step:
         """Start what the window allows."""
         launches = []
         while (job := self._in_flight.launch(window, now_s)) is not None:
-            counting = self._ledger.missing(job.microbatch) if job.work is Work.FORWARD else ()
+            counting = self._missing(job) if job.work is Work.FORWARD else ()
             launches.append(
                 act.Launch(self.number, job.microbatch, job.attempt, job.work, counting)
             )
@@ -219,7 +277,22 @@ class Step:
 
     def _known(self, microbatch: int) -> bool:
         job = self._in_flight.job(microbatch)
-        return job is not None and job.work is Work.FORWARD
+        return job is not None and self._counts(job) and not job.condemned
+
+    def _counts(self, job: MicrobatchJob) -> bool:
+        """Whether stages are to count it."""
+        return job.work is Work.FORWARD and not job.check
+
+    def _missing(self, job: MicrobatchJob) -> tuple[int, ...]:
+        """The stages that an attempt has to reach."""
+        if self._counts(job):
+            return self._ledger.missing(job.microbatch)
+        return tuple(range(self._stages))
+
+    def _finish(self, job: MicrobatchJob, now_s: float) -> None:
+        """Every stage has counted a microbatch."""
+        self._in_flight.finish(job, now_s)
+        self._guards.counted_by_all(job.microbatch)
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None
@@ -231,18 +304,16 @@ class Step:
         result = self._ledger.count(microbatch, stage, incarnation)
         job = self._in_flight.job(microbatch)
         if result is CountResult.NEW and job and self._ledger.all_counted(microbatch):
-            self._in_flight.finish(job, now_s)
+            self._finish(job, now_s)
         return result
 
     def _failed(
         self, job: MicrobatchJob, trouble: Trouble, reason: str, by: Incarnation | None
     ) -> FailedAttempt:
         """Give up an attempt; a patient run does not count broken roads, which may be mended."""
-        if trouble is Trouble.WORK or not self._patient:
+        if (trouble is Trouble.WORK or not self._patient) and not job.check:
             self._in_flight.refuse(job)
-        whole = job.work is Work.EVALUATE
-        missing = tuple(range(self._stages)) if whole else self._ledger.missing(job.microbatch)
-        path = tuple(job.path)
+        missing, path = self._missing(job), tuple(job.path)
         self._give_up(job, reason)
         return FailedAttempt(self.number, job.microbatch, trouble, reason, by, path, missing)
 

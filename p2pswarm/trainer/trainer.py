@@ -1,83 +1,95 @@
-"""The trainer: keeps every member's stream, and does what the coordinator decides.
+"""A trainer of a run: it stands by, or leads a term, until the run is over.
 
-It feeds one event at a time to the coordinator and carries out every action before the next. Its
-own link carries tokens, notes and orders; activations and gradients go between the servers.
+Voters decide which trainer leads (`chain/`). The one that does has a `Coordination`; the others
+keep a stream with it, learn from it where everybody is, and take over when it is gone.
 
 Units:   seconds on the loop's clock.
-Errors:  none of the network's: they are events for the coordinator. `weights` raises NoRoute where
-         nobody has them.
+Errors:  none of the network's. `weights` raises NoRoute where nobody has them.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.errors import BadMessage, NoRoute, NotServing, SwarmError, Unusable
-from p2pswarm.flow.signal import Signal
+from p2pswarm.chain.actions import Deposed, Leading, RecordDecided, StoreFailed
+from p2pswarm.chain.chain_node import ChainNode, Told
+from p2pswarm.chain.record import VoterId, sign
+from p2pswarm.chain.seat import Seat
+from p2pswarm.chain.voter import Voter
+from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
-from p2pswarm.state.download import Download
-from p2pswarm.state.host_state import HostState, StateSize
+from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.membership import Join, Leaving
-from p2pswarm.swarm.messages.run import OtherVersion
-from p2pswarm.swarm.messages.state import FetchPieces
+from p2pswarm.swarm.messages.membership import Join, StandsBy
+from p2pswarm.swarm.messages.run import Finished, OtherVersion
+from p2pswarm.swarm.messages.trainers import Enlist, WhoLeads
+from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.dispatch import Dispatcher
-from p2pswarm.trainer.notes import take_note
+from p2pswarm.trainer.decision import Start, unsigned_record
+from p2pswarm.trainer.standbys import Standbys
+from p2pswarm.trainer.trainer_roll import TrainerRoll, longest_serving
 from p2pswarm.trainer.version_refusals import VersionRefusals
-from p2pswarm.trainer.views import Views
+from p2pswarm.trainer.watch import Watch
+from p2pswarm.trainer.weights_download import download_weights
 
 log = logging.getLogger(__name__)
 
-FAREWELL_S = 2.0  # for the last words to reach a member
-WEIGHTS_S = 3600.0  # to download the trained weights of one stage
-
-
-@dataclass(frozen=True, slots=True)
-class _MemberStream:
-    """What wakes and what ends the talk with one member."""
-
-    waker: asyncio.Event
-    """There is something to say."""
-    scope: asyncio.Timeout
-    """Passes when the last words have not been taken in time."""
+LEAVES = "the trainer leaves"
 
 
 class Trainer:
-    """One run; use it in an `async with`, whose end says goodbye to the members."""
+    """One run; use it in an `async with`, whose end says goodbye, or leaves the run to others."""
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
-        self._coordinator = Coordinator(context.run, context.run_id)
+        self._roll = TrainerRoll(context.rpc.contact)
+        for trainer in context.trainers:
+            self._roll.met(trainer)
+        self._standbys = Standbys(self._roll, self._announce)
         self._refusals = VersionRefusals()
-        self._connections = Connections(Views(context.run.stages))
-        self._streams: dict[MemberConnection, _MemberStream] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._coordination: Coordination | None = None
+        """The run under this trainer, also when it is over; None while another one leads."""
         self._stack = AsyncExitStack()
         self._ended: asyncio.Future[act.RunFinished]
-        self._dispatcher: Dispatcher
-        self._pumping = False
-        self._moved = Signal()
-        """Fired whenever the coordinator was told something."""
+        self._tasks: asyncio.TaskGroup
+        self._seat: Seat
+        self._node: ChainNode
+        self._watch: Watch
+        self._refusal_timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
+        context, place = self._context, self._context.chain
         self._ended = asyncio.get_running_loop().create_future()
-        tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
-        self._dispatcher = Dispatcher(self._context, self._coordinator, tasks, self._pump)
-        self._context.rpc.serve_stream(Join, self._attend)
-        self._context.rpc.serve_unary(OtherVersion, self._refused)
-        self._pump()
+        self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        follower = place.restored.follower
+        voter = VoterId(self._me, place.store.memory)
+        one = Voter(voter, follower.chain, place.restored.register)
+        self._seat = Seat(one, follower, context.rng, self._now_s())
+        self._node = ChainNode(
+            context.rpc, self._seat, place.store, self._find, self._told, self._tasks
+        )
+        seats = self._seat, self._node
+        self._watch = Watch(
+            context.rpc, context.run_id, seats, self._roll, self._told_over, self._tasks
+        )
+        context.rpc.serve_stream(Join, self._attend)
+        context.rpc.serve_stream(Enlist, self._enlist)
+        context.rpc.serve_unary(WhoLeads, self._who_leads)
+        context.rpc.serve_unary(OtherVersion, self._refused)
+        if place.leads_at_once:
+            self._seat.standby.start(self._now_s())
+            self._seat.on_deadline(self._now_s())
+        else:
+            self._watch.start()
+        self._node.start()
         return self
 
     async def __aexit__(
@@ -86,200 +98,210 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._coordinator.closed()
         self._refusals.close()
-        self._dispatcher.stop(commits=True)
+        self._watch.stop()
         ended = self._ended.result() if self._ended.done() else None
-        self._connections.finish(ended.reason if ended else "the trainer leaves")
-        self._pump()
-        await self._empty.wait()
+        over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
+        if self._coordination is None:
+            self._standbys.dismiss(None)
+        elif over:
+            reason = ended.reason if ended else LEAVES
+            self._standbys.dismiss(Finished(reason[:REASON_CHARS]))
+            await self._coordination.finish(reason)
+        else:
+            self._standbys.dismiss(None)
+            self._coordination.step_down()
+            await self._coordination.ended()
+        await self._standbys.gone()
+        self._node.close()
+        self._plan_refusals()
         await self._stack.__aexit__(kind, error, trace)
 
     async def run(self) -> act.RunFinished:
-        """Train until all steps are done or the run cannot go on; how it ended."""
+        """Take part until all steps are done or the run cannot go on; how it ended."""
         return await asyncio.shield(self._ended)
 
     @property
     def coordinator(self) -> Coordinator:
-        """Who is in the run, and how far it has come."""
-        return self._coordinator
+        """Who is in the run, and how far it has come; ValueError while another trainer leads."""
+        if self._coordination is None:
+            raise ValueError("another trainer leads the run")
+        return self._coordination.coordinator
+
+    @property
+    def leads(self) -> bool:
+        """Whether this trainer coordinates the run, or has ended it."""
+        return self._coordination is not None
+
+    @property
+    def term(self) -> int:
+        """The highest term in which a trainer is known to have led."""
+        return self._coordination.term if self._coordination else self._seat.led_by[1]
+
+    def found(self, trainers: Sequence[Contact]) -> None:
+        """Other trainers offer the run at these addresses."""
+        for trainer in trainers:
+            self._roll.met(trainer)
 
     async def weights(self, sizes: Sequence[StateSize]) -> list[Snapshot]:
         """Download the state of every stage from its servers; the steps stand still meanwhile."""
-        self._coordinator.admission.still += 1
-        try:
-            async with asyncio.timeout(WEIGHTS_S * len(sizes)):
-                return [await self._state(stage, size) for stage, size in enumerate(sizes)]
-        finally:
-            self._coordinator.admission.still -= 1
-            self._pump()
-
-    async def _state(self, stage: int, size: StateSize) -> Snapshot:
-        coordinator, run = self._coordinator, self._context.run_id
-
-        def servers() -> tuple[Contact, ...]:
-            members = coordinator.members.ready(stage)
-            if not members:
-                raise NoRoute(f"stage {stage} has no server left that holds its weights")
-            return tuple(contact(m.record) for m in members)
-
-        while (digest := coordinator.admission.agreed(stage, step := coordinator.step)) is None:
-            servers()
-            await self._moved.wait()
-        state = HostState(size, step, digest, self._moved)
-
-        def donors() -> tuple[Contact, ...]:
-            usable = tuple(one for one in servers() if state.usable(one))
-            if not usable:
-                raise NoRoute(
-                    f"every server of stage {stage} gave weights that are not the stage's"
-                )
-            return usable
-
-        download = Download(self._context.rpc, FetchPieces(run, stage), state)
-        await download.run(donors, lambda: state.enough)
-        return state.snapshot()
+        if self._coordination is None:
+            raise ValueError("another trainer leads the run")
+        return await download_weights(self._context, self._coordination, sizes)
 
     async def _attend(self, stream: Stream, join: Join) -> None:
-        """One member, from its `Join` to the end of its stream."""
-        if join.run != self._context.run_id:
-            raise NotServing("that run is not trained here; look up the runs again")
+        """A member joins: only the coordinator takes it."""
+        self._check_run(join.run)
+        if self._coordination is None:
+            await stream.send(self._standing())
+            return
+        await self._coordination.attend(stream, join)
+
+    async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
+        """A trainer stands by, for as long as its stream lasts."""
+        self._check_run(enlist.run)
         try:
-            Address.parse(join.address)
+            contact = Contact(stream.peer, Address.parse(enlist.address))
         except ValueError as error:
-            raise BadMessage(f"a member without an address: {error}") from error
-        connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
-        self._empty.clear()
-        try:
-            async with asyncio.timeout(None) as scope:
-                self._streams[connection] = _MemberStream(asyncio.Event(), scope)
-                self._coordinator.joined(connection.peer, join, self._now_s())
-                self._pump()
-                await self._converse(stream, connection)
-        except SwarmError as error:
-            reason = str(error) or type(error).__name__
-        except TimeoutError:
-            reason = "it did not take what was said to it"
-        finally:
-            self._disconnected(connection, reason)
-        if connection.declined is not None:
-            raise Unusable(connection.declined)
+            raise BadMessage(f"a trainer without an address: {error}") from error
+        if self._coordination is None:
+            await stream.send(self._standing())
+            return
+        self._context.report(act.TrainerEnlisted(stream.peer.raw, str(contact.address)))
+        await self._standbys.attend(stream, contact)
+
+    def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
+        del peer
+        self._check_run(question.run)
+        return self._standing()
+
+    def _standing(self) -> StandsBy:
+        """Who coordinates the run, as far as this trainer knows."""
+        leader, term = self._seat.led_by
+        if self._coordination is not None:
+            leader, term = self._me, self._coordination.term
+        where = self._find(leader) if leader is not None else None
+        if leader is None or where is None or (leader == self._me and self._coordination is None):
+            return StandsBy(b"", "", term)
+        return StandsBy(leader, str(where.address), term)
+
+    def _check_run(self, run: bytes) -> None:
+        if run != self._context.run_id:
+            raise NotServing("that run is not trained here; look up the runs again")
 
     def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
         """A server cannot read our manifest."""
         self._refusals.receive(peer, notice.speaks, self._now_s())
-        self._pump()
+        self._plan_refusals()
         return OtherVersion(self._refusals.ours)
 
-    async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
-        """Send and hear notes until either side has enough."""
-        hearing = asyncio.ensure_future(self._hear(stream, connection))
-        saying = asyncio.ensure_future(self._say(stream, connection))
-        both = [hearing, saying]
-        try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            done = [task for task in both if task.done()]
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
-        for task in done:
-            task.result()
+    def _plan_refusals(self) -> None:
+        for report in self._refusals.events():
+            self._context.report(report)
+        if self._refusal_timer is not None:
+            self._refusal_timer.cancel()
+            self._refusal_timer = None
+        if (due_s := self._refusals.next_deadline_s()) is not None:
+            loop = asyncio.get_running_loop()
+            self._refusal_timer = loop.call_at(due_s, self._refusals_due)
 
-    async def _hear(self, stream: Stream, connection: MemberConnection) -> None:
-        while (note := await stream.receive()) is not None:
-            if isinstance(note, Leaving):
-                return
-            take_note(self._coordinator, connection.incarnation, note, self._now_s())
-            self._pump()
+    def _refusals_due(self) -> None:
+        self._refusals.on_deadline(self._now_s())
+        self._plan_refusals()
 
-    async def _say(self, stream: Stream, connection: MemberConnection) -> None:
-        waker = self._streams[connection].waker
-        while not connection.over:
-            while (message := self._connections.next(connection)) is not None:
-                await stream.send(message)
-            if not connection.over:
-                waker.clear()
-                await waker.wait()
-        if connection.dismissed:  # a socket that closes now could take the last word along
-            await asyncio.Event().wait()
+    def _told(self, told: Told) -> None:
+        """What the chain says."""
+        match told:
+            case Leading(term=term):
+                self._lead(term)
+            case RecordDecided(record=record):
+                if self._coordination is not None:
+                    self._coordination.decided(record.step)
+                    self._announce()
+            case Deposed(why=why):
+                self._step_down(why)
+            case StoreFailed(reason=reason):
+                self._over(act.RunFinished(reason, failed=True))
+                self._step_down(reason)
 
-    def _disconnected(self, connection: MemberConnection, reason: str) -> None:
-        self._streams.pop(connection, None)
-        if self._connections.close(connection):
-            self._coordinator.withdrawn(connection.peer)
-        if not self._connections:
-            self._empty.set()
-        if connection.incarnation is not None:
-            self._coordinator.lost(connection.incarnation, reason, self._now_s())
-            self._pump()
+    def _lead(self, term: int) -> None:
+        """This trainer coordinates from now on, after all that was decided."""
+        leader, chain = self._seat.leader, self._seat.follower.chain
+        assert leader is not None, "it is told by it"
+        self._watch.stop()
+        start = Start.after(term, leader.head, chain.last)
+        owner = CoordinationOwner(self._decide, self._over)
+        self._coordination = Coordination(self._context, start, owner, self._tasks)
+        self._context.report(act.Leads(term, start.version))
+        self._announce()
+
+    def _step_down(self, why: str) -> None:
+        if self._coordination is None:
+            return  # an attempt to lead that came to nothing
+        self._coordination.step_down()
+        self._coordination = None
+        self._standbys.dismiss(None)
+        self._context.report(act.SteppedDown(why))
+        self._watch.start()
+
+    def _decide(self, decide: act.Decide) -> None:
+        """Have the record of a step decided."""
+        leader, place = self._seat.leader, self._context.chain
+        if leader is None or not leader.leads or self._coordination is None:
+            return  # deposed: the next coordinator does the step anew
+        servers = self._meet()
+        trainers = self._roll.next_trainers(leader.head.trainers)
+        voters = self._roll.next_voters(leader.head, len(trainers), leader.memories, servers)
+        run = self._context.run_id, self._context.run
+        record = unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
+        self._seat.propose(sign(record, place.identity), self._now_s())
+        self._node.pump()
+
+    def _announce(self) -> None:
+        """Tell standbys and members who may lead and who votes, if that has changed."""
+        leader, coordination = self._seat.leader, self._coordination
+        if leader is None or coordination is None:
+            return
+        self._meet()
+        run = self._context.run_id
+        trainers = self._roll.say(run, coordination.term, leader.head, self._find)
+        if self._standbys.announce(trainers):
+            coordination.announce(trainers)
+
+    def _meet(self) -> list[bytes]:
+        """Let those hear of us who may become voters; the servers among them."""
+        leader, coordination = self._seat.leader, self._coordination
+        assert leader is not None, "it leads"
+        assert coordination is not None, "it leads"
+        ready = [m.incarnation for m in coordination.coordinator.members.ready()]
+        servers = longest_serving([(one.number, one.peer) for one in ready])
+        leader.meet((*self._roll.standbys, *servers))
+        return servers
+
+    def _find(self, peer: bytes) -> Contact | None:
+        """Where a trainer, a voter or a member is dialled."""
+        if (known := self._roll.find(peer)) is not None:
+            return known
+        member = (
+            self._coordination.coordinator.members.of_peer(peer) if self._coordination else None
+        )
+        return contact(member.record) if member else None
+
+    def _told_over(self, finished: Finished) -> None:
+        """The coordinator says that the run is over."""
+        version = self._seat.follower.chain.head.version
+        failed = version < self._context.run.steps
+        self._over(act.RunFinished(finished.reason, failed))
+
+    def _over(self, finished: act.RunFinished) -> None:
+        self._refusals.close()
+        if not self._ended.done():
+            self._ended.set_result(finished)
+            self._context.report(finished)
+
+    @property
+    def _me(self) -> bytes:
+        return self._context.chain.identity.peer_id.raw
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-    def _pump(self) -> None:
-        """Carry out all that the coordinator asks, and wake it when it wants."""
-        if self._pumping:
-            return  # the loop below will see to it
-        self._pumping = True
-        try:
-            while actions := self._coordinator.actions():
-                for action in actions:
-                    self._carry_out(action)
-        finally:
-            self._pumping = False
-        if self._connections.published():
-            self._dispatcher.follow_view()
-        for report in self._refusals.events():
-            self._context.report(report)
-        self._moved.fire()
-        for connection in self._connections.changed():
-            stream = self._streams[connection]
-            stream.waker.set()
-            if connection.ending and stream.scope.when() is None:
-                stream.scope.reschedule(self._now_s() + FAREWELL_S)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        machines = self._coordinator, self._connections, self._refusals
-        due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
-        if due_s:
-            self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self._coordinator.on_deadline(self._now_s())
-        self._connections.on_deadline(self._now_s())
-        self._refusals.on_deadline(self._now_s())
-        self._pump()
-
-    def _carry_out(self, action: act.Action) -> None:
-        match action:
-            case act.Assign() | act.Decline() | act.Publish() | act.Evict():
-                self._tell_members(action)
-            case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
-                if isinstance(action, act.SendReduce):
-                    self._connections.publish_now(self._now_s())
-                self._dispatcher.begin(action)
-            case act.CancelLaunch():
-                self._dispatcher.cancel(action)
-            case act.RunFinished():
-                self._dispatcher.stop(commits=action.failed)
-                self._connections.refuse(action.reason)
-                self._refusals.close()
-                self._ended.set_result(action)
-                self._context.report(action)
-            case _:
-                self._context.report(action)
-
-    def _tell_members(self, action: act.Assign | act.Decline | act.Publish | act.Evict) -> None:
-        match action:
-            case act.Assign():
-                self._connections.assign(action.incarnation, action.message)
-            case act.Decline():
-                self._connections.decline(action.peer, action.reason)
-            case act.Publish():
-                self._connections.publish(action.changes, self._now_s())
-            case act.Evict():
-                if self._connections.evict(action.incarnation):
-                    log.warning("%s is out: %s", action.incarnation, action.reason)

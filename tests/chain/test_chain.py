@@ -6,6 +6,7 @@ from chain.harness import (
     back,
     chain_of,
     commit,
+    genesis,
     peer,
     stage_commit,
     state_of,
@@ -60,6 +61,16 @@ def test_what_breaks_a_rule_does_not_follow(what):
         chain.append(commit(head, **WRONG[what]))
 
     assert chain.head is head
+
+
+def test_a_microbatch_is_set_aside_in_all_stages_or_in_none():
+    stages = stage_commit(0, 1, holders=b"\xff\1"), stage_commit(0, 1, 1, holders=b"\xff\0")
+    origin = replace(genesis(), stages=2)
+    chain = Chain(origin)
+    with pytest.raises(BrokenRecord, match="in one stage and counts it in another"):
+        chain.append(commit(chain.head, stages=(stages[0], stage_commit(0, 1, 1))))
+
+    assert chain.append(commit(chain.head, stages=stages))
 
 
 def test_only_a_trainer_that_the_record_before_names_can_make_a_record():

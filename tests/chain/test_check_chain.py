@@ -53,6 +53,33 @@ def test_steps_that_were_taken_back_do_not_count(tmp_path):
     assert result == {"ok": True, "steps": 2, "head": digest(again).hex()}
 
 
+def test_a_microbatch_that_all_stages_set_aside_is_named_and_fine(tmp_path):
+    aside = commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\xff"),))
+
+    result, said, _ = check(tmp_path, *RECORDS, aside)
+
+    assert result == {"ok": True, "steps": 4, "head": digest(aside).hex()}
+    assert "not finite: [7]" in said
+
+
+def test_what_was_set_aside_in_a_step_that_was_taken_back_is_due_again(tmp_path):
+    aside = commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\xff"),))
+    backward = back(ChainHead.of(aside), 3)
+    again = commit(ChainHead.of(backward))
+
+    result, said, _ = check(tmp_path, *RECORDS, aside, backward, again)
+
+    assert result["ok"]
+    assert said == ""
+
+
+def test_a_microbatch_cannot_be_set_aside_in_one_stage_only(tmp_path):
+    origin = ChainHead(0, bytes(32), 0, 0, HEAD.voters, HEAD.trainers, 0)
+    stages = stage_commit(0, 1), stage_commit(0, 1, 1, holders=b"\0\xff")
+
+    assert "in one stage only" in check(tmp_path, commit(origin, stages=stages))[1]
+
+
 def test_an_empty_file_is_fine(tmp_path):
     assert check(tmp_path)[0] == {"ok": True, "steps": 0, "head": ""}
 

@@ -129,3 +129,14 @@ def test_a_fetched_record_that_does_not_follow_is_refused():
         follower.learned(commit(ChainHead.of(RECORDS[0]), height=0, step=0, first=0))
 
     assert follower.chain.head.height == 0
+
+
+def test_a_decided_record_proves_that_the_accepted_one_before_it_is_decided():
+    """So a file with a proposal, and the records that were fetched after it, is read whole."""
+    follower = fresh()
+    follower.proposed(RECORDS[0])
+
+    assert follower.learned(RECORDS[1])
+
+    assert follower.chain.head.height == 2
+    assert follower.actions() == [Persist(RECORDS[1])]

@@ -3,8 +3,8 @@ import random
 import pytest
 from chain.harness import peer
 
-from p2pswarm.chain.record import TERM_MAX
 from p2pswarm.chain.standby import ATTEMPT_S, CHANCE_S, RANK_S, SILENCE_S, Standby, StandbyState
+from p2pswarm.swarm.messages.types import TERM_MAX
 
 A, B = peer("a"), peer("b")
 

@@ -56,7 +56,7 @@ class Town:
 
 def manifest_of(stack: NodeStack, run: RunConfig = RUN) -> Manifest:
     """The manifest of a trainer's run, of the version that this program speaks."""
-    identity = RunIdentity(run, bytes(32), bytes(16))
+    identity = RunIdentity(run, bytes(32), bytes(16), b"f" * 32)
     return sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
 
 

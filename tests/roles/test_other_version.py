@@ -27,7 +27,7 @@ def signed_by_a_newer_program(stack: NodeStack) -> Manifest:
     """Its version is 2."""
     config, where = run_to_json(RUN, version=2), str(stack.endpoint.contact.address)
     key = stack.identity.public_key
-    unsigned = Manifest(config, bytes(32), bytes(16), key, where, b"")
+    unsigned = Manifest(config, bytes(32), bytes(16), bytes(32), key, where, b"")
     signature = stack.identity.sign(MANIFEST_TAG, signed_part(unsigned))
     return dataclasses.replace(unsigned, signature=signature)
 

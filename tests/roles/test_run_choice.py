@@ -18,7 +18,9 @@ FIRST, SECOND = sorted(
 def announced(identity: Identity, name: str, stages: int = 2) -> dict[bytes, bytes]:
     run = RunConfig(name=name, stages=stages)
     manifest = sign_manifest(
-        identity, RunIdentity(run, bytes(32), bytes(16)), Address("203.0.113.7", 4000)
+        identity,
+        RunIdentity(run, bytes(32), bytes(16), b"f" * 32),
+        Address("203.0.113.7", 4000),
     )
     return {identity.peer_id.raw: encode(manifest)}
 

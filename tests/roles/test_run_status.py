@@ -20,7 +20,7 @@ from p2pswarm.progress.events import (
 )
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
-from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.swarm.manifest import RunIdentity, RunOffer
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus, StageStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.wire.message import decode, encode
@@ -28,7 +28,8 @@ from p2pswarm.wire.message import decode, encode
 RUN = b"r" * 16
 ASK = AskStatus(RUN)
 TRAINER = Contact(PeerId(b"t" * 32), Address("203.0.113.7", 4000))
-OFFER = RunOffer(RUN, RunConfig(name="ours", stages=2, steps=2000), TRAINER)
+OURS = RunConfig(name="ours", stages=2, steps=2000)
+OFFER = RunOffer(RUN, OURS, TRAINER, RunIdentity(OURS, bytes(32), bytes(16), b"t" * 32))
 COUNTS = MicrobatchCounts(1_024, 1_016, 3)
 
 

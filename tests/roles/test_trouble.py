@@ -44,6 +44,32 @@ TEXTS = [
         ),
     ),
     (
+        act.Quarantined(4, 70, "a gradient is not finite", held_out=False),
+        (
+            "microbatch 70 of step 5 is not finite on any server (a gradient is not finite): "
+            "it counts as zeros"
+        ),
+    ),
+    (
+        act.Quarantined(4, 2**61, "it holds NaN", held_out=True),
+        "a held-out batch has no loss (it holds NaN)",
+    ),
+    (
+        act.NotFiniteThere(4, 70, ((ANN, 1),), "the loss is nan"),
+        (
+            f"microbatch 70 of step 5 was not finite with server {A} of stage 1 "
+            "(the loss is nan), and was with others: look at that machine if it comes again"
+        ),
+    ),
+    (
+        act.NotFiniteThere(4, 70, ((ANN, 1), (BOB, 2)), "the loss is nan"),
+        (
+            f"microbatch 70 of step 5 was not finite with one of server {A} of stage 1, server {B} "
+            "of stage 2 (the loss is nan), and was with others: look at that machine if it comes "
+            "again"
+        ),
+    ),
+    (
         act.RoadBroken(ANN, BOB, 1, 3, "it was late"),
         (
             f"microbatches do not get through between server {A} of stage 0 and server {B} of "

@@ -97,10 +97,10 @@ def test_a_trainer_that_the_server_is_told_of_is_asked_though_another_does_not_a
             await asyncio.sleep(40.0)
             other = ScriptedTrainer(r.world.rpc(peer(9)), CONFIG)
             began_s = now_s()
-            assert await server.seeking() == SEEK_S
-            server.found([other.rpc.contact])
+            assert await server.seeker.seeking() == SEEK_S
+            server.seeker.found([other.rpc.contact])
             await other.until_ready(1)
-            return now_s() - began_s, server.seeks
+            return now_s() - began_s, server.seeker.seeks
 
     took_s, seeks = virtual(main)
     assert took_s < 2.0
@@ -114,11 +114,11 @@ def test_a_server_that_gives_its_run_up_ends_at_once():
             await r.trainer.until_ready(1)
             r.world.kill(peer(1), silent=True)
             await asyncio.sleep(30.0)
-            assert not server.gave_up
-            server.give_up("another run was found")
+            assert not server.seeker.gave_up
+            server.seeker.give_up("another run was found")
             began_s = now_s()
             reason = await r.running.pop(peer(2).raw)
-            return reason, server.gave_up, now_s() - began_s
+            return reason, server.seeker.gave_up, now_s() - began_s
 
     assert virtual(main) == ("another run was found", True, 0.0)
 
@@ -132,7 +132,7 @@ def test_a_former_coordinator_gives_no_orders():
             r.world.world.partition([peer(1)])
             await asyncio.sleep(40.0)
             other = ScriptedTrainer(r.world.rpc(peer(9)), CONFIG)
-            server.found([other.rpc.contact])
+            server.seeker.found([other.rpc.contact])
             await other.until_ready(1)
             r.world.world.heal()
             with pytest.raises(Refused, match="only the trainer"):

@@ -32,10 +32,10 @@ class Seats:
     def process_at(self, seat: int) -> SimPeer:
         return self.processes[seat]
 
-    def may_end(self, seat: int) -> bool:
+    def may_end(self, seat: int, *, same: bool) -> bool:
         return not self.last_holder
 
-    def end(self, seat: int, *, silent: bool) -> None:
+    def end(self, seat: int, *, silent: bool, same: bool) -> None:
         self.log.append(f"end {seat} {silent}")
         self.world.kill(self.processes[seat].host.peer, silent=silent)
 
@@ -128,7 +128,7 @@ def test_last_holder_of_a_stage_does_not_die():
 @pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.FREEZE, FaultKind.REJOIN])
 def test_dead_machine_is_hit_no_more(kind):
     seats = Seats()
-    seats.end(2, silent=False)
+    seats.end(2, silent=False, same=False)
     seats.log.clear()
 
     injection = during(seats, kind, 2)

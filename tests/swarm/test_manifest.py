@@ -25,7 +25,7 @@ from p2pswarm.wire.message import decode, encode
 
 TRAINER = Identity.generate(b"trainer")
 RUN = RunConfig(name="a run", stages=3)
-IDENTITY = RunIdentity(RUN, b"c" * 32, b"n" * NONCE_BYTES)
+IDENTITY = RunIdentity(RUN, b"c" * 32, b"n" * NONCE_BYTES, TRAINER.peer_id.raw)
 MANIFEST = sign_manifest(TRAINER, IDENTITY, Address("203.0.113.7", 4000))
 
 
@@ -36,14 +36,20 @@ def test_a_manifest_tells_the_run_and_where_its_trainer_is():
 
     assert offer.config == RUN
     assert offer.run == IDENTITY.run
+    assert offer.identity == IDENTITY
     assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"corpus": b"C" * 32}, {"nonce": b"N" * 16}, {"config": RunConfig(name="a run", stages=2)}],
+    [
+        {"corpus": b"C" * 32},
+        {"nonce": b"N" * 16},
+        {"founder": b"F" * 32},
+        {"config": RunConfig(name="a run", stages=2)},
+    ],
 )
-def test_another_text_nonce_or_configuration_is_another_run(change):
+def test_another_text_nonce_founder_or_configuration_is_another_run(change):
     assert dataclasses.replace(IDENTITY, **change).run != IDENTITY.run
     assert dataclasses.replace(IDENTITY).run == IDENTITY.run
 
@@ -55,6 +61,7 @@ def test_another_text_nonce_or_configuration_is_another_run(change):
         {"config": run_to_json(RunConfig(name="another"))},
         {"corpus": b"C" * 32},
         {"nonce": b"N" * 16},
+        {"founder": b"F" * 32},
         {"trainer_key": Identity.generate(b"thief").public_key},
         {"signature": bytes(64)},
     ],
@@ -65,8 +72,8 @@ def test_a_forged_manifest_is_refused(change):
 
 
 def signed(config: bytes, address: str) -> Manifest:
-    corpus, nonce = IDENTITY.corpus, IDENTITY.nonce
-    unsigned = Manifest(config, corpus, nonce, TRAINER.public_key, address, bytes(64))
+    corpus, nonce, founder = IDENTITY.corpus, IDENTITY.nonce, IDENTITY.founder
+    unsigned = Manifest(config, corpus, nonce, founder, TRAINER.public_key, address, bytes(64))
     signature = TRAINER.sign(MANIFEST_TAG, signed_part(unsigned))
     return dataclasses.replace(unsigned, signature=signature)
 
@@ -75,7 +82,9 @@ def test_a_signed_manifest_of_another_version_tells_who_its_trainer_is():
     offer = read_offer(signed(b'{"run":{},"version":7}', "203.0.113.7:4000"))
 
     assert isinstance(offer, UnreadableOffer)
-    assert offer.run == run_id(b'{"run":{},"version":7}', IDENTITY.corpus, IDENTITY.nonce)
+    assert offer.run == run_id(
+        b'{"run":{},"version":7}', IDENTITY.corpus, IDENTITY.nonce, IDENTITY.founder
+    )
     assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
     assert "version 7; this program speaks version 1" in offer.reason
 

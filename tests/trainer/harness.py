@@ -8,16 +8,27 @@ from p2pswarm.swarm.messages.types import Obstacle
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.trainer.decision import Start
 
 RUN = b"r" * 16
 CONFIG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=2, evaluate_every=0))
 
 
+class PromptCoordinator(Coordinator):
+    """A coordinator whose voters accept each record at once."""
+
+    def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
+        super().reduced(by, generation, answer, now_s)
+        self.decided(self.step, now_s)
+
+
 class Play:
     """A coordinator and what it has asked for since the last look."""
 
-    def __init__(self, config: RunConfig = CONFIG) -> None:
-        self.coordinator = Coordinator(config, RUN)
+    def __init__(
+        self, config: RunConfig = CONFIG, kind: type = PromptCoordinator, start: Start | None = None
+    ) -> None:
+        self.coordinator = kind(config, RUN, start or Start())
         self.now_s = 0.0
         self.states: dict[Incarnation, bytes] = {}
         """The digest that each member said last: it says the same when it has reduced."""

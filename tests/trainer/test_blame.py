@@ -8,7 +8,14 @@ from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import TIMEOUT_FIRST_S
-from p2pswarm.trainer.blame import NOT_FINITE_MAX, NOT_FINITE_MIN, Blame, FailedAttempt, Trouble
+from p2pswarm.trainer.blame import (
+    NOT_FINITE_LEFT_OUT,
+    NOT_FINITE_MAX,
+    NOT_FINITE_MIN,
+    Blame,
+    FailedAttempt,
+    Trouble,
+)
 from p2pswarm.trainer.failing_servers import IN_A_ROW, PAUSE_FIRST_S
 from p2pswarm.trainer.membership import Membership
 
@@ -141,18 +148,19 @@ def test_of_all_in_the_path_of_a_gradient_that_is_not_finite_the_one_that_fails_
     crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=3)
 
     assert [one for one, _ in crew.blame.to_end()] == [crew.servers[1]]
-    assert crew.blame.hopeless is None
+    assert crew.blame.condemned() == []
 
 
 def test_without_a_server_to_leave_out_it_is_the_model_after_a_few_attempts():
     crew = Crew(0, 1, 2)
     for _ in range(NOT_FINITE_MIN - 1):
         crew.fail(Trouble.NOT_FINITE, 0, 1, 2, by=2)
-    assert crew.blame.hopeless is None
+    assert crew.blame.condemned() == []
 
     crew.fail(Trouble.NOT_FINITE, 0, 1, 2, by=2)
 
-    assert crew.blame.hopeless == "microbatch 7 of step 4 failed on all servers that tried it: why"
+    assert crew.blame.condemned() == [7]
+    assert crew.blame.condemned() == []
 
 
 def test_it_is_the_model_once_different_servers_agree():
@@ -160,7 +168,7 @@ def test_it_is_the_model_once_different_servers_agree():
     for middle in (1, 1, 2):
         crew.fail(Trouble.NOT_FINITE, 0, middle, 3, by=3)
 
-    assert crew.blame.hopeless is not None
+    assert crew.blame.condemned() == [7]
 
 
 def test_while_a_server_was_in_all_attempts_and_is_gone_another_try_is_made():
@@ -168,29 +176,72 @@ def test_while_a_server_was_in_all_attempts_and_is_gone_another_try_is_made():
     for _ in range(NOT_FINITE_MIN):
         crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=3)
         crew.members.end(crew.servers[1])
-    assert crew.blame.hopeless is None
+    assert crew.blame.condemned() == []
 
     crew.fail(Trouble.NOT_FINITE, 0, 2, 3, by=3)
 
-    assert crew.blame.hopeless is not None
+    assert crew.blame.condemned() == [7]
+
+
+def test_a_server_that_was_in_many_attempts_is_left_out_though_it_works_well_in_between():
+    crew = Crew(0, 1, 1, 2)
+    for attempt in range(NOT_FINITE_LEFT_OUT):
+        assert crew.blame.to_end() == [], attempt
+        reports = crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=1)
+        crew.blame.counted(crew.servers[1], [])
+
+    assert reports == [act.ServerFails(crew.servers[1], 1, NOT_FINITE_LEFT_OUT, "why", 10.0)]
+    assert [one for one, _ in crew.blame.to_end()] == [crew.servers[1]]
+    assert crew.blame.condemned() == []
 
 
 def test_in_the_end_the_model_is_blamed_though_a_server_was_in_all_attempts():
     crew = Crew(0, 1, 1, 2)
     for _ in range(NOT_FINITE_MAX):
-        assert crew.blame.hopeless is None
+        assert crew.blame.condemned() == []
         crew.fail(Trouble.NOT_FINITE, 0, 1, 3, by=3)
 
-    assert crew.blame.hopeless is not None
+    assert crew.blame.condemned() == [7]
 
 
 def test_a_decided_step_forgets_its_gradients_that_were_not_finite():
     crew = Crew(0, 1, 2)
     for _ in range(NOT_FINITE_MIN):
         crew.fail(Trouble.NOT_FINITE, 0, 1, 2, by=2)
-        crew.blame.averaged(crew.servers)
+        crew.blame.averaged(crew.servers, lambda _: tuple(crew.servers))
 
-    assert crew.blame.hopeless is None
+    assert crew.blame.condemned() == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "holders", "suspects"),
+    [
+        ([(0, 1, 3)], (0, 2, 4), (3, 1)),
+        ([(0, 1, 3), (0, 1, 4)], (0, 2, 4), (1,)),
+        ([(0, 1, 3), (0, 2, 3)], (0, 1, 3), (2,)),
+        ([(0, 1, 3)], (0, 1, 3), (3,)),
+    ],
+)
+def test_who_was_only_in_the_attempts_that_failed_is_named(paths, holders, suspects):
+    crew = Crew(0, 1, 1, 2, 2)
+    for path in paths:
+        crew.fail(Trouble.NOT_FINITE, *path, by=path[-1])
+
+    counted = tuple(crew.servers[number] for number in holders)
+    (report,) = crew.blame.averaged(counted, lambda microbatch: {7: counted}[microbatch])
+
+    stages = (0, 1, 1, 2, 2)
+    named = tuple((crew.servers[number], stages[number]) for number in suspects)
+    assert report == act.NotFiniteThere(4, 7, named, "why")
+    assert crew.blame.averaged(counted, lambda _: counted) == []
+
+
+def test_nobody_is_named_for_what_no_server_could_do():
+    crew = Crew(0, 1, 2)
+    for _ in range(NOT_FINITE_MIN):
+        crew.fail(Trouble.NOT_FINITE, 0, 1, 2, by=2)
+
+    assert crew.blame.averaged(crew.servers, lambda _: ()) == []
 
 
 def fail_and_fence(play: Play, bad: Incarnation, attempt: int, obstacle: Obstacle) -> None:
@@ -198,16 +249,6 @@ def fail_and_fence(play: Play, bad: Incarnation, attempt: int, obstacle: Obstacl
     play.stuck(0, attempt, by=bad, obstacle=obstacle)
     play.promise(*(m.incarnation for m in play.coordinator.members.ready()))
     play.wait(2.0)
-
-
-def test_the_run_ends_at_once_when_the_model_is_not_finite():
-    play = Play()
-    ann = play.serve("a")
-    for attempt in range(NOT_FINITE_MIN):
-        fail_and_fence(play, ann, attempt, Obstacle.NOT_FINITE)
-
-    (ended,) = play.seen(act.RunFinished)
-    assert ended.failed
 
 
 def failing_server() -> tuple[Play, Incarnation]:

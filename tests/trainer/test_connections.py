@@ -2,9 +2,10 @@
 
 from p2pswarm.swarm.messages.membership import Assigned, MemberRecord
 from p2pswarm.swarm.messages.run import Finished
+from p2pswarm.swarm.messages.trainers import Alive, Trainers, Whereabouts
 from p2pswarm.swarm.messages.types import REASON_CHARS, VIEW_PART_MAX
 from p2pswarm.swarm.view import Incarnation, view_parts
-from p2pswarm.trainer.connections import Connections, MemberConnection
+from p2pswarm.trainer.connections import ALIVE_S, Connections, MemberConnection
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.views import Views
 
@@ -142,7 +143,7 @@ def test_views_wait_for_the_end_of_the_pause_or_for_an_order():
     connections.publish([joined(3, ANN)], due_s)
     connections.publish_now(due_s)
     connections.publish_now(due_s)
-    assert connections.next_deadline_s() is None
+    assert connections.next_deadline_s() == ALIVE_S  # no view waits
     assert [view.number for view in said(connections, ann)] == [3]
 
 
@@ -174,3 +175,49 @@ def test_once_the_run_is_over_newcomers_are_told_and_members_stay():
     assert said(connections, late) == [Finished("x" * REASON_CHARS)]
     assert late.over
     assert not ann.ending
+
+
+def trainers(term: int) -> Trainers:
+    return Trainers(b"r" * 16, term, (Whereabouts(ANN, "h:1"),), ())
+
+
+def test_a_member_is_told_of_the_trainers_after_its_assignment_and_only_the_newest():
+    connections, (ann, bob) = opened(ANN, BOB)
+    connections.announce(trainers(1))
+    connections.assign(FIRST, ASSIGNED)
+    connections.announce(trainers(2))
+    connections.announce(trainers(3))
+
+    assert said(connections, ann)[:2] == [ASSIGNED, trainers(3)]
+    assert said(connections, bob) == []
+    connections.changed()
+    connections.announce(trainers(4))
+    assert connections.changed() == [ann]
+    assert said(connections, ann) == [trainers(4)]
+
+
+def test_a_member_that_is_told_nothing_hears_each_second_that_its_coordinator_lives():
+    connections, (ann,) = opened(ANN)
+    assert connections.next_deadline_s() is None
+    connections.assign(FIRST, ASSIGNED)
+    assert said(connections, ann) == [ASSIGNED]
+
+    for now_s in (7.0, 8.0, 9.0):
+        connections.on_deadline(now_s)
+        assert connections.next_deadline_s() == now_s + ALIVE_S
+        assert said(connections, ann) == ([] if now_s == 7.0 else [Alive()])
+    connections.on_deadline(10.0)
+    connections.publish([joined(1)], 10.5)
+    assert Alive() not in said(connections, ann)
+
+
+def test_streams_that_are_abandoned_end_without_a_word():
+    connections, (ann,) = opened(ANN)
+    connections.assign(FIRST, ASSIGNED)
+    said(connections, ann)
+
+    connections.abandon()
+
+    assert ann.over
+    assert said(connections, ann) == []
+    assert not ann.dismissed

@@ -77,6 +77,25 @@ def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on
 
 
 @pytest.mark.parametrize("seed", range(40))
+def test_what_is_not_finite_anywhere_is_in_no_sum_and_all_else_is_in_one(seed: int):
+    stages = 1 + seed % 3
+    world = swarm(seed, stages=stages, replicas=1 + seed % 2, steps=8)
+    world.poison = {6 * step + seed % 6: (seed + step) % stages for step in (1, 2, 5)}
+    if seed % 4:
+        world.failure_share = 0.03
+        world.later(3.0, cause_trouble, world)
+
+    world.run(until_s=3000.0)
+
+    if world.ended is None:
+        assert not all(copies(world, stage) for stage in range(stages)), "stuck"
+        return
+    assert not world.ended.failed, world.ended.reason
+    aside = [microbatch for done in world.done for microbatch in done.quarantined]
+    assert aside == sorted(world.poison)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_a_commit_that_reaches_nobody_is_sent_again(seed: int):
     """All links break with every third decision; no server dies, so every step is done."""
     world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 2, steps=10)

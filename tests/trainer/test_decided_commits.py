@@ -9,7 +9,7 @@ from p2pswarm.swarm.messages.membership import HeldReduction, Join
 from p2pswarm.swarm.messages.step import Committed
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
-from p2pswarm.trainer.decided_step import DecidedStep
+from p2pswarm.trainer.decided_step import DecidedStep, as_recorded
 
 HELD = HeldReduction(0, 1, b"g")
 
@@ -209,7 +209,7 @@ def test_joins_that_wait_are_answered_when_the_averaging_fails():
 
 @pytest.mark.parametrize(("version", "applies"), [(4, True), (5, False), (3, False), (None, False)])
 def test_where_the_digest_before_is_not_known_the_version_and_the_gradient_decide(version, applies):
-    decided_step = DecidedStep(4, 1.0, 0.1, {0: b"g"}, {})
+    decided_step = DecidedStep(4, 1.0, 0.1, {0: as_recorded(b"g")}, {})
     join = Join(RUN, "h:1", 0, version, b"w", HeldReduction(4, 2, b"g"))
 
     assert decided_step.applies_to(join) is applies

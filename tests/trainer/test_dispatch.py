@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 
 from trainer.harness import CONFIG, RUN
 
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import PeerId
 from p2pswarm.sim.compute import numbered_corpus
@@ -18,10 +19,12 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.dispatch import Dispatcher
 
+TRAINER = Identity.generate(b"trainer")
 LONG_S = 300.0  # longer than any push looks for a server
 
 
@@ -35,9 +38,10 @@ class Scene:
         self.changed = asyncio.Event()
         self.server = world.rpc(PeerId((2).to_bytes(32)))
         self.server.serve_stream(Push, self.pushed)
-        rpc = world.rpc(PeerId((1).to_bytes(32)))
+        rpc = world.rpc(TRAINER.peer_id)
         tensors, rng, corpus = TensorTransfer(Budget()), random.Random(1), numbered_corpus(CONFIG)
-        context = TrainerContext(rpc, tensors, CONFIG, RUN, corpus, lambda _: None, rng)
+        place = founding_place(TRAINER, RUN, CONFIG)
+        context = TrainerContext(rpc, tensors, CONFIG, RUN, corpus, lambda _: None, rng, place)
         self.coordinator = Coordinator(CONFIG, RUN)
         self.dispatcher = Dispatcher(context, self.coordinator, tasks, lambda: None)
 

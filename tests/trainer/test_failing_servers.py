@@ -55,13 +55,13 @@ def test_a_pause_ends():
     assert servers.next_deadline_s(100.0 + PAUSE_FIRST_S) is None
 
 
-def test_when_one_is_avoided_the_suspicion_against_the_others_is_dropped():
+def test_once_the_cause_is_known_the_suspicion_against_others_is_dropped():
     servers = FailingServers()
     for now_s in (0.0, 1.0):
         servers.failed(ANN, WORK, now_s)
         servers.failed(BOB, WORK, now_s)
 
-    servers.avoid(ANN, 2.0, [BOB])
+    servers.forget([ANN, BOB])
 
     assert servers.failed(BOB, WORK, 3.0) == 1
 

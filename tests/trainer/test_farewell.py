@@ -6,6 +6,7 @@ import random
 import pytest
 
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import PeerId
 from p2pswarm.settings import run_id, run_to_json
@@ -19,9 +20,11 @@ from p2pswarm.swarm.messages.step import Commit, Fence, Fenced, Reduce, Reduced
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
+TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(
     on_stage_lost="end",
     stages=2,
@@ -98,7 +101,7 @@ class Swarm:
         self.tasks, self.world = tasks, SimWorld(1)
         self.begun = asyncio.Event()
         self.run_id = run_id(run_to_json(CONFIG))
-        rpc = self.world.rpc(PeerId((1).to_bytes(32)))
+        rpc = self.world.rpc(TRAINER.peer_id)
         self.contact = rpc.contact
         context = TrainerContext(
             rpc=rpc,
@@ -108,6 +111,7 @@ class Swarm:
             corpus=numbered_corpus(CONFIG),
             report=self.reported,
             rng=random.Random(1),
+            chain=founding_place(TRAINER, self.run_id, CONFIG),
         )
         self.trainer = Trainer(context)
 

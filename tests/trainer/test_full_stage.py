@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import PeerId
 from p2pswarm.server.session import ServerContext
@@ -19,9 +20,11 @@ from p2pswarm.swarm.messages.types import GROUP_MAX
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
+TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(
     stages=2,
     steps=3,
@@ -37,7 +40,7 @@ class FullSwarm:
 
     def __init__(self) -> None:
         self.world = SimWorld(1)
-        rpc = self.world.rpc(PeerId((1).to_bytes(32)))
+        rpc = self.world.rpc(TRAINER.peer_id)
         self.contact = rpc.contact
         self.trainer = Trainer(
             TrainerContext(
@@ -48,6 +51,7 @@ class FullSwarm:
                 corpus=numbered_corpus(CONFIG),
                 report=lambda report: None,
                 rng=random.Random(1),
+                chain=founding_place(TRAINER, RUN, CONFIG),
             )
         )
 

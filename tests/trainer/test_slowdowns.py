@@ -6,14 +6,13 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer.harness import RUN
+from trainer.harness import RUN, PromptCoordinator
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.microbatch import Counted
 from p2pswarm.swarm.messages.step import Committed, Reduced
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.coordinator import Coordinator
 
 ANN = b"a" * 32
 FAST_S = 0.1
@@ -27,7 +26,7 @@ class SlowServer:
     def __init__(self, takes_s: list[float], microbatches: int, window: int) -> None:
         """`takes_s`: an attempt, step by step."""
         batch = BatchConfig(microbatches=microbatches, window=window, evaluate_every=0)
-        self.coordinator = Coordinator(
+        self.coordinator = PromptCoordinator(
             RunConfig(stages=1, steps=len(takes_s), min_replicas=1, batch=batch), RUN
         )
         self.now_s = 0.0

@@ -10,6 +10,7 @@ import torch
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.ids import PeerId
 from p2pswarm.server.session import ServerContext
@@ -23,9 +24,11 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 
+TRAINER = Identity.generate(b"trainer")
 CONFIG = RunConfig(
     stages=2,
     steps=12,
@@ -57,7 +60,7 @@ class Swarm:
         self.on_report: Callable[[act.Report], None] = lambda report: None
         self.running: dict[int, asyncio.Task] = {}
         self.servers: dict[int, StageServer] = {}
-        rpc = self.world.rpc(peer(1))
+        rpc = self.world.rpc(TRAINER.peer_id)
         context = TrainerContext(
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
@@ -66,6 +69,7 @@ class Swarm:
             corpus=corpus(config),
             report=self.reported,
             rng=self.rng,
+            chain=founding_place(TRAINER, run_id(run_to_json(config)), config),
         )
         self.trainer = Trainer(context)
         self.context = context

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Undelivered
 from p2pswarm.swarm.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
-from p2pswarm.swarm.messages.types import Work
+from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation, MemberView
 
 
@@ -101,6 +101,11 @@ class ToyServers:
         if step != server.version or attempt <= server.fences.get(microbatch, -1):
             return
         upstream, _ = server.held.pop(microbatch)
+        if self.poison.get(microbatch) == server.stage:
+            note = Undelivered(step, microbatch, attempt, "not finite", Obstacle.NOT_FINITE)
+            by = server.incarnation
+            self.note(server, lambda: self.coordinator.undelivered(note, self.now_s, by))
+            return
         counts = server.stage in counting and microbatch not in server.summed
         if counts:
             server.summed.append(microbatch)

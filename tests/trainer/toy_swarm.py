@@ -55,6 +55,7 @@ class World(ToyServers):
         self.evaluations: list[act.EvaluationDone] = []
         self.deadline_s: float | None = None
         self.views = 0
+        self.poison: dict[int, int] = {}  # microbatch -> the stage where it is not finite
         self.launched: Counter = Counter()
         self.skipped = 0
         self.lost: list[act.MemberLost] = []
@@ -138,12 +139,14 @@ class World(ToyServers):
                 self.to_life(incarnation, self.reduce, message)
             case act.CancelLaunch(microbatch, attempt):
                 self.cancelled.add((microbatch, attempt))
+            case act.Decide(step=step):
+                self.check(action)
+                self.send(self.decided, step)
             case act.SendCommit(incarnation, message):
                 self.send_commit(incarnation, message)
             case act.Evict(incarnation, _):
                 self.drop_link(self.servers[incarnation.peer], incarnation)
             case act.StepDone():
-                self.check(action)
                 self.done.append(action)
             case act.EvaluationDone():
                 self.evaluations.append(action)
@@ -153,6 +156,10 @@ class World(ToyServers):
                 self.ended = action
             case _:
                 pass
+
+    def decided(self, step: int) -> None:
+        """The voters have accepted, a while after they were asked."""
+        self.coordinator.decided(step, self.now_s)
 
     def to_life(self, incarnation: Incarnation, call: Callable, *args) -> None:
         server = self.servers[incarnation.peer]
@@ -242,7 +249,7 @@ class World(ToyServers):
     # A server's incarnation.
 
     def start(self, name: int) -> Server:
-        peer = bytes([name]) * 32
+        peer = bytes([name]) * 32 if name < 256 else name.to_bytes(32)
         server = self.servers.setdefault(peer, Server(peer))
         server.epoch += 1
         server.alive, server.linked = True, False
@@ -272,6 +279,9 @@ class World(ToyServers):
         server.summed, server.fences, server.held, server.waiting = [], {}, {}, []
         server.reductions, server.commits, server.roster = {}, {}, MemberView()
         server.averaging = set()
+        if message.keep:  # it may be ready by now, and no other view may follow
+            (view,) = view_parts(self.views, self.coordinator.members.records())
+            server.roster.receive(view)
         if message.keep and server.version == message.since - 1:
             round_, summed = server.kept
             server.reductions[round_] = summed
@@ -373,10 +383,14 @@ class World(ToyServers):
         ]
         assert holders == [server], f"{len(holders)} hold microbatch {microbatch}"
 
-    def check(self, done: act.StepDone) -> None:
-        """The sums that are being committed hold every microbatch once, in every stage."""
+    def check(self, done: act.Decide) -> None:
+        """The sums that are being decided hold every microbatch once, in every stage."""
         batch = self.config.batch.microbatches
-        whole = list(range(done.step * batch, (done.step + 1) * batch))
+        whole = [
+            m
+            for m in range(done.step * batch, (done.step + 1) * batch)
+            if m not in done.quarantined
+        ]
         for stage in range(self.config.stages):
             incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
             summed = [

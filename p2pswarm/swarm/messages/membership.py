@@ -17,6 +17,7 @@ from p2pswarm.swarm.messages.types import (
     Seconds,
     Stage,
     Step,
+    Term,
     ViewNumber,
 )
 from p2pswarm.wire.message import Message, Range, Size, message
@@ -69,13 +70,16 @@ class Assigned(Message):
 @message(97)
 @dataclass(frozen=True, slots=True)
 class StandsBy(Message):
-    """The answer to `Join` of a trainer that does not coordinate the run; names the one that does.
+    """Who coordinates the run, as far as a trainer knows: the answer to `WhoLeads`.
 
-    Both fields are empty if it does not know. It then ends the stream.
+    Also the answer to `Join` and `Enlist` of a trainer that does not coordinate; it then ends the
+    stream. Peer and address are empty if it does not know.
     """
 
     peer: Annotated[bytes, Size(0, 32)]
     address: Annotated[str, Size(300)]
+    term: Term = 0
+    """The highest term that the sender has heard of a leader of; 0 if of none."""
 
     @property
     def contact(self) -> Contact | None:

@@ -24,6 +24,11 @@ from p2pswarm.tensors.bundle import BUNDLE_KEYS_MAX
 from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.wire.message import Message, Range, Size, message
 
+CHECK_BASE = 2**60  # a microbatch that is computed again to compare has its number plus this
+
+SketchNumbers = Annotated[tuple[float, ...], Size(16)]
+"""As `compute/sketch.py` makes them; empty where there is no tensor."""
+
 
 @message(56)
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,24 @@ class Evaluated(Message):
     step: Step
     microbatch: Microbatch
     loss: float
+
+
+@message(96)
+@dataclass(frozen=True, slots=True)
+class Sketch(Message):
+    """A note to the trainer of a run with spot checks: what a server took, and what it gave.
+
+    The last stage tells one, as FORWARD: the activation that it took and the gradient that it gave.
+    """
+
+    step: Step
+    microbatch: Microbatch
+    attempt: Attempt
+    work: Annotated[int, Range(0, 1)]
+    took: SketchNumbers
+    gave: SketchNumbers
+    size: float
+    """The loss in the last stage; else the norm of the gradient of the weights, 0 forward."""
 
 
 @message(72)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.settings import RUN_VERSION_MAX
-from p2pswarm.swarm.messages.types import Reason
+from p2pswarm.swarm.messages.types import Peer, Reason
 from p2pswarm.wire.message import Message, Range, Size, message
 
 
@@ -23,7 +23,7 @@ class OtherVersion(Message):
 @message(51)
 @dataclass(frozen=True, slots=True)
 class Manifest(Message):
-    """A run, signed by its trainer; the run's id is a hash of config, corpus and nonce."""
+    """A run, signed by its trainer; the run's id is a hash of all above the key."""
 
     config: Annotated[bytes, Size(0, 16_384)]
     """`RunConfig` as canonical JSON."""
@@ -31,6 +31,8 @@ class Manifest(Message):
     """SHA-256 of the text: trainers with the same make the same microbatches."""
     nonce: Annotated[bytes, Size(16, 16)]
     """Drawn when the run first started: two runs of one configuration and one text are two."""
+    founder: Peer
+    """Who made the run: the first trainer that may lead it, and the first voter."""
     trainer_key: Annotated[bytes, Size(32, 32)]
     address: Annotated[str, Size(300)]
     """Where the trainer listens."""

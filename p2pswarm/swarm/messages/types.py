@@ -14,6 +14,9 @@ VIEW_PART_MAX = 128  # records in one message: with the longest addresses they s
 GROUP_MAX = 128  # members of one stage: each sends to all others, and an order names them all
 MICROBATCHES_MAX = 65_536  # a step's ledger is a bitmap: 8 KiB at this size
 REASON_CHARS = 200
+TERM_MAX = 2**30 - 1  # the numbers of a term's incarnations begin at term * 2**32, below 2**62
+TRAINERS_MAX = 16  # who may lead: some to take over, and a record has room for them
+VOTERS_MAX = 5  # with 5, any 2 may be lost; more cost a round trip each and help no longer
 
 Stage = Annotated[int, Range(0, STAGES_MAX - 1)]
 Step = Annotated[int, Range(0, 2**48)]
@@ -25,6 +28,7 @@ ViewNumber = Annotated[int, Range(0, 2**48)]
 Peer = Annotated[bytes, Size(32, 32)]
 RunId = Annotated[bytes, Size(16, 16)]
 Digest = Annotated[bytes, Size(0, 32)]
+Term = Annotated[int, Range(0, TERM_MAX)]
 Reason = Annotated[str, Size(REASON_CHARS)]
 Seconds = Annotated[float, Range(0.0, 1e9)]
 Bitmap = Annotated[bytes, Size(0, MICROBATCHES_MAX // 8)]

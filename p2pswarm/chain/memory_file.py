@@ -1,0 +1,76 @@
+"""The promises and records of a node without a disk for them: the same verbs as `ChainFile`.
+
+A voter whose promises stand in memory dies with its process. A new process begins another
+`MemoryChain`, with other memory bytes, and is another voter; so nothing depends on what is lost. A
+simulation keeps one as the disk of a simulated machine, and reads it again after a restart.
+
+Units:   heights count records.
+Errors:  those of `restore`: Unusable, BrokenRecord or Fork for entries that do not fit together.
+"""
+
+from collections.abc import Iterator
+
+from p2pswarm.chain.chain import Genesis
+from p2pswarm.chain.chain_log import ENTRIES, LogEntry, Restored, restore
+from p2pswarm.chain.messages import Propose
+from p2pswarm.chain.record import CommitRecord
+from p2pswarm.wire.message import Message
+
+
+class MemoryChain:
+    """The chain file of one node for one run, in memory."""
+
+    slow = False
+    """`append` returns at once: it may be called where others wait."""
+
+    def __init__(self, memory: bytes, *, records_max: int | None = None) -> None:
+        """`memory`: 8 random bytes, or those that the genesis names; `records_max`: see `records`.
+
+        Only who founds a run gives the memory that its genesis names.
+        """
+        self.memory = memory
+        """With the node's peer id it is the node's `VoterId`."""
+        self.warning: str | None = None
+        """Nothing is ever cut off."""
+        self._records_max = records_max
+        self._entries: list[ENTRIES] = []
+        self._records: dict[int, CommitRecord] = {}
+
+    def append(self, entry: Message) -> None:
+        """Keep an entry."""
+        assert isinstance(entry, ENTRIES), "the machines have no others written down"
+        if self._records_max is None:
+            self._entries.append(entry)
+        record = entry.record if isinstance(entry, Propose) else entry
+        if isinstance(record, CommitRecord):
+            self._records[record.height] = record
+            if self._records_max is not None and len(self._records) > self._records_max:
+                del self._records[min(self._records)]
+
+    def records(self, first: int, end: int) -> Iterator[CommitRecord]:
+        """The records from height `first` to `end`, without `end`, as far as they are here.
+
+        The caller passes the height of its chain's head as `end`: what stands at or after it may
+        never be decided. With `records_max`, only so many of the newest are here.
+        """
+        for height in range(first, end):
+            if height not in self._records:
+                return
+            yield self._records[height]
+
+    def restored(self, genesis: Genesis) -> Restored:
+        """What the entries say. Raises ValueError if `records_max` has had some forgotten."""
+        if self._records_max is not None:
+            raise ValueError("a chain in memory that forgets records cannot be read again")
+        entries = (LogEntry(place, entry) for place, entry in enumerate(self._entries))
+        return restore(genesis, entries, "the chain in memory")
+
+    def copy(self) -> "MemoryChain":
+        """The same entries, apart: what a machine finds on its disk that is started again."""
+        other = MemoryChain(self.memory, records_max=self._records_max)
+        other._entries = list(self._entries)
+        other._records = dict(self._records)
+        return other
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,35 @@
+"""How a server notices that nothing comes from its coordinator any more.
+
+The coordinator says something each second on the stream of every member. When it does not, it may
+be stopped, cut off or dead; the server does not end its session for that, because the coordinator
+may go on, and its own voter may be the one that is cut off. It asks the other trainers who leads.
+
+Units:   seconds on the caller's clock.
+Errors:  none.
+"""
+
+SILENCE_S = 4.0  # four signs of life; a standby stands after 5 s without them
+ASK_AGAIN_S = 1.0  # a takeover takes about one; a trainer that was asked in vain may lead by then
+
+
+class CoordinatorWatch:
+    """The stream of one server with a trainer, as far as it is silent."""
+
+    def __init__(self) -> None:
+        self.next_deadline_s: float | None = None
+        """When to call `on_deadline`; None while there is no stream."""
+
+    def heard(self, now_s: float) -> None:
+        """The stream was opened, or something came."""
+        self.next_deadline_s = now_s + SILENCE_S
+
+    def ended(self) -> None:
+        """The stream is over."""
+        self.next_deadline_s = None
+
+    def on_deadline(self, now_s: float) -> bool:
+        """Whether it is time to ask the other trainers who leads."""
+        if self.next_deadline_s is None or now_s < self.next_deadline_s:
+            return False
+        self.next_deadline_s = now_s + ASK_AGAIN_S
+        return True

@@ -1,0 +1,111 @@
+"""What one server does about who leads its run: it votes, and asks when its coordinator is silent.
+
+Its vote serves all the time, in a session or not. Who leads, and what follows from that for the
+session, its lifecycle decides.
+
+Units:   seconds on the loop's clock.
+Errors:  none: a trainer that does not answer is asked again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from p2pswarm.chain.actions import Followed, StoreFailed
+from p2pswarm.chain.chain_node import ChainNode, Told
+from p2pswarm.chain.voter_seat import VoterSeat
+from p2pswarm.errors import SwarmError
+from p2pswarm.flow.signal import Signal
+from p2pswarm.ids import Contact
+from p2pswarm.server.coordinator_watch import ASK_AGAIN_S, CoordinatorWatch
+from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.server.session import ServerContext
+from p2pswarm.swarm.messages.membership import StandsBy
+from p2pswarm.swarm.messages.trainers import WhoLeads
+
+log = logging.getLogger(__name__)
+
+
+class Leadership:
+    """One server's part in who leads; it works from `begin` on, until `close`."""
+
+    def __init__(self, context: ServerContext, end_session: Callable[[str], None]) -> None:
+        """`end_session` ends the session, or the try to begin one."""
+        self.node: ChainNode | None = None
+        """Its vote; None if it has none."""
+        self._context = context
+        self._end_session = end_session
+        self._watch = CoordinatorWatch()
+        self._opened = Signal()
+        self._watching: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup
+        self._lifecycle: Lifecycle
+
+    def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
+        """Vote and watch; `tasks` get the calls."""
+        self._lifecycle, self._tasks = lifecycle, tasks
+        self._watching = tasks.create_task(self._watch_coordinator())
+        context = self._context
+        if context.chain is None:
+            return
+        store, restored = context.chain
+        seat = VoterSeat.of(context.me, store.memory, restored)
+        find = lifecycle.trainers.find
+        self.node = ChainNode(context.rpc, seat, store, find, self._told, tasks)
+        self.node.start()
+
+    def close(self) -> None:
+        """Vote no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+        if self.node is not None and self._context.chain is not None:
+            self.node.close()
+            self._context.chain[0].close()
+
+    def heard(self) -> None:
+        """The stream with the trainer was opened, or something came on it."""
+        began = self._watch.next_deadline_s is None
+        self._watch.heard(self._now_s())
+        if began:
+            self._opened.fire()
+
+    def stream_ended(self, trainer: Contact) -> None:
+        """The stream with the trainer is over."""
+        self._watch.ended()
+        if self.node is not None and trainer.peer is not None:
+            self.node.link_lost(trainer.peer.raw)
+
+    def _told(self, told: Told) -> None:
+        """The chain has news."""
+        match told:
+            case Followed(leader=leader, term=term):
+                where = self._lifecycle.trainers.find(leader)
+                if self._lifecycle.led(term, where, self._now_s()):
+                    self._end_session("another trainer leads the run")
+            case StoreFailed(reason=reason):
+                self._context.say(f"this server votes no more on what is decided: {reason}")
+
+    async def _watch_coordinator(self) -> None:
+        """Ask the other trainers who leads, as long as the coordinator is silent."""
+        while True:
+            try:
+                async with asyncio.timeout_at(self._watch.next_deadline_s):
+                    await self._opened.wait()
+            except TimeoutError:
+                if self._watch.on_deadline(self._now_s()):
+                    lifecycle = self._lifecycle
+                    for trainer in lifecycle.trainers.beside(lifecycle.trainer):
+                        self._tasks.create_task(self._ask(trainer))
+
+    async def _ask(self, trainer: Contact) -> None:
+        context = self._context
+        try:
+            answer = await context.rpc.call(trainer, WhoLeads(context.run_id), ASK_AGAIN_S)
+        except SwarmError as error:
+            log.info("%s did not say who leads: %s", trainer.address, error)
+            return
+        if isinstance(answer, StandsBy) and self._lifecycle.named(answer, self._now_s()):
+            self._end_session("its coordinator is silent, and another trainer leads the run")
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,171 @@
+"""The trainers of a simulated run: each a process with a key and a chain that outlives it.
+
+Units:   virtual seconds.
+Errors:  those of the trainers' tasks.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.chain.chain import Genesis
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.config import RunConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Contact
+from p2pswarm.sim.compute import numbered_corpus
+from p2pswarm.sim.rpc import SimRpc, SimWorld
+from p2pswarm.sim.votes import ChainDisk
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import ChainPlace
+from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.trainer import Trainer
+
+KEY_BYTES = 16
+
+
+@dataclass(slots=True)
+class TrainerMachine:
+    """One trainer's process, and what it runs on."""
+
+    rpc: SimRpc
+    identity: Identity
+    disk: MemoryChain
+    trainer: Trainer
+    task: asyncio.Task[None] | None = None
+    gone: bool = False
+    """Whether its disk is lost, too."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it lives and leads, as far as it knows."""
+        return self.rpc.running and self.trainer.leads
+
+    @property
+    def chain_disk(self) -> ChainDisk:
+        """Its chain."""
+        return ChainDisk(self.rpc.host.peer.raw, self.disk)
+
+
+class SwarmTrainers:
+    """All trainers of one run; a seat's newest process is the last of its list."""
+
+    def __init__(
+        self,
+        run: tuple[bytes, RunConfig],
+        world: SimWorld,
+        seed: int,
+        place: Callable[[int, random.Random], tuple[float, float]],
+        heard: Callable[[TrainerMachine, act.Report], None],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """`run`: its id and settings. `place`: of the trainer that comes n-th."""
+        self.seats: list[TrainerMachine] = []
+        self.first_done: asyncio.Future[act.RunFinished] = (
+            asyncio.get_running_loop().create_future()
+        )
+        """How the run ended, as the first trainer says whose task is over."""
+        self._run_id, self._run = run
+        self._world = world
+        self._rng = random.Random(f"trainers {seed}")
+        self._place = place
+        self._came = 0
+        self._heard = heard
+        self._tasks = tasks
+        self._founder = Identity.generate(seed.to_bytes(KEY_BYTES))
+        self.genesis = Genesis.founded(
+            self._run_id,
+            self._founder.peer_id.raw,
+            self._run.stages,
+            self._run.batch.microbatches,
+        )
+
+    @property
+    def contacts(self) -> list[Contact]:
+        """Where the living trainers are."""
+        return [machine.rpc.contact for machine in self.seats if machine.rpc.running]
+
+    @property
+    def leader(self) -> TrainerMachine | None:
+        """The living trainer that leads the highest term, as far as it knows."""
+        leading = [machine for machine in self.seats if machine.leads]
+        return max(leading, key=lambda machine: machine.trainer.term, default=None)
+
+    def come(self) -> None:
+        """A trainer takes the next seat: the first one makes the run, the others enlist."""
+        if self.seats:
+            self.seats.append(self._newcomer())
+        else:
+            disk = MemoryChain(self.genesis.voters[0].memory)
+            self.seats.append(self._machine(self._founder, disk, founds=True))
+
+    def end(self, seat: int, *, silent: bool, same: bool) -> None:
+        """End a trainer's process; unless it is to come back, its key and its disk are lost."""
+        machine = self.seats[seat]
+        machine.gone = not same
+        machine.disk = machine.disk.copy()  # what the old process still writes, nobody reads
+        assert machine.task is not None, "it was started"
+        machine.task.cancel()
+        self._world.kill(machine.rpc.host.peer, silent=silent)
+
+    def begin(self, seat: int, *, same: bool) -> None:
+        """Start a trainer again, or another one in its place."""
+        before = self.seats[seat]
+        again = self._machine(before.identity, before.disk) if same else self._newcomer()
+        self.seats[seat] = again
+
+    def release(self) -> None:
+        """End all processes; those that are stopped go on for that."""
+        for machine in self.seats:
+            if machine.task is not None:
+                machine.task.cancel()
+            machine.rpc.suspension.release()
+
+    def _newcomer(self) -> TrainerMachine:
+        identity = Identity.generate(self._rng.randbytes(KEY_BYTES))
+        disk = MemoryChain(self._rng.randbytes(MEMORY_BYTES))
+        return self._machine(identity, disk)
+
+    def _machine(
+        self, identity: Identity, disk: MemoryChain, *, founds: bool = False
+    ) -> TrainerMachine:
+        others = tuple(self.contacts)
+        rpc = self._world.rpc(identity.peer_id, self._place(self._came, self._rng))
+        self._came += 1
+        restored = disk.restored(self.genesis)
+        voters = restored.follower.chain.head.voters
+        alone = [voter.peer for voter in voters] == [identity.peer_id.raw]
+        chain = ChainPlace(
+            identity,
+            self.genesis,
+            disk,
+            restored,
+            leads_at_once=founds or (alone and voters[0].memory == disk.memory),
+        )
+        machine: TrainerMachine
+        context = TrainerContext(
+            rpc=rpc,
+            tensors=TensorTransfer(Budget()),
+            run=self._run,
+            run_id=self._run_id,
+            corpus=numbered_corpus(self._run),
+            report=lambda report: self._heard(machine, report),
+            rng=random.Random(self._rng.random()),
+            chain=chain,
+            trainers=others,
+        )
+        machine = TrainerMachine(rpc, identity, disk, Trainer(context))
+        machine.task = self._tasks.create_task(
+            self._train(machine), context=rpc.suspension.context.copy()
+        )
+        return machine
+
+    async def _train(self, machine: TrainerMachine) -> None:
+        async with machine.trainer:
+            ended = await machine.trainer.run()
+        if not self.first_done.done():
+            self.first_done.set_result(ended)

@@ -1,0 +1,81 @@
+"""Several trainers of a run: which of them leads, where they are, and who stands by.
+
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.swarm.messages.types import TRAINERS_MAX, VOTERS_MAX, Peer, RunId, Term
+from p2pswarm.wire.message import Message, Size, message
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts(Message):
+    """A peer and where it is dialled."""
+
+    peer: Peer
+    address: Annotated[str, Size(300)]
+
+    @classmethod
+    def of(cls, contact: Contact) -> "Whereabouts":
+        """The whereabouts of a peer whose id is known."""
+        assert contact.peer is not None, "a contact without a peer has no name"
+        return cls(contact.peer.raw, str(contact.address))
+
+    @property
+    def contact(self) -> Contact | None:
+        """Where to dial it; None if the address cannot be read."""
+        try:
+            return Contact(PeerId(self.peer), Address.parse(self.address))
+        except ValueError:
+            return None
+
+
+@message(92)
+@dataclass(frozen=True, slots=True)
+class Trainers(Message):
+    """The coordinator says who may lead after it, and who votes.
+
+    A member is told after `Assigned`, and when it changes; a standby on the stream of its `Enlist`.
+    """
+
+    run: RunId
+    term: Term
+    """The one that the sender leads."""
+    trainers: Annotated[tuple[Whereabouts, ...], Size(TRAINERS_MAX)]
+    """In the order of their rank, the sender too."""
+    voters: Annotated[tuple[Whereabouts, ...], Size(2 * VOTERS_MAX)]
+    """Those of the head and those that may be the next; trainers too, if they vote."""
+
+
+@message(93)
+@dataclass(frozen=True, slots=True)
+class Enlist(Message):
+    """Opens a standby's stream with the coordinator, which names it in the next record.
+
+    Answered by `Trainers`, again whenever that changes, `Alive` in between, and `Finished` at the
+    end of the run. A trainer that does not coordinate answers `StandsBy` and ends the stream.
+    """
+
+    run: RunId
+    address: Annotated[str, Size(300)]
+    """Where others dial this trainer."""
+
+
+@message(94)
+@dataclass(frozen=True, slots=True)
+class Alive(Message):
+    """The coordinator lives: said to a member or a standby that was told nothing for a second."""
+
+
+@message(79)
+@dataclass(frozen=True, slots=True)
+class WhoLeads(Message):
+    """A call to any trainer: who coordinates the run? Answered by `StandsBy`.
+
+    A trainer that coordinates the run names itself.
+    """
+
+    run: RunId

@@ -1,0 +1,37 @@
+"""Where a trainer takes part in a run's chain: its key, the run's beginning, and its file."""
+
+from dataclasses import dataclass
+
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain import Genesis
+from p2pswarm.chain.chain_log import Restored
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.config import RunConfig
+from p2pswarm.crypto.identity import Identity
+
+RECORDS_KEPT = (
+    4096  # of a trainer without a folder: 10 MB; standbys that lack more begin with a file
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlace:
+    """All that a trainer's seat is made of."""
+
+    identity: Identity
+    genesis: Genesis
+    store: ChainStore
+    restored: Restored
+    """What the store said when it was opened."""
+    leads_at_once: bool
+    """Nobody is to be waited for: it made the run, or it was the run's only voter."""
+    lasts: bool = False
+    """Another process can go on with the store, so leaving does not end the run."""
+
+
+def founding_place(identity: Identity, run: bytes, config: RunConfig) -> ChainPlace:
+    """The place of a trainer that makes a run, and keeps its chain in memory."""
+    microbatches = config.batch.microbatches
+    genesis = Genesis.founded(run, identity.peer_id.raw, config.stages, microbatches)
+    store = MemoryChain(genesis.voters[0].memory)
+    return ChainPlace(identity, genesis, store, store.restored(genesis), leads_at_once=True)

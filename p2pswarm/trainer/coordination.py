@@ -1,0 +1,240 @@
+"""One term of a trainer as the coordinator: keeps every member's stream, and does what is decided.
+
+It feeds one event at a time to the coordinator and carries out every action before the next. Its
+own link carries tokens, notes and orders; activations and gradients go between the servers.
+
+Units:   seconds on the loop's clock.
+Errors:  none of the network's: they are events for the coordinator.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from p2pswarm.errors import BadMessage, SwarmError, Unusable
+from p2pswarm.flow.signal import Signal
+from p2pswarm.ids import Address
+from p2pswarm.rpc.base import Stream
+from p2pswarm.swarm.messages.membership import Join, Leaving
+from p2pswarm.swarm.messages.trainers import Trainers
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.connections import Connections, MemberConnection
+from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.trainer.decision import Start
+from p2pswarm.trainer.dispatch import Dispatcher
+from p2pswarm.trainer.notes import take_note
+from p2pswarm.trainer.views import Views
+
+log = logging.getLogger(__name__)
+
+FAREWELL_S = 2.0  # for the last words to reach a member
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationOwner:
+    """What a coordination asks of its trainer."""
+
+    decide: Callable[[act.Decide], None]
+    """Have the record of a step decided."""
+    finished: Callable[[act.RunFinished], None]
+    """The run is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberStream:
+    """What wakes and what ends the talk with one member."""
+
+    waker: asyncio.Event
+    """There is something to say."""
+    scope: asyncio.Timeout
+    """Passes when the last words have not been taken in time."""
+
+
+class Coordination:
+    """One run under this trainer, until it is over or another trainer leads."""
+
+    def __init__(
+        self,
+        context: TrainerContext,
+        start: Start,
+        owner: CoordinationOwner,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.term = start.term
+        self.coordinator = Coordinator(context.run, context.run_id, start)
+        """Who is in the run, and how far it has come."""
+        self._context = context
+        self._owner = owner
+        self._connections = Connections(Views(context.run.stages))
+        self._streams: dict[MemberConnection, _MemberStream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump)
+        self._pumping = False
+        self.moved = Signal()
+        """Fired whenever the coordinator was told something."""
+
+    def decided(self, step: int) -> None:
+        """The voters have accepted the record of a step."""
+        self.coordinator.decided(step, self._now_s())
+        self.pump()
+
+    def announce(self, trainers: Trainers) -> None:
+        """Tell all members who may lead and who votes."""
+        self._connections.announce(trainers)
+        self.pump()
+
+    def step_down(self) -> None:
+        """Another trainer leads, or will: say nothing more to members, and end their streams."""
+        self.coordinator.closed()
+        self._dispatcher.stop(commits=True)
+        self._connections.abandon()
+        self.pump()
+
+    async def finish(self, reason: str) -> None:
+        """Say goodbye to all members, and wait until they have heard it."""
+        self.coordinator.closed()
+        self._dispatcher.stop(commits=True)
+        self._connections.finish(reason)
+        self.pump()
+        await self._empty.wait()
+
+    async def ended(self) -> None:
+        """Wait until every stream has ended."""
+        await self._empty.wait()
+
+    async def attend(self, stream: Stream, join: Join) -> None:
+        """One member, from its `Join` to the end of its stream."""
+        try:
+            Address.parse(join.address)
+        except ValueError as error:
+            raise BadMessage(f"a member without an address: {error}") from error
+        connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
+        self._empty.clear()
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._streams[connection] = _MemberStream(asyncio.Event(), scope)
+                self.coordinator.joined(connection.peer, join, self._now_s())
+                self.pump()
+                await self._converse(stream, connection)
+        except SwarmError as error:
+            reason = str(error) or type(error).__name__
+        except TimeoutError:
+            reason = "it did not take what was said to it"
+        finally:
+            self._disconnected(connection, reason)
+        if connection.declined is not None:
+            raise Unusable(connection.declined)
+
+    async def _converse(self, stream: Stream, connection: MemberConnection) -> None:
+        """Send and hear notes until either side has enough."""
+        hearing = asyncio.ensure_future(self._hear(stream, connection))
+        saying = asyncio.ensure_future(self._say(stream, connection))
+        both = [hearing, saying]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            done = [task for task in both if task.done()]
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    async def _hear(self, stream: Stream, connection: MemberConnection) -> None:
+        while (note := await stream.receive()) is not None:
+            if isinstance(note, Leaving):
+                return
+            take_note(self.coordinator, connection.incarnation, note, self._now_s())
+            self.pump()
+
+    async def _say(self, stream: Stream, connection: MemberConnection) -> None:
+        waker = self._streams[connection].waker
+        while not connection.over:
+            while (message := self._connections.next(connection)) is not None:
+                await stream.send(message)
+            if not connection.over:
+                waker.clear()
+                await waker.wait()
+        if connection.dismissed:  # a socket that closes now could take the last word along
+            await asyncio.Event().wait()
+
+    def _disconnected(self, connection: MemberConnection, reason: str) -> None:
+        self._streams.pop(connection, None)
+        if self._connections.close(connection):
+            self.coordinator.withdrawn(connection.peer)
+        if not self._connections:
+            self._empty.set()
+        if connection.incarnation is not None:
+            self.coordinator.lost(connection.incarnation, reason, self._now_s())
+            self.pump()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def pump(self) -> None:
+        """Carry out all that the coordinator asks, and wake it when it wants."""
+        if self._pumping:
+            return  # the loop below will see to it
+        self._pumping = True
+        try:
+            while actions := self.coordinator.actions():
+                for action in actions:
+                    self._carry_out(action)
+        finally:
+            self._pumping = False
+        if self._connections.published():
+            self._dispatcher.follow_view()
+        self.moved.fire()
+        for connection in self._connections.changed():
+            stream = self._streams[connection]
+            stream.waker.set()
+            if connection.ending and stream.scope.when() is None:
+                stream.scope.reschedule(self._now_s() + FAREWELL_S)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        machines = self.coordinator, self._connections
+        due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
+        if due_s:
+            self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.coordinator.on_deadline(self._now_s())
+        self._connections.on_deadline(self._now_s())
+        self.pump()
+
+    def _carry_out(self, action: act.Action) -> None:
+        match action:
+            case act.Assign() | act.Decline() | act.Publish() | act.Evict():
+                self._tell_members(action)
+            case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
+                if isinstance(action, act.SendReduce):
+                    self._connections.publish_now(self._now_s())
+                self._dispatcher.begin(action)
+            case act.CancelLaunch():
+                self._dispatcher.cancel(action)
+            case act.Decide():
+                self._owner.decide(action)
+            case act.RunFinished():
+                self._dispatcher.stop(commits=action.failed)
+                self._connections.refuse(action.reason)
+                self._owner.finished(action)
+            case _:
+                self._context.report(action)
+
+    def _tell_members(self, action: act.Assign | act.Decline | act.Publish | act.Evict) -> None:
+        match action:
+            case act.Assign():
+                self._connections.assign(action.incarnation, action.message)
+            case act.Decline():
+                self._connections.decline(action.peer, action.reason)
+            case act.Publish():
+                self._connections.publish(action.changes, self._now_s())
+            case act.Evict():
+                if self._connections.evict(action.incarnation):
+                    log.warning("%s is out: %s", action.incarnation, action.reason)

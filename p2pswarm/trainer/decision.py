@@ -1,0 +1,107 @@
+"""From the end of a step to its record, and from a record to where the next coordinator begins.
+
+Units:   steps, versions and heights count from 0.
+Errors:  none.
+Source:  docs/chain.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+from p2pswarm.chain.chain import ChainHead
+from p2pswarm.chain.record import (
+    NO_DIGEST,
+    CommitRecord,
+    Contributor,
+    RecordKind,
+    StageCommit,
+    VoterId,
+)
+from p2pswarm.config import RunConfig
+from p2pswarm.crypto.identity import SIGNATURE_BYTES
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.decided_step import DecidedStep, as_recorded
+from p2pswarm.trainer.reduction import Decided, Reduction
+from p2pswarm.trainer.step import Step
+
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a coordinator begins: its term, and what was decided before."""
+
+    term: int = 0
+    """Numbers of incarnations and generations begin at `first_number(term)`."""
+    version: int = 0
+    """Of the weights: the step that it begins with."""
+    last: DecidedStep | None = None
+    """The last decided step, for members that were not told its commit."""
+
+    @classmethod
+    def after(cls, term: int, head: ChainHead, last: CommitRecord | None) -> "Start":
+        """The leader of `term` begins after `last`, the record that made `head`."""
+        if last is None or last.kind == RecordKind.BACK:
+            return cls(term, head.version)
+        gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
+        states = {
+            stage: commit.state
+            for stage, commit in enumerate(last.stages)
+            if commit.state != NO_DIGEST
+        }
+        decided = DecidedStep(last.step, last.scale, last.learning_rate, gradients, states)
+        return cls(term, head.version, decided)
+
+
+FROM_THE_FIRST = Start()
+"""A run from its first step, without voters that gave anybody a term."""
+
+
+def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -> act.Decide:
+    """What the voters are asked to accept."""
+    stages = []
+    for stage, gradient in sorted(reduction.gradients.items()):
+        group = [one for one, where in reduction.stages.items() if where == stage]
+        members = tuple(Contributor(one.peer, one.number) for one in group)
+        state = as_recorded(decided.states.get(stage, b""))
+        stages.append(
+            StageCommit(members, step.holders(stage, group), state, as_recorded(gradient))
+        )
+    loss = None if math.isnan(step.loss) else step.loss
+    norm, generation = decided.gradient_norm, reduction.generation
+    return act.Decide(step.number, generation, decided.scale, rate, loss, norm, tuple(stages))
+
+
+def unsigned_record(
+    decide: act.Decide,
+    head: ChainHead,
+    term: int,
+    run: tuple[bytes, RunConfig],
+    trainers: tuple[bytes, ...],
+    voters: tuple[VoterId, ...],
+) -> CommitRecord:
+    """The record of a step, to be signed by the leader of `term`; `run` is its id and settings."""
+    run_id, config = run
+    size = config.batch.microbatches
+    return CommitRecord(
+        run=run_id,
+        prev=head.digest,
+        term=term,
+        height=head.height,
+        step=decide.step,
+        kind=RecordKind.COMMIT,
+        generation=decide.generation,
+        scale=decide.scale,
+        learning_rate=decide.learning_rate,
+        loss=decide.loss,
+        gradient_norm=decide.gradient_norm,
+        first=decide.step * size,
+        count=size,
+        stages=decide.stages,
+        trainers=trainers,
+        voters=voters,
+        voters_before=head.voters,
+        saved=head.saved,
+        key=bytes(KEY_BYTES),
+        signature=bytes(SIGNATURE_BYTES),
+    )

@@ -1,0 +1,142 @@
+"""A run with several trainers and real stage servers in virtual time; any of them may be killed."""
+
+import asyncio
+import random
+
+import torch
+from trainer.test_trainer import CONFIG, corpus
+
+from p2pswarm.chain.chain import Genesis
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.config import RunConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import PeerId
+from p2pswarm.server.session import ServerContext
+from p2pswarm.server.stage_server import StageServer
+from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.sim.rpc import SimRpc, SimWorld
+from p2pswarm.swarm.router import Router
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import ChainPlace
+from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.trainer import Trainer
+
+
+def key(name: str) -> Identity:
+    return Identity.generate(name.encode())
+
+
+class OneTrainer:
+    """A process with a trainer."""
+
+    def __init__(self, name: str, rpc: SimRpc, trainer: Trainer) -> None:
+        self.name, self.rpc, self.trainer = name, rpc, trainer
+        self.ended: act.RunFinished | None = None
+        self.weights: torch.Tensor | None = None
+        self.leave = asyncio.Event()
+        self.task: asyncio.Task
+
+
+class ManyTrainers:
+    """Trainers a, b, c ..., of which a founds the run, and numbered servers that vote."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, config: RunConfig = CONFIG, seed: int = 5) -> None:
+        self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
+        self.rng = random.Random(seed)
+        self.run_id = run_id(run_to_json(config), nonce=b"n" * 16, founder=key("a").peer_id.raw)
+        founder, size = key("a").peer_id.raw, config.batch.microbatches
+        self.genesis = Genesis.founded(self.run_id, founder, config.stages, size)
+        self.trainers: dict[str, OneTrainer] = {}
+        self.disks: dict[str, MemoryChain] = {}
+        self.said: list[tuple[str, act.Report]] = []
+        self.heard = lambda name, report: None
+        self.servers: dict[int, asyncio.Task] = {}
+
+    def train(self, name: str) -> OneTrainer:
+        """Start a trainer, or start one again with its disk."""
+        found = name == "a" and name not in self.disks
+        memory = self.genesis.voters[0].memory if found else self.rng.randbytes(8)
+        store = self.disks.setdefault(name, MemoryChain(memory))
+        restored = store.restored(self.genesis)
+        voters = {voter.peer for voter in restored.follower.chain.head.voters}
+        me = key(name).peer_id
+        alone = voters == {me.raw} and store.memory == self.genesis.voters[0].memory
+        place = ChainPlace(key(name), self.genesis, store, restored, alone, lasts=False)
+        rpc = self.world.rpc(me)
+        context = TrainerContext(
+            rpc=rpc,
+            tensors=TensorTransfer(Budget()),
+            run=self.config,
+            run_id=self.run_id,
+            corpus=corpus(self.config),
+            report=lambda report: self.reported(name, report),
+            rng=random.Random(self.rng.random()),
+            chain=place,
+            trainers=tuple(one.rpc.contact for one in self.trainers.values()),
+        )
+        one = self.trainers[name] = OneTrainer(name, rpc, Trainer(context))
+        one.task = self.tasks.create_task(self.live(one), context=rpc.suspension.context.copy())
+        return one
+
+    async def live(self, one: OneTrainer) -> None:
+        async with one.trainer as trainer:
+            running = asyncio.ensure_future(trainer.run())
+            leaving = asyncio.ensure_future(one.leave.wait())
+            await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
+            if not running.done():
+                running.cancel()
+                return
+            one.ended = running.result()
+            if trainer.leads and not one.ended.failed:
+                one.weights = await self.weights(trainer)
+
+    async def weights(self, trainer: Trainer) -> torch.Tensor:
+        """All stages' parameters in one vector."""
+        engines = [
+            torch_engine(self.config, s, torch.device("cpu"), 0) for s in range(self.config.stages)
+        ]
+        snapshots = await trainer.weights([engine.state_bytes for engine in engines])
+        values = [torch.frombuffer(s.data, dtype=torch.float64) for s in snapshots]
+        return torch.cat([value[: len(value) // 3] for value in values])
+
+    def reported(self, name: str, report: act.Report) -> None:
+        self.said.append((name, report))
+        self.heard(name, report)
+
+    def of_kind(self, kind: type) -> list[tuple[str, act.Report]]:
+        return [(name, report) for name, report in self.said if isinstance(report, kind)]
+
+    def serve(self, number: int) -> None:
+        async def compute(work):
+            await asyncio.sleep(0.02)
+            return work()
+
+        config, store = self.config, MemoryChain(self.rng.randbytes(8))
+        rpc = self.world.rpc(PeerId(number.to_bytes(32)))
+        context = ServerContext(
+            rpc=rpc,
+            tensors=TensorTransfer(Budget()),
+            run=config,
+            run_id=self.run_id,
+            trainer=next(iter(self.trainers.values())).rpc.contact,
+            compute=compute,
+            make_engine=lambda s: torch_engine(config, s, torch.device("cpu"), 1 << 30),
+            make_router=lambda: Router(random.Random(number)),
+            chain=(store, store.restored(self.genesis)),
+        )
+        server = StageServer(context)
+        self.servers[number] = self.tasks.create_task(
+            server.run(), context=rpc.suspension.context.copy()
+        )
+
+    def kill(self, name: str, *, silent: bool = False) -> None:
+        """The trainer's process dies."""
+        self.trainers[name].task.cancel()
+        self.world.kill(key(name).peer_id, silent=silent)
+
+    def leaders(self) -> list[str]:
+        return [name for name, one in self.trainers.items() if one.trainer.leads]

@@ -1,0 +1,84 @@
+"""Several trainers: whichever dies, freezes or leaves, the weights are those of the plain loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+from trainer.several import ManyTrainers
+from trainer.test_trainer import CONFIG, distance, plain
+
+from p2pswarm.sim.loop import run
+from p2pswarm.trainer import actions as act
+
+LIMIT_S = 300.0
+
+
+def play(story: Callable[[ManyTrainers], Coroutine], config=CONFIG, seed: int = 5) -> ManyTrainers:
+    async def whole() -> ManyTrainers:
+        async with asyncio.TaskGroup() as tasks, asyncio.timeout(LIMIT_S):
+            many = ManyTrainers(tasks, config, seed)
+            await story(many)
+            for task in many.servers.values():
+                task.cancel()
+        return many
+
+    return run(whole(), seed=seed)
+
+
+def after_step(many: ManyTrainers, step: int, then: Callable[[str], None]) -> None:
+    """Call `then` with the coordinator's name when a step is done, once."""
+
+    def heard(name: str, report: act.Report) -> None:
+        if isinstance(report, act.StepDone) and report.step == step:
+            many.heard = lambda name, report: None
+            asyncio.get_running_loop().call_soon(then, name)
+
+    many.heard = heard
+
+
+def check_exact(many: ManyTrainers, *names: str) -> None:
+    for name in names:
+        assert many.trainers[name].ended == act.RunFinished("all steps are done", failed=False)
+    (weights,) = [one.weights for one in many.trainers.values() if one.weights is not None]
+    assert distance(weights, plain(many.config).flat.params_N.detach()) <= 1e-9
+    done = [report.step for _, report in many.of_kind(act.StepDone)]
+    assert sorted(set(done)) == list(range(many.config.steps))
+
+
+async def start(many: ManyTrainers, trainers: str = "ab") -> None:
+    for name in trainers:
+        many.train(name)
+    for number in range(2, 6):
+        many.serve(number)
+
+
+async def ended(many: ManyTrainers, *names: str) -> None:
+    await asyncio.wait([many.trainers[name].task for name in names])
+
+
+def test_a_standby_enlists_and_ends_with_the_run():
+    async def story(many: ManyTrainers) -> None:
+        await start(many)
+        await ended(many, "a", "b")
+
+    many = play(story)
+
+    check_exact(many, "a", "b")
+    assert [name for name, _ in many.of_kind(act.TrainerEnlisted)] == ["a"]
+    last = many.trainers["a"].trainer._seat.follower.chain.last
+    assert len(last.trainers) == 2
+    assert len(last.voters) == 3
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("step", [2, 4, 11])
+def test_the_coordinator_is_killed_and_the_standby_goes_on(step, silent):
+    async def story(many: ManyTrainers) -> None:
+        await start(many)
+        after_step(many, step, lambda name: many.kill(name, silent=silent))
+        await ended(many, "b")
+
+    many = play(story)
+
+    check_exact(many, "b")
+    assert [report.term for name, report in many.of_kind(act.Leads) if name == "b"] >= [2]
