@@ -1,6 +1,6 @@
 """Which weights a server holds, and which reductions and commits follow them.
 
-A replica is a snapshot and the commits after it. A commit is applied once: if it is sent again, it
+A replica is a state and the commits after it. A commit is applied once: if it is sent again, it
 is answered with what it made. What memory holds, and the reduction that could be applied to it,
 outlive the session: the next one may go on with both.
 
@@ -239,7 +239,7 @@ class CommitLog:
         return reduced if reduced is not None and reduced.round.step == version else None
 
     def _may_go_on(self, held: HeldWeights, since: int) -> bool:
-        """Whether weights can be brought to version `since` without a snapshot."""
+        """Whether weights can be brought to version `since` without a download."""
         return held.version == since or (held.version == since - 1 and held.reduced is not None)
 
     def _require_same(self, order: Commit) -> None:

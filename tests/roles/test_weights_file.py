@@ -46,7 +46,7 @@ def little_room():
 def state_in(state: StateMemory) -> memoryview:
     """The whole state, tensor after tensor."""
     parts = [state.read(t, k) for t in range(state.tensors) for k in range(state.pieces)]
-    return memoryview(b"".join(parts))
+    return memoryview(bytearray(b"".join(parts)))
 
 
 def snapshots() -> list[Snapshot]:

@@ -104,7 +104,8 @@ class ScriptedTrainer:
         to = Contact(stream.peer, Address.parse(join.address))
         member = self.members[raw] = Member(to, record, stream)
         keep = self.keep(join)
-        await stream.send(Assigned(where, self._incarnation, self.version, keep))
+        state = self.state_of(where, self.version)
+        await stream.send(Assigned(where, self._incarnation, self.version, keep, state))
         await self.publish()
         try:
             while (note := await stream.receive()) is not None:
@@ -207,6 +208,11 @@ class ScriptedTrainer:
                 bits |= 1 << (note.microbatch - first)
         return bits.to_bytes(-(-self.config.batch.microbatches // 8), "little")
 
+    def state_of(self, stage: int, version: int) -> bytes:
+        """The digest that a ready member has told; empty before."""
+        notes = [n for m in self.of_stage(stage) for n in m.notes if isinstance(n, Ready)]
+        return next((n.digest for n in notes if n.version == version), b"")
+
     def reduce_order(self, member: Member) -> Reduce:
         stage = member.record.stage
         return Reduce(
@@ -240,9 +246,12 @@ class ScriptedTrainer:
         answers: dict[bytes, Committed] = {}
         step, self.version = self.version, self.version + 1
 
+        states = [self.state_of(stage, step) for stage in range(self.config.stages)]
+
         async def one(raw: bytes, member: Member) -> None:
             r = member.record
-            order = Commit(RUN_ID, step, self.generation, r.incarnation, scale, rate)
+            state = states[r.stage]
+            order = Commit(RUN_ID, step, self.generation, r.incarnation, scale, rate, state)
             answer = await self.call(member, order)
             assert isinstance(answer, Committed)
             answers[raw] = answer
@@ -283,9 +292,8 @@ class Gate:
     """A compute thread that a test can hold up."""
 
     def __init__(self):
-        self.open = asyncio.Event()
+        self.open, self.waiting = asyncio.Event(), asyncio.Event()
         self.open.set()
-        self.waiting = asyncio.Event()
 
     async def __call__(self, work):
         if not self.open.is_set():
