@@ -10,7 +10,12 @@ codec changes; a difference above 1e-9 is a failure all the same.
 A kill is due every `--kill-every` steps (0: once, halfway). It waits until both stages have two
 ready servers again, so a machine that starts a process slowly sees fewer of them.
 
+With `--trainers N` there are so many trainers, and with `--kill-trainer-every STEPS` the one that
+coordinates is killed, too, and started again with its folder. At the end an independent script
+checks the chain of commits in every trainer's folder.
+
     python bench/exactness.py --kill-every 5 --json exactness.json
+    python bench/exactness.py --trainers 2 --kill-every 7 --kill-trainer-every 10 --steps 60
 """
 
 import argparse
@@ -32,12 +37,12 @@ from swarm_processes import (
     Run,
     RunFailed,
     Site,
-    events,
     first_match,
     plain,
     swarm,
 )
 from torch import Tensor
+from trainer_processes import Trainers
 
 from p2pswarm.progress.events import Ended, Event, MicrobatchCounts, PeerLine, Peers, Stepped
 
@@ -60,6 +65,9 @@ class Killer:
     killed: list[int] = field(default_factory=list)
     """The steps in which one died."""
     peers: tuple[PeerLine, ...] = ()
+    trainers: Trainers | None = None
+    trainers_due: list[int] = field(default_factory=list)
+    """Steps after which the coordinator is to be killed, in order."""
     step_s: float = 0.0
     _ended_s: float = 0.0
 
@@ -73,6 +81,11 @@ class Killer:
         if self.due and event.step >= self.due[0] and self._complete():
             del self.due[0]
             self._kill(event.step)
+        elif self.trainers_due and event.step >= self.trainers_due[0] and self.trainers:
+            del self.trainers_due[0]
+            time.sleep(self.rng.uniform(0.0, max(0.0, 0.8 * self.step_s)))
+            print(f"  step {event.step + 1}: SIGKILL to {self.trainers.leader}", flush=True)
+            self.trainers.kill_leader()
 
     def _complete(self) -> bool:
         """Whether every stage has all its servers ready."""
@@ -95,22 +108,28 @@ def introduced(nodes: Nodes, name: str) -> tuple[str, str]:
     return first_match(nodes.lines(name), r"peer (\S+) at"), name
 
 
-def train(run: Run, options: argparse.Namespace) -> tuple[list[int], MicrobatchCounts]:
-    """The swarm's run; when servers were killed, and what the trainer counted."""
+def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCounts]:
+    """The swarm's run; who was killed when, and what the last coordinator counted."""
     servers = [SERVE] * (STAGES * REPLICAS)
-    with swarm(Site(), run, servers, options.patience_s) as nodes:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        swarm(Site(), run, servers, options.patience_s, trains=False) as nodes,
+    ):
+        trainers = Trainers(nodes, run, options.trainers, Path(folder))
         names = dict(introduced(nodes, f"server {number}") for number in range(len(servers)))
-        every = options.kill_every
+        every, often = options.kill_every, options.kill_trainer_every
         due = list(range(every, run.steps - 1, every)) if every else [run.steps // 2]
-        killer = Killer(nodes, due, random.Random(options.seed), names)
+        killer = Killer(nodes, due, random.Random(options.seed), names, trainers=trainers)
+        killer.trainers_due = list(range(often, run.steps - 1, often)) if often else []
         ended: Ended | None = None
-        for event in events(nodes.lines("trainer")):  # to its end: it has written the weights then
+        for event in trainers.events():  # to their end: the weights are written then
             killer.told(event)
             if isinstance(event, Ended):
                 ended = event
         if ended is None:
-            raise RunFailed("the trainer left without a word")
-    return killer.killed, ended.counts
+            raise RunFailed("the trainers left without a word")
+        trainers.check_chains()
+    return killer, ended.counts
 
 
 def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> None:
@@ -164,25 +183,32 @@ def main() -> int:
             data=options.data,
         )
         try:
-            killed, counts = train(run, options)
+            killer, counts = train(run, options)
             train_plainly(run, theirs, options)
-            (written,) = Path(folder).glob("swarm-*.safetensors")  # its name tells run and step
+            found = Path(folder).glob("swarm-*.safetensors")  # the name tells run and step
+            written = max(found, key=lambda path: path.stat().st_mtime)
             relative, largest, name = compare(dict(tensors(written)), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
             return 1
     table = Table("steps", "killed in step", "microbatches", "sent again", box=None)
+    killed, trainers = killer.killed, killer.trainers
     shown = ", ".join(map(str, killed))
     table.add_row(str(run.steps), shown, str(counts.counted), str(counts.replayed))
     Console().print(table)
+    if trainers is not None and trainers.kills:
+        print(f"coordinators killed: {trainers.kills}, taken over: {trainers.takeovers}")
     print(f"relative difference of all parameters {relative:.3g}")
     print(f"largest of a single number {largest:.3g}, in {name}")
     if options.json:
         figures = {
             "relative": relative,
+            "relative_difference": relative,
             "largest": largest,
             "steps": run.steps,
-            "kills": len(killed),
+            "kills": len(killed) + (trainers.kills if trainers else 0),
+            "trainer_kills": trainers.kills if trainers else 0,
+            "takeovers": trainers.takeovers if trainers else 0,
             "killed_in_steps": killed,
             "microbatches": {"counted": counts.counted, "replayed": counts.replayed},
         }
@@ -194,6 +220,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--kill-every", type=int, default=0, help="steps; 0: one kill, halfway")
+    parser.add_argument("--trainers", type=int, default=1)
+    parser.add_argument(
+        "--kill-trainer-every", type=int, default=0, help="steps; 0: the trainer lives"
+    )
     parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
     parser.add_argument("--d-model", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)

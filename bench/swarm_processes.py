@@ -210,17 +210,24 @@ class Nodes:
 
 @contextlib.contextmanager
 def swarm(
-    site: Site, run: Run, servers: Sequence[str], patience_s: float = 900.0
+    site: Site,
+    run: Run,
+    servers: Sequence[str],
+    patience_s: float = 900.0,
+    *,
+    trains: bool = True,
 ) -> Iterator[Nodes]:
     """A `bootstrap` node, a `trainer`, and a server for each of these TOML texts.
 
-    Whatever takes longer than `patience_s` is killed.
+    `trains`: False leaves the trainer out, for one that starts its own. Whatever takes longer
+    than `patience_s` is killed.
     """
     with tempfile.TemporaryDirectory() as folder, Nodes(site, Path(folder), patience_s) as nodes:
         nodes.start("bootstrap", BOOTSTRAP, 'role = "bootstrap"\n')
         address = first_match(nodes.lines("bootstrap"), r"at (\S+), ready")
         nodes.joining = f'bootstrap = ["{address}"]\n'
-        nodes.start("trainer", TRAINER, nodes.joining + 'role = "trainer"\n' + run.settings())
+        if trains:
+            nodes.start("trainer", TRAINER, nodes.joining + 'role = "trainer"\n' + run.settings())
         for settings in servers:
             nodes.start_server(settings)
         yield nodes

@@ -18,6 +18,7 @@ CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 GRADIENT_CODEC_NAMES = ("int8-ef",)
 """The codecs that suit only the gradients that go back between stages."""
 ROLES = ("auto", "bootstrap", "stage", "trainer")
+TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -196,8 +197,31 @@ class TrainConfig:
     """The share of the files (of the bytes, if there is one file) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
+    standby: bool = False
+    """Found no run: stand by for one of the same settings and text, and lead it when needed."""
+    new: bool = False
+    """Begin another run, though the folder of `state` holds one that is not finished."""
+    resume: str = ""
+    """A checkpoint, or a target that has some, to go on from the newest; empty: begin anew."""
     progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
     """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """When the trainer has the run's state saved, where, and which checkpoints stay."""
+
+    target: str = ""
+    """A folder or a URL of fsspec that all servers reach; empty: no checkpoints."""
+    every_steps: Annotated[int, Between(1, 10**9)] = 100
+    keep_newest: Annotated[int, Between(1, 10_000)] = 3
+    """How many of the newest stay: more than one, so that a damaged one loses little."""
+    keep_every: Annotated[int, Between(0, 10**9)] = 0
+    """Those whose step is a multiple of this stay for good; 0: none."""
+
+    def __post_init__(self) -> None:
+        if len(self.target) > TARGET_CHARS_MAX or not self.target.isprintable():
+            raise ValueError(f"target is a path or URL of at most {TARGET_CHARS_MAX} characters")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +240,10 @@ class ServeConfig:
     """Memory that forwards keep for their backwards; above it, a forward is computed again."""
     grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
     """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
+    checkpoints: bool = True
+    """Write checkpoints where the run's trainer says; false: never."""
+    checkpoint_mib: Annotated[int, Between(1, 2**20)] = 96
+    """Memory for what a checkpoint still lacks when the next step changes the weights."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,12 +275,15 @@ class NodeConfig:
     bootstrap: tuple[str, ...] = ()
     """HOST:PORT of nodes that are already in the swarm."""
     identity: Path | None = None
-    """The key file, made if absent; left out: a new identity each time."""
+    """The key file, made if absent; left out: in `state`, or a new identity each time."""
+    state: Path | None = None
+    """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""
     run: RunConfig = field(default_factory=RunConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
 

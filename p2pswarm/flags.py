@@ -113,16 +113,31 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         "identity": flags.identity,
         "log_level": flags.log_level,
     }
+    if flags.resume is not None:
+        given["train"] = dataclasses.replace(config.train, resume=_resumed(flags.resume, config))
     config = dataclasses.replace(config, **{name: value for name, value in given.items() if value})
     if flags.announce:
         network = dataclasses.replace(config.network, announce=flags.announce)
         config = dataclasses.replace(config, network=network)
+    if getattr(flags, "standby", False) or getattr(flags, "new", False):
+        train = config.train
+        standby, new = flags.standby or train.standby, flags.new or train.new
+        train = dataclasses.replace(train, standby=standby, new=new)
+        config = dataclasses.replace(config, train=train)
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
     if config.role == "trainer" and config.train.data is None:
         raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
     return config
+
+
+def _resumed(named: str, config: NodeConfig) -> str:
+    """The target to go on from: the one that was named, or the settings' own."""
+    target = named or config.checkpoint.target
+    if not target:
+        raise Unusable("--resume names no target: add one, or set checkpoint.target in the file")
+    return target
 
 
 def _options(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
@@ -158,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
         description=NODE_TEXT,
         epilog="python -m p2pswarm.node is the same.",
     )
+    node.set_defaults(resume=None)
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
@@ -168,15 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print a commented settings file for this role, and exit",
     )
     _add_node_flags(node)
-    train = commands.add_parser(
-        "train",
-        help="train on your text, with the servers that join",
-        description=TRAIN_TEXT,
-        epilog="p2pswarm node --example trainer prints a file to begin with.",
-    )
-    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
-    train.set_defaults(role="trainer")
-    _add_node_flags(train)
+    _add_train_flags(commands)
     _add_status_flags(
         commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
     )
@@ -194,6 +202,37 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     return parser
+
+
+def _add_train_flags(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """Add the command that starts a run."""
+    train = commands.add_parser(
+        "train",
+        help="train on your text, with the servers that join",
+        description=TRAIN_TEXT,
+        epilog="p2pswarm node --example trainer prints a file to begin with.",
+    )
+    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+    train.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="TARGET",
+        help="go on from a checkpoint: TARGET is one, or a folder or URL that has some, of which "
+        "the newest good one is taken; default: checkpoint.target of FILE",
+    )
+    train.add_argument(
+        "--standby",
+        action="store_true",
+        help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    train.add_argument(
+        "--new",
+        action="store_true",
+        help="begin another run, though the folder of `state` holds one that is not finished",
+    )
+    train.set_defaults(role="trainer")
+    _add_node_flags(train)
 
 
 def _add_node_flags(parser: argparse.ArgumentParser) -> None:

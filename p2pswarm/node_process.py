@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 from p2pswarm.config import NodeConfig
@@ -30,6 +31,7 @@ from p2pswarm.roles.stack import open_stack
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
 FAILED = 1
+KEY_FILE = "identity.key"  # in the folder of `state`
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
@@ -69,6 +71,7 @@ class Shutdown:
             os._exit(INTERRUPTED)
         if number == signal.SIGTERM:
             self.asked.grace_s = self._notice_s
+        self.asked.patient = True
         say("leaving; once more to leave at once")
         self._begin(INTERRUPTED)
 
@@ -82,10 +85,20 @@ class Shutdown:
             return
         self._begun = True
         limit_s = LEAVE_S + max(0.0, self.asked.grace_s - GRACE_S)
-        late = threading.Timer(limit_s, os._exit, (code,))
+        self._limit(limit_s, code)
+        self._loop.call_soon_threadsafe(self.asked.set)
+
+    def _limit(self, seconds: float, code: int) -> None:
+        late = threading.Timer(seconds, self._too_late, (code,))
         late.daemon = True
         late.start()
-        self._loop.call_soon_threadsafe(self.asked.set)
+
+    def _too_late(self, code: int) -> None:
+        """End the process, unless what it saves is worth to wait for."""
+        if self.asked.saving and self.asked.patient:
+            self._limit(LEAVE_S, code)
+        else:
+            os._exit(code)
 
 
 def main(config: NodeConfig, begun_s: float) -> int:
@@ -96,8 +109,15 @@ def main(config: NodeConfig, begun_s: float) -> int:
         format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    with identity_from(config.identity) as identity:
+    with identity_from(key_file(config)) as identity:
         return run(_live(config, identity, begun_s))
+
+
+def key_file(config: NodeConfig) -> Path | None:
+    """Where the node's key is kept; None if it has a new one each time."""
+    if config.identity is None and config.state is not None:
+        return config.state / KEY_FILE
+    return config.identity
 
 
 async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:

@@ -37,7 +37,13 @@ RENAMED = {
     **dict.fromkeys(("microbatch_size", "micro_batch_size"), "rows"),
     **dict.fromkeys(("eval_every", "eval_interval", "eval_steps"), "evaluate_every"),
     **dict.fromkeys(("dataset", "text", "corpus", "train_data"), "data"),
-    **dict.fromkeys(("output", "out", "out_dir", "checkpoint", "save"), "weights"),
+    **dict.fromkeys(("output", "out", "out_dir", "save"), "weights"),
+    **dict.fromkeys(
+        ("save_steps", "save_every", "save_interval", "checkpoint_every"), "every_steps"
+    ),
+    **dict.fromkeys(("checkpoint_dir", "checkpoint_path", "save_dir"), "target"),
+    **dict.fromkeys(("save_total_limit", "keep_last"), "keep_newest"),
+    **dict.fromkeys(("resume_from", "resume_from_checkpoint"), "resume"),
     **dict.fromkeys(("gpu", "cuda"), "device"),
     **dict.fromkeys(("num_threads",), "threads"),
     **dict.fromkeys(("seeds", "peers", "bootstraps", "initial_peers"), "bootstrap"),

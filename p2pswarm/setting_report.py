@@ -5,7 +5,7 @@ Errors:  Unusable for a file that is missing or cannot be written.
 
 from pathlib import Path
 
-from p2pswarm.config import NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig, TrainConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.outfile import check_target
 
@@ -30,11 +30,13 @@ def report(config: NodeConfig, source: Path | None) -> str:
         ("listens on", config.listen or "every address, port 4000 or any free one"),
         ("others dial", config.network.announce or "the address that it listens on"),
         ("joins through", ", ".join(config.bootstrap) or "nobody: it starts a swarm"),
-        ("identity", str(config.identity or "a new one each time")),
+        ("identity", str(config.identity or config.state or "a new one each time")),
+        ("state", str(config.state or "in memory only: a restart begins anew")),
     ]
     match config.role:
         case "trainer":
             rows += _run_rows(config.run) + _train_rows(config.train)
+            rows += _checkpoint_rows(config.checkpoint)
         case "stage":
             rows += _serve_rows(config.serve)
     width = max(len(name) for name, _ in rows)
@@ -63,8 +65,19 @@ def _train_rows(train: TrainConfig) -> list[Row]:
     only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
     return [
         ("text", f"{train.data}{only}; {train.held_out_share:.1%} held out"),
+        ("goes on from", train.resume or "the first weights"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
     ]
+
+
+def _checkpoint_rows(checkpoint: CheckpointConfig) -> list[Row]:
+    if not checkpoint.target:
+        return [("checkpoints", "not written")]
+    kept = f"the newest {checkpoint.keep_newest} stay"
+    if checkpoint.keep_every:
+        kept += f", and each {checkpoint.keep_every} steps one"
+    every = f"every {checkpoint.every_steps} steps to {checkpoint.target}"
+    return [("checkpoints", f"{every}; {kept}")]
 
 
 def _serve_rows(serve: ServeConfig) -> list[Row]:

@@ -103,14 +103,21 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
     return run
 
 
-def run_id(config: bytes, corpus: bytes = b"", nonce: bytes = b"", founder: bytes = b"") -> bytes:
+def run_id(
+    config: bytes,
+    corpus: bytes = b"",
+    nonce: bytes = b"",
+    founder: bytes = b"",
+    origin: bytes = b"",
+) -> bytes:
     """A run's 16-byte id: a hash of all that makes it this run and no other.
 
     `config` is what `run_to_json` wrote, `corpus` the digest of the text. `nonce` is drawn when the
     run first starts, so that two runs of one file and one text are two. `founder` is the peer id
-    of the trainer that makes it. Without text, as in a simulation, they may be empty.
+    of the trainer that makes it, `origin` names the checkpoint that it goes on from. Without text,
+    as in a simulation, they may be empty.
     """
-    named = (corpus, nonce, founder)
+    named = (corpus, nonce, founder, origin)
     parts = [RUN_TAG, *(len(part).to_bytes(1) + part for part in named), config]
     return hashlib.sha256(b"".join(parts)).digest()[:RUN_ID_BYTES]
 

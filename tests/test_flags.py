@@ -141,3 +141,22 @@ def test_the_version_is_the_packages(capsys, request):
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {
         "attr": "p2pswarm.version.VERSION"
     }
+
+
+@pytest.mark.parametrize(
+    ("flags", "target"),
+    [
+        ((), ""),
+        (("--resume",), "out"),
+        (("--resume", "s3://bucket/other"), "s3://bucket/other"),
+    ],
+)
+def test_a_run_goes_on_from_what_is_named_or_from_its_own_target(written, flags, target):
+    file = written("[train]\ndata = '.'\n[checkpoint]\ntarget = 'out'")
+
+    assert parse(["train", file, *flags]).train.resume == target
+
+
+def test_a_resume_without_any_target_says_what_to_do(written):
+    with pytest.raises(Unusable, match=r"add one, or set checkpoint\.target"):
+        parse(["train", written("[train]\ndata = '.'"), "--resume"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.config import NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig, TrainConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.setting_report import check_files, report
 
@@ -68,3 +68,17 @@ def test_a_trainers_files_are_tried(tmp_path):
 def test_files_that_a_role_does_not_use_are_not_tried(tmp_path):
     check_files(NodeConfig(role="stage", train=TrainConfig(data=tmp_path / "gone")))
     check_files(NodeConfig(role="trainer", train=TrainConfig(data=None, weights=None)))
+
+
+def test_checkpoints_are_told_with_what_stays():
+    train = TrainConfig(data=Path("text"), resume="out")
+    kept = CheckpointConfig(target="out", every_steps=50, keep_every=1000)
+
+    shown = rows(NodeConfig(role="trainer", train=train, checkpoint=kept))
+    none = rows(NodeConfig(role="trainer", train=TrainConfig(data=Path("text"))))
+
+    assert shown["goes on from"] == "out"
+    assert shown["checkpoints"] == (
+        "every 50 steps to out; the newest 3 stay, and each 1000 steps one"
+    )
+    assert (none["goes on from"], none["checkpoints"]) == ("the first weights", "not written")

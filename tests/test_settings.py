@@ -256,3 +256,9 @@ def test_every_setting_says_what_it_may_be():
         if dataclasses.is_dataclass(kind) and kind.__name__.endswith("Config"):
             for field in dataclasses.fields(kind):
                 assert field.type not in (int, float), (kind.__name__, field.name)
+
+
+@pytest.mark.parametrize("target", ["x" * 1001, "a\nb"])
+def test_a_target_that_cannot_be_told_to_servers_is_refused(target):
+    with pytest.raises(ValueError, match="target is a path or URL of at most 1000 characters"):
+        config.CheckpointConfig(target=target)

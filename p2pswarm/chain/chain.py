@@ -11,7 +11,7 @@ Errors:  BrokenRecord for a record that breaks a rule, Fork for a second one in 
 
 import hashlib
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.chain.record import (
     DIGEST_BYTES,
@@ -86,6 +86,10 @@ class Genesis:
     """Who may lead before there is a record: in a new run, its founder alone."""
     voters: tuple[VoterId, ...]
     """Who votes on the first record: in a new run, its founder alone."""
+    version: int = 0
+    """Of the weights that the run begins with: those of a checkpoint, if it goes on from one."""
+    checkpoint: bytes = NO_DIGEST
+    """The digest of that checkpoint's manifest, which the first record names as `prev`."""
 
     @classmethod
     def founded(cls, run: bytes, founder: bytes, stages: int, microbatches: int) -> "Genesis":
@@ -96,9 +100,14 @@ class Genesis:
         voters = (VoterId(founder, run[:MEMORY_BYTES]),)
         return cls(run, stages, microbatches, (founder,), voters)
 
+    def after(self, version: int, checkpoint: bytes) -> "Genesis":
+        """The same for a run that goes on from a checkpoint."""
+        return replace(self, version=version, checkpoint=checkpoint)
+
     def head(self) -> ChainHead:
         """The head of an empty chain."""
-        return ChainHead(0, NO_DIGEST, 0, 0, self.voters, self.trainers, 0)
+        version = self.version
+        return ChainHead(0, self.checkpoint, version, 0, self.voters, self.trainers, version)
 
 
 def check_next(genesis: Genesis, head: ChainHead, record: CommitRecord) -> None:

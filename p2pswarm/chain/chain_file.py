@@ -152,13 +152,19 @@ class ChainFile:
 
     def _record_at(self, offset: int) -> CommitRecord:
         reader = LogReader(str(self._path), offset)
-        self._file.seek(offset)
-        for entry in reader.feed(self._file.read(PREFIX_BYTES + MESSAGE_BYTES_MAX)):
+        for entry in reader.feed(self._read_at(offset, PREFIX_BYTES + MESSAGE_BYTES_MAX)):
             message = entry.message
             record = message.record if isinstance(message, Propose) else message
             if isinstance(record, CommitRecord):
                 return record
         raise Unusable(f"{self._path} has changed while it was in use: nobody else may write it")
+
+    def _read_at(self, offset: int, nbytes: int) -> bytes:
+        """Read in one call where that is possible: another thread may be appending."""
+        if hasattr(os, "pread"):
+            return os.pread(self._file.fileno(), nbytes, offset)
+        self._file.seek(offset)
+        return self._file.read(nbytes)
 
 
 def _lock(file: BinaryIO, path: Path) -> None:

@@ -129,6 +129,11 @@ def _sound_size(data: bytes) -> int | None:
     return size if sound else None
 
 
+def blank(genesis: Genesis) -> Restored:
+    """What a file without entries says."""
+    return Restored(Register(), Follower(Chain(genesis)))
+
+
 def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restored:
     """The register and the chain that the entries of a file make.
 

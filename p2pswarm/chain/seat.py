@@ -46,6 +46,13 @@ class Seat:
         return self._vote.leader, self._vote.term
 
     @property
+    def voters(self) -> set[bytes]:
+        """The peers whose votes this trainer would need to lead."""
+        accepted = self.voter.register.accepted
+        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        return {voter.peer for voter in named}
+
+    @property
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
         leader = [self.leader.next_deadline_s] if self.leader else []

@@ -41,6 +41,8 @@ class Checkpoint:
     signer: PeerId
     sizes: dict[str, int | None]
     """The files that are there."""
+    digest: bytes
+    """The SHA-256 of its manifest's file: no other checkpoint has it."""
 
     def path(self, name: str) -> str:
         """A file's place in the target."""
@@ -96,7 +98,8 @@ def open_checkpoint(store: CheckpointStore, folder: str, wanted: Wanted = ANYTHI
         signed = read(data)
         check(signed, wanted)
         _require_name(folder, signed.manifest)
-    checkpoint = Checkpoint(store, folder, signed.manifest, signed.signer, sizes)
+    digest = hashlib.sha256(data).digest()
+    checkpoint = Checkpoint(store, folder, signed.manifest, signed.signer, sizes, digest)
     for stage in wanted_stages(signed.manifest, wanted):
         if not checkpoint.copies(stage):
             raise BadCheckpoint(
@@ -148,16 +151,21 @@ def check_chain(checkpoint: Checkpoint) -> None:
         return
     sha256 = hashlib.sha256()
     if checkpoint.sizes.get(CHAIN_NAME) == chain.size:
-        for offset in range(0, chain.size, PIECE_BYTES):
-            try:
-                sha256.update(
-                    checkpoint.store.read(checkpoint.path(CHAIN_NAME), offset, PIECE_BYTES)
-                )
-            except OSError as error:
-                raise BadCheckpoint(f"{CHAIN_NAME} cannot be read: {error}") from error
+        for part in chain_parts(checkpoint):
+            sha256.update(part)
         if sha256.digest() == chain.sha256:
             return
     raise BadCheckpoint(f"{CHAIN_NAME} is gone or damaged: use the checkpoint before")
+
+
+def chain_parts(checkpoint: Checkpoint) -> Iterator[bytes]:
+    """The bytes of the file of records; BadCheckpoint where they cannot be read."""
+    assert checkpoint.manifest.chain is not None, "it has one"
+    for offset in range(0, checkpoint.manifest.chain.size, PIECE_BYTES):
+        try:
+            yield checkpoint.store.read(checkpoint.path(CHAIN_NAME), offset, PIECE_BYTES)
+        except OSError as error:
+            raise BadCheckpoint(f"{CHAIN_NAME} cannot be read: {error}") from error
 
 
 def _require_name(folder: str, manifest: CheckpointManifest) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from p2pswarm.checkpoint.checking import block_of
 from p2pswarm.checkpoint.finding import Checkpoint
+from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile
 from p2pswarm.errors import OtherCheckpoint
@@ -54,6 +55,14 @@ def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryv
             yield from reader.read(place.offset, place.nbytes)
             at = tensor.stop
         yield bytes((layout.length - at) * layout.item_bytes)
+
+
+def stage_of_cut(manifest: CheckpointManifest, blocks: range) -> SavedStage | None:
+    """The stage of a checkpoint that has just these blocks; None if its cut is another there."""
+    for stage in manifest.stages:
+        if (stage.first_block, stage.end_block) == (blocks.start, blocks.stop):
+            return stage
+    return None
 
 
 class _StageFiles:

@@ -1,37 +1,18 @@
 """Which checkpoints of a run are deleted after a new one.
 
-Errors:  ValueError for settings out of their limits; NotSaved when the target refuses.
+Errors:  NotSaved when the target refuses.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, get_type_hints
 
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import folders, open_checkpoint
 from p2pswarm.checkpoint.names import MANIFEST_NAME, FolderName, is_ours
 from p2pswarm.checkpoint.stage_writing import saving
 from p2pswarm.checkpoint.store import CheckpointStore
-from p2pswarm.config import Between
+from p2pswarm.config import CheckpointConfig
 from p2pswarm.errors import Unusable
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RetentionConfig:
-    """Which checkpoints stay."""
-
-    keep_newest: Annotated[int, Between(1, 10_000)] = 3
-    """How many of the newest stay: more than one, so that a damaged one loses little."""
-    keep_every: Annotated[int, Between(0, 10**9)] = 0
-    """Those whose step is a multiple of this stay for good; 0: none."""
-
-    def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
-        for field in dataclasses.fields(self):
-            limit: Between = hints[field.name].__metadata__[0]
-            if not limit.low <= getattr(self, field.name) <= limit.high:
-                raise ValueError(f"{field.name} is {limit.whole}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +24,7 @@ class RunCheckpoint:
     """Its manifest verifies, and its files are there."""
 
 
-def outdated(candidates: Sequence[RunCheckpoint], config: RetentionConfig) -> list[FolderName]:
+def outdated(candidates: Sequence[RunCheckpoint], config: CheckpointConfig) -> list[FolderName]:
     """The checkpoints to delete, the oldest first.
 
     Only good ones are counted, and nothing is deleted that is as new as the newest good one: an
@@ -59,7 +40,9 @@ def outdated(candidates: Sequence[RunCheckpoint], config: RetentionConfig) -> li
     return sorted(name for name in names if name not in kept and name.step < good[0].step)
 
 
-def prune(store: CheckpointStore, run: bytes, config: RetentionConfig, wanted: Wanted) -> list[str]:
+def prune(
+    store: CheckpointStore, run: bytes, config: CheckpointConfig, wanted: Wanted
+) -> list[str]:
     """Delete what is outdated of a run; returns the names of the folders.
 
     `wanted.blocks` is what a checkpoint needs to count here, where a folder has only the stages

@@ -1,6 +1,6 @@
 """The store that a user's words name: a folder, or a URL.
 
-Errors:  Unusable for a URL that fsspec cannot use.
+Errors:  Unusable for a URL that fsspec cannot use, and for a target that cannot be written.
 """
 
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
 from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.errors import Unusable
 
 READER = "readonly"
 """Stands for the writer's name where nothing is written."""
@@ -22,3 +23,19 @@ def open_store(target: str, writer: str = READER) -> CheckpointStore:
     if "://" in target or "::" in target:
         return FsspecStore(target)
     return LocalFolder(Path(target).expanduser(), writer)
+
+
+def require_writable(store: CheckpointStore, writer: str) -> None:
+    """Raise Unusable unless a small file can be written to the target, and removed. Blocks."""
+    folder, name = f"trial.{writer}", "trial"
+    try:
+        store.remove(folder, [name])  # of a process that died here
+        file = store.create(f"{folder}/{name}", 1)
+        file.write(b"0")
+        file.commit()
+        store.remove(folder, [name])
+    except OSError as error:
+        raise Unusable(
+            f"checkpoint.target: {store.place} cannot be written: {error.strerror or error}: name "
+            "another target, or mend it"
+        ) from error

@@ -3,19 +3,20 @@
 Errors:  Unusable where there is no checkpoint, or several runs have some.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import (
     Checkpoint,
+    chain_parts,
     check_chain,
     folders,
     open_checkpoint,
     reading,
 )
-from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.names import MANIFEST_NAME, is_ours
 from p2pswarm.checkpoint.pieces import PieceReader
 from p2pswarm.checkpoint.store import CheckpointStore
@@ -43,9 +44,11 @@ NO_BLOCKS = Wanted(blocks=range(0))
 """Opens a checkpoint though files are gone: each stage is then named."""
 
 Say = Callable[[str], None]
+CheckRecords = Callable[[Iterable[bytes], CheckpointManifest], str]
+"""Takes the bytes of the file of records; says what it proves, or raises BadCheckpoint."""
 
 
-def verify(target: str, say: Say) -> Verification:
+def verify(target: str, say: Say, check_records: CheckRecords) -> Verification:
     """Read the checkpoint at `target`, or the newest one in it; `say` is told each fact."""
     store = open_store(target)
     try:
@@ -60,7 +63,7 @@ def verify(target: str, say: Say) -> Verification:
         f"{manifest.program}, signed by {checkpoint.signer}"
     )
     whole = [_check_stage(checkpoint, stage, say) for stage in manifest.stages]
-    ok = all([*whole, _check_chain(checkpoint, say)])
+    ok = all([*whole, _check_chain(checkpoint, say, check_records)])
     say(f"step {manifest.step} is whole" if ok else "it is not whole: use the one before")
     return Verification(ok, manifest.step, manifest.head.hex())
 
@@ -107,16 +110,17 @@ def _check_stage(checkpoint: Checkpoint, stage: SavedStage, say: Say) -> bool:
     return good > 0
 
 
-def _check_chain(checkpoint: Checkpoint, say: Say) -> bool:
-    """Whether the records are there as they were written, if the run keeps any."""
+def _check_chain(checkpoint: Checkpoint, say: Say, check_records: CheckRecords) -> bool:
+    """Whether the records are there as they were written, and are the chain that led here."""
     chain = checkpoint.manifest.chain
     if chain is None:
         say("chain: none here, so what came before this step is not known")
         return True
     try:
         check_chain(checkpoint)
+        found = check_records(chain_parts(checkpoint), checkpoint.manifest)
     except BadCheckpoint as error:
         say(f"chain: {error}")
         return False
-    say(f"chain: {chain.size:,} bytes as they were written; the records themselves are not read")
+    say(f"chain: {found}, each signed, and each names the one before")
     return True

@@ -110,6 +110,8 @@ class Stage(Protocol):
 
     recomputed: int
     """Backward passes so far that computed their graph again."""
+    gradient_norm: float
+    """Of the weights' gradient that the last backward made; 0 if it made none."""
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         """Compute the bundle for the next stage; keep under `key` what the backward needs."""
@@ -201,3 +203,9 @@ class Engine:
     """What the stage below gives; empty for the first stage."""
     gives: BundleSpec
     """What it gives to the stage above; empty for the last stage."""
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of weights and optimizer state."""
+        state = self.state
+        return state.tensors * sum(state.part_bytes(piece) for piece in range(state.pieces))

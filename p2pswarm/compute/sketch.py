@@ -6,7 +6,7 @@ of the difference, and its length is on average the length of the difference. Se
 of what they took and gave, and the trainer compares them (docs/spot_checks.md).
 
 Units:   none; sums are taken in float64.
-Shapes:  a bundle counts as one vector, its tensors in their order.
+Shapes:  the sketch of a bundle is the sum of its tensors', each with signs of its own.
 Errors:  none; a sketch that is not finite is empty, like one of nothing.
 Source:  count sketch, Charikar, Chen and Farach-Colton 2002, with one row.
 """
@@ -63,16 +63,3 @@ class Sketcher:
         raw = np.random.Philox(key=self._key).random_raw(-(-count // 64))
         bits = np.unpackbits(raw.astype("<u8").view(np.uint8), bitorder="little")[:count]
         return torch.from_numpy(bits.astype(np.int8) * 2 - 1)
-
-
-def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
-    """Whether two sketches are as close as `tolerance` times the longer of them allows.
-
-    Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
-    """
-    if not one or not other:
-        return True
-    if len(one) != len(other):
-        return False
-    apart = math.hypot(*(a - b for a, b in zip(one, other, strict=True)))
-    return apart <= tolerance * max(math.hypot(*one), math.hypot(*other))

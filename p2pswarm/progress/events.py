@@ -78,6 +78,17 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The whole state of the run after a step is saved."""
+
+    seconds: float
+    step: int
+    place: str
+    """The checkpoint's folder or URL."""
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Peers:
     """The servers of the run."""
 
@@ -106,10 +117,16 @@ class Ended:
     counts: MicrobatchCounts
 
 
-Event = Waiting | Started | Stepped | HeldOut | Peers | Note | Ended
+Event = Waiting | Started | Stepped | HeldOut | Checkpointed | Peers | Note | Ended
 KINDS: dict[str, type[Event]] = {
-    kind.__name__.lower(): kind for kind in (Waiting, Started, Stepped, HeldOut, Peers, Note, Ended)
+    kind.__name__.lower(): kind
+    for kind in (Waiting, Started, Stepped, HeldOut, Checkpointed, Peers, Note, Ended)
 }
+
+
+def checkpoint_text(event: Checkpointed) -> str:
+    """A checkpoint as people read it."""
+    return f"checkpoint of step {event.step} in {event.took_s:.1f} s: {event.place}"
 
 
 def to_line(event: Event) -> str:

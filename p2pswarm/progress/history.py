@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from p2pswarm.progress.events import (
+    Checkpointed,
     Ended,
     Event,
     HeldOut,
@@ -18,6 +19,7 @@ from p2pswarm.progress.events import (
     Started,
     Stepped,
     Waiting,
+    checkpoint_text,
 )
 
 NOTES_SHOWN = 10  # what fits under the tables of a small terminal
@@ -55,6 +57,8 @@ class RunHistory:
                 self.peers = event.peers
             case Note():
                 self.notes.append(event)
+            case Checkpointed(seconds=seconds):
+                self.notes.append(Note(seconds, checkpoint_text(event)))
             case Waiting():
                 self.waiting = event if event.stages else None
             case Started():

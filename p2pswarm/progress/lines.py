@@ -4,7 +4,18 @@ Units:   seconds since the first step.
 Errors:  none.
 """
 
-from p2pswarm.progress.events import Ended, Event, HeldOut, Note, Peers, Started, Stepped, Waiting
+from p2pswarm.progress.events import (
+    Checkpointed,
+    Ended,
+    Event,
+    HeldOut,
+    Note,
+    Peers,
+    Started,
+    Stepped,
+    Waiting,
+    checkpoint_text,
+)
 
 STEP_EVERY_S = 5.0  # one line in this time is enough for a run of minutes or days
 
@@ -43,6 +54,8 @@ def _text(event: Event) -> str:
             text = f"step {event.step:5}  held-out loss {event.nats_per_byte:.4f} nats/byte"
         case Note():
             text = event.text
+        case Checkpointed():
+            text = checkpoint_text(event)
         case Ended():
             how = "failed" if event.failed else "done"
             text = (

@@ -13,6 +13,7 @@ from p2pswarm.dht.messages import Ping
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.roles.run_choice import RunChoice, preferred
+from p2pswarm.roles.run_matching import readable
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
@@ -77,7 +78,7 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], Non
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         while True:
-            offers = choice.fitting(await _manifests(stack))
+            offers = choice.fitting(await manifests(stack))
             for remark in choice.remarks():
                 say(remark)
             for trainer in choice.to_be_told(loop.time()):
@@ -102,7 +103,7 @@ async def follow_run(
         await asyncio.sleep(await seeker.seeking())
         if not seeker.seeks:
             continue
-        offers = choice.instead_of(lost, await _manifests(stack))
+        offers = choice.instead_of(lost, await manifests(stack))
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [o.trainer for o in offers if o.run == lost.run and o.trainer in there]
         others = [o for o in offers if o.run != lost.run and o.trainer in there]
@@ -130,7 +131,7 @@ async def _answers(rpc: Rpc, trainer: Contact) -> bool:
     return True
 
 
-async def _manifests(stack: NodeStack) -> dict[bytes, bytes]:
+async def manifests(stack: NodeStack) -> dict[bytes, bytes]:
     """The manifests in the DHT by their trainers' ids; none if they could not be looked up."""
     try:
         records = await stack.dht.get(RUNS_KEY)
@@ -138,6 +139,12 @@ async def _manifests(stack: NodeStack) -> dict[bytes, bytes]:
         log.info("the runs could not be looked up: %s", error)
         return {}
     return {subkey: record.value for subkey, record in records.items()}
+
+
+async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
+    """Where the trainers of a run are, as far as they have announced it."""
+    offers = (readable(value) for value in (await manifests(stack)).values())
+    return [offer.trainer for offer in offers if offer is not None and offer.run == run]
 
 
 async def _tell_version(rpc: Rpc, trainer: Contact, version: int) -> None:

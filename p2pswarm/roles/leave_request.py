@@ -5,6 +5,8 @@ Errors:  none.
 """
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 LEAVE_S = 3.0  # a person who pressed Ctrl-C waits; leaving after the step saves a replay
 
@@ -16,3 +18,16 @@ class LeaveRequest(asyncio.Event):
         super().__init__()
         self.grace_s = LEAVE_S
         """The most time that leaving may take; final once the event is set."""
+        self.patient = False
+        """A person or a signal asked, who can ask again: leaving may wait for what is `saving`."""
+        self.saving = False
+        """The role saves what would be lost: leaving has no limit meanwhile."""
+
+    @contextlib.contextmanager
+    def saved(self) -> Iterator[None]:
+        """Let a block last that saves what would be lost."""
+        self.saving = True
+        try:
+            yield
+        finally:
+            self.saving = False

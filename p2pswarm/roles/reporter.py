@@ -20,9 +20,15 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
+from p2pswarm.roles.checkpoint_news import checkpoint_event
 from p2pswarm.roles.trouble import trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.checkpoint_reports import (
+    CheckpointFailed,
+    CheckpointProgress,
+    CheckpointSaved,
+)
 
 RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second
@@ -31,7 +37,8 @@ PEERS_EVERY_S = 0.5  # each server reports its load every second
 class Reporter:
     """Keeps what must be added up; answers each report with events."""
 
-    def __init__(self, run: RunConfig, parameters: int) -> None:
+    def __init__(self, run: RunConfig, parameters: int, done: int = 0) -> None:
+        """`done`: the steps before those that are reported here."""
         batch = run.batch
         self._size = batch.microbatches
         self._step_tokens = batch.microbatches * batch.rows * run.model.sequence_length
@@ -41,7 +48,7 @@ class Reporter:
         self._begun_s: float | None = None
         self._ended_s: deque[float] = deque(maxlen=RATE_STEPS + 1)
         """When the last steps ended; the run's beginning too."""
-        self._done = 0
+        self._done = self._first = done
         self._asked = 0
         self._counted = 0
         self._replayed = 0
@@ -80,6 +87,8 @@ class Reporter:
                 return self._trainers(report, seconds, now_s)
             case act.MemberJoined() | act.MemberReady() | act.MemberLost() | act.Loaded():
                 return self._member(report, seconds, now_s)
+            case CheckpointSaved() | CheckpointFailed() | CheckpointProgress():
+                event = checkpoint_event(report, seconds)
             case _:
                 event = Note(seconds, trouble_text(report))
         return [event]
@@ -157,7 +166,7 @@ class Reporter:
         )
 
     def _ended(self, report: act.RunFinished) -> Ended:
-        rate = self._rate(self._done, self._last_step_s)
+        rate = self._rate(self._done - self._first, self._last_step_s)
         return Ended(
             self._last_step_s, self._done, report.reason, report.failed, rate, self._counts()
         )

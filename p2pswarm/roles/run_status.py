@@ -9,6 +9,7 @@ from collections import Counter
 
 from p2pswarm.errors import NotServing
 from p2pswarm.progress.events import (
+    Checkpointed,
     Ended,
     Event,
     HeldOut,
@@ -24,15 +25,19 @@ from p2pswarm.swarm.messages.types import REASON_CHARS
 class LatestStatus:
     """What a trainer says about its run when it is asked."""
 
-    def __init__(self, run: bytes, stages: int) -> None:
+    def __init__(self, run: bytes, stages: int, done: int = 0) -> None:
+        """`done`: the steps that were done before."""
         self._run = run
         self._stages = stages
+        self._first = done
         self._stepped: Stepped | None = None
         self._committed_s = math.nan
         self._held_out: float | None = None
         self._peers: Peers = Peers(0.0, ())
         self._waiting: tuple[int, ...] = ()
         self._ended: Ended | None = None
+        self._saved: Checkpointed | None = None
+        self._saved_s = math.nan
 
     def told(self, event: Event, now_s: float) -> None:
         """Take an event of the run; only the newest of a kind is kept."""
@@ -45,6 +50,8 @@ class LatestStatus:
                 self._peers = event
             case Waiting():
                 self._waiting = event.stages
+            case Checkpointed():
+                self._saved, self._saved_s = event, now_s
             case Ended():
                 self._ended = event
             case _:
@@ -54,11 +61,11 @@ class LatestStatus:
         """The run as it stands at `now_s`."""
         if question.run != self._run:
             raise NotServing("that run is not trained here; look up the runs again")
-        step, end = self._stepped, self._ended
+        step, end, saved = self._stepped, self._ended, self._saved
         newest = end or step
         counts = newest.counts if newest else MicrobatchCounts(0, 0, 0)
         return RunStatus(
-            done=step.step if step else 0,
+            done=step.step if step else self._first,
             loss=_finite(step.loss) if step else None,
             held_out=_finite(self._held_out),
             tokens_per_s=step.tokens_per_s if step else 0.0,
@@ -69,6 +76,8 @@ class LatestStatus:
             waiting=self._waiting,
             stages=self._servers(),
             ended=end.reason[:REASON_CHARS] if end else "",
+            saved=saved.step if saved else None,
+            saved_ago_s=max(0.0, now_s - self._saved_s) if saved else None,
         )
 
     def _servers(self) -> tuple[StageStatus, ...]:

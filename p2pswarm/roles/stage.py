@@ -10,11 +10,16 @@ import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
 import torch
 
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain_log import Restored, blank
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
@@ -23,16 +28,19 @@ from p2pswarm.roles.discovery import find_run, follow_run
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
+from p2pswarm.roles.run_folder import RunFolder, make_folder
+from p2pswarm.roles.run_matching import genesis_of
 from p2pswarm.roles.stack import NodeStack
-from p2pswarm.server.session import ServerContext
+from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
-from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.swarm.manifest import RunIdentity, RunOffer
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
 END_S = 0.5  # for `Leaving` to reach the trainer
+RECORDS_KEPT = 1024  # by a server without a folder: a trainer that was away for an hour lacks fewer
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -152,8 +160,28 @@ def stage_server(
         say=say,
         background=threads.background,
         secret=os.urandom(32),
+        origin=offer.identity.origin,
+        saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
+        chain=voters_chain(stack.config.state, offer.identity, say),
     )
     return StageServer(context)
+
+
+def voters_chain(
+    state: Path | None, identity: RunIdentity, say: Say
+) -> tuple[ChainStore, Restored]:
+    """Where this server's voter keeps its promises for a run, and what it kept before.
+
+    Without a folder it is another voter each time. Raises Unusable for a file that cannot be used.
+    """
+    genesis, memory = genesis_of(identity), os.urandom(MEMORY_BYTES)
+    if state is None:
+        return MemoryChain(memory, records_max=RECORDS_KEPT), blank(genesis)
+    make_folder(state)
+    file, restored = RunFolder(state).open_chain(genesis, memory)
+    if file.warning is not None:
+        say(file.warning)
+    return file, restored
 
 
 async def serve_run(

@@ -7,6 +7,7 @@ Errors:  Unusable when nobody in the swarm answers, or when there is no such run
 import asyncio
 import logging
 import sys
+from collections.abc import Iterable
 
 from p2pswarm.config import NodeConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
@@ -52,7 +53,21 @@ async def statuses(stack: NodeStack, name: str) -> Found:
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
     answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))
-    return list(zip(wanted, answers, strict=True))
+    return one_a_run(zip(wanted, answers, strict=True))
+
+
+def one_a_run(found: Iterable[tuple[RunOffer, RunStatus | None]]) -> Found:
+    """Of a run's trainers, the one that knows most: standbys know less than the coordinator."""
+    best: dict[bytes, tuple[RunOffer, RunStatus | None]] = {}
+    for offer, status in found:
+        known = best.get(offer.run, (offer, None))[1]
+        if known is None or (status is not None and _knows(status) > _knows(known)):
+            best[offer.run] = offer, status
+    return list(best.values())
+
+
+def _knows(status: RunStatus) -> tuple[int, int]:
+    return status.done, sum(stage.ready + stage.joining for stage in status.stages)
 
 
 async def _ask(stack: NodeStack, offer: RunOffer) -> RunStatus | None:

@@ -21,12 +21,14 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
             "  its trainer does not answer: it is gone, or this machine cannot reach it",
         ]
     counts = f"{status.asked:,} asked, {status.counted:,} counted, {status.replayed:,} replayed"
-    return [
-        *lines,
+    lines += [
         f"  {_phase(offer, status)}",
         f"  servers: {', '.join(_stages(status))}",
         f"  microbatches: {counts}",
     ]
+    if status.saved is not None and status.saved_ago_s is not None:
+        lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
+    return lines
 
 
 def as_json(found: list[tuple[RunOffer, RunStatus | None]]) -> str:
@@ -66,6 +68,14 @@ def _phase(offer: RunOffer, status: RunStatus) -> str:
     if status.waiting:
         parts.append(f"waiting for a server of stage {', '.join(map(str, status.waiting))}")
     return ", ".join(parts)
+
+
+def _ago(seconds: float) -> str:
+    """A time in the unit that people would use."""
+    for unit, size_s in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _printable(text: str) -> str:

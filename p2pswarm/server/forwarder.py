@@ -19,6 +19,7 @@ from p2pswarm.compute.bundle_spec import activation_codecs, gradient_codecs
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.errors import Refused, SwarmError
 from p2pswarm.models.base import Bundle
+from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.outgoing import (
     Direction,
     Metas,
@@ -95,12 +96,12 @@ class _PendingBundle:
 class Forwarder:
     """Outgoing pushes of one session, each a task of the session's group."""
 
-    def __init__(self, session: MemberSession, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, session: MemberSession, rpc: Rpc, tasks: asyncio.TaskGroup) -> None:
         run, engine = session.context.run, session.engine
         self._session = session
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
-        self._pusher = Pusher(session.context.rpc, session.context.tensors)
+        self._pusher = Pusher(rpc, session.context.tensors)
         self._forward = Direction(activation_codecs(run, engine.gives))
         self._backward = Direction(gradient_codecs(run, engine.takes))
 

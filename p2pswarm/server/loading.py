@@ -10,12 +10,13 @@ Source:  docs/state.md.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from p2pswarm.allreduce.base import Compute, Sums
 from p2pswarm.compute.base import StateMemory, Update
+from p2pswarm.errors import BadMessage
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.state.base import Aside
@@ -142,3 +143,16 @@ class _Guard:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self._loading.rules.forget()
+
+
+def pieces_of(data: memoryview, state: StateMemory) -> Iterator[list[memoryview]]:
+    """The parts of each piece of a whole state, which lies tensor after tensor."""
+    starts, start = [], 0
+    for piece in range(state.pieces):
+        starts.append(start)
+        start += state.part_bytes(piece)
+    if len(data) != state.tensors * start:
+        raise BadMessage(f"a state of {len(data)} bytes does not fit this stage")
+    for piece, at in enumerate(starts):
+        size = state.part_bytes(piece)
+        yield [data[t * start + at : t * start + at + size] for t in range(state.tensors)]

@@ -19,7 +19,7 @@ from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.compute.base import Engine, Update
-from p2pswarm.errors import NotServing, SwarmError
+from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
@@ -29,11 +29,12 @@ from p2pswarm.server.commit_log import (
     HeldWeights,
     ReducedGradient,
 )
-from p2pswarm.server.loading import Loading
+from p2pswarm.server.loading import Loading, pieces_of
 from p2pswarm.state.base import Aside, at_once
-from p2pswarm.state.version_reader import VersionReader
+from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
 from p2pswarm.swarm.messages.step import Commit, Reduce
-from p2pswarm.tensors.state_tree import root_of
+from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
 
@@ -54,10 +55,12 @@ class Replica:
         compute: Compute,
         aside: Aside = at_once,
         background: Compute | None = None,
+        window_bytes: int = WINDOW_BYTES,
     ) -> None:
         """`aside`: a thread that reads the weights for others, while the first one computes.
 
         `background`: where digests are computed, beside `compute`; None: they take turns.
+        `window_bytes`: the most memory for copies of a version that is being read.
         """
         self.stage = stage
         self.engine = engine
@@ -71,7 +74,9 @@ class Replica:
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
-        self.reader = VersionReader(engine.state, lambda: self.version, aside)
+        self.reader = VersionReader(
+            engine.state, lambda: self.version, aside, window_bytes // engine.state.part_bytes(0)
+        )
         """Reads the weights between two commits, for newcomers and checkpoints."""
         self.loading: Loading | None = None
         """The weights that are on their way, or have come and were not committed to yet."""
@@ -113,6 +118,28 @@ class Replica:
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
+
+    @property
+    def needed(self) -> int:
+        """While weights come: the first step whose commit has not been decided on."""
+        return self._log.needed
+
+    async def install(self, snapshot: Snapshot) -> bool:
+        """Take a whole state, from a checkpoint; False if another version is needed by now.
+
+        Raises BadMessage for one that is damaged, or does not fit; nothing is changed then.
+        """
+        async with self._lock:
+            loading, pieces = self.loading, list(pieces_of(snapshot.data, self.engine.state))
+            if loading is None or snapshot.version != loading.rules.version:
+                return False
+            hashes = await self._background(lambda: [piece_hash(parts) for parts in pieces])
+            if root_of(hashes) != snapshot.digest:
+                raise BadMessage(f"the weights of version {snapshot.version} are damaged")
+            await to_its_end(self._install(snapshot.version, pieces))
+        self._changed.fire()
+        self.reader.moved()
+        return True
 
     def donors_changed(self) -> None:
         """Wake the download: other members can be asked than before."""
@@ -256,6 +283,17 @@ class Replica:
             self.loading = Loading(self.engine.state, (self._compute, self._aside), locks, since)
             self.loading.overwrites(self._log.overwritten)
         self.loading.agreed(since, agreed)
+
+    async def _install(self, version: int, pieces: list[list[memoryview]]) -> None:
+        def write() -> None:
+            for piece, parts in enumerate(pieces):
+                self.engine.state.write(piece, parts)
+
+        self._log.overwritten()
+        async with self.reader.changing():
+            await self._compute(write)
+        self._log.became(version)
+        self._hash_later()
 
     async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
         """Let the pieces that are here follow a commit, or enter that they cannot."""

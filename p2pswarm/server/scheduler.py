@@ -23,7 +23,7 @@ from p2pswarm.compute.base import BackwardSpec, CountPermit, Key
 from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.flow.estimates import Ema
 from p2pswarm.server.expected import ExpectedTensors
-from p2pswarm.swarm.messages.microbatch import Push
+from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Push
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 
@@ -194,6 +194,8 @@ class Scheduler:
             return None
         item = min(ready, key=lambda t: RANK[t.work])  # the first come of the best rank
         self._in_hand, self._permit = item, CountPermit()
+        if item.push.microbatch >= CHECK_BASE:  # it computes all, and adds nothing
+            self._permit.withdraw()
         self._period.waits_s.append(now_s - self._queue.pop(item))
         return item
 
@@ -322,7 +324,8 @@ class Scheduler:
         if held is not None:
             raise NotServing(f"microbatch {push.microbatch} is here already")
         first = push.step * self._microbatches
-        mine = first <= push.microbatch < first + self._microbatches
+        number = push.microbatch % CHECK_BASE
+        mine = first <= number < first + self._microbatches and push.microbatch < 2 * CHECK_BASE
         if item.work is Work.FORWARD and not mine:
             raise BadMessage(f"microbatch {push.microbatch} in step {push.step}")
 

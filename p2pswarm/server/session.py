@@ -17,12 +17,24 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.base import Aside, at_once
+from p2pswarm.state.version_reader import WINDOW_BYTES
+from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavingLimits:
+    """What this machine gives to the run's checkpoints."""
+
+    allowed: bool = True
+    """It writes where the trainer says."""
+    window_bytes: int = WINDOW_BYTES
+    """Memory for what a checkpoint still lacks when a commit changes the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,9 @@ class ServerContext:
     """Computes digests beside `compute`; None: they take turns with it."""
     secret: bytes = b""
     """Random bytes that nobody else knows; a simulation may do without."""
+    origin: RunOrigin | None = None
+    """The checkpoint that the run began from; None for one that began anew."""
+    saving: SavingLimits = SavingLimits()
     chain: tuple[ChainStore, Restored] | None = None
     """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
 

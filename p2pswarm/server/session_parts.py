@@ -12,6 +12,7 @@ from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue
@@ -21,6 +22,7 @@ from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import Assigned, Ready
 from p2pswarm.swarm.view import MemberView
+from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
 
@@ -33,6 +35,9 @@ class SessionParts:
     averaging: Averaging
     replica: Replica
     notes: NoteQueue
+    rpc: WatchedRpc
+    """The roads to other servers."""
+    checkpointing: Checkpointing
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
@@ -73,6 +78,7 @@ class SessionParts:
         for scope in self.orders:
             scope.reschedule(now_s)
         self.worker.close()
+        self.rpc.close()
 
 
 def session_parts(
@@ -87,7 +93,7 @@ def session_parts(
     `changed` is fired when there is something to tell the trainer.
     """
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
-    notes, members = NoteQueue(loop.time()), MemberView()
+    notes, members, rpc = NoteQueue(loop.time()), MemberView(), WatchedRpc(context.rpc, tasks)
 
     def note(message: Message) -> None:
         notes.add(message)
@@ -111,8 +117,10 @@ def session_parts(
         Signal(),
     )
     averaging = Averaging(
-        *(context.rpc, context.tensors, context.compute, members.find, tasks),
+        *(rpc, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    worker = Worker(session, Forwarder(session, tasks))
-    return SessionParts(session, worker, averaging, replica, notes, loop.create_future())
+    worker = Worker(session, Forwarder(session, rpc, tasks))
+    checkpointing = Checkpointing(context, replica, note, tasks)
+    failed = loop.create_future()
+    return SessionParts(session, worker, averaging, replica, notes, rpc, checkpointing, failed)

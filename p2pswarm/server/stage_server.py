@@ -187,7 +187,8 @@ class StageServer:
             except SwarmError as error:
                 raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
             threads = context.compute, context.aside, context.background
-            replica = self._replica = Replica(assigned.stage, engine, *threads)
+            window_bytes = context.saving.window_bytes
+            replica = self._replica = Replica(assigned.stage, engine, *threads, window_bytes)
             self._donor = Donor(replica)
         return replica
 
@@ -219,6 +220,7 @@ class StageServer:
         """Get the weights."""
         context, members = self._context, parts.session.members
         opening, me = FetchPieces(context.run_id, stage), context.rpc.contact.peer
+        await parts.checkpointing.load()
         while replica.version is None and (loading := replica.loading) is not None:
             download = Download(context.rpc, opening, loading)
             await download.run(lambda: members.donors(stage, me), lambda: loading.enough)
@@ -229,7 +231,7 @@ class StageServer:
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
-        while (part := lifecycle.told(await stream.receive())) is not None:
+        while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
             self.leadership.heard()
             if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()

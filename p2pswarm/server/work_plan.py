@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from p2pswarm.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
+from p2pswarm.compute.sketch import Sketcher
 from p2pswarm.errors import Busy, NotComputed, NotServing, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.models.base import Bundle
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.scheduler import Period, Scheduler, WorkItem
 from p2pswarm.swarm.messages.membership import Load, MemberRecord
-from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Sketch, Undelivered
 from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
 
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
@@ -80,6 +81,21 @@ class WorkPlan:
             return None
         loss = made.loss if isinstance(made, LossResult) else None
         return Counted(push.step, push.microbatch, push.attempt, self.counted, loss)
+
+
+def sketch_of(
+    plan: WorkPlan, sketcher: Sketcher, stage: Stage, inputs: WorkInputs, made: Made
+) -> Sketch | None:
+    """What the trainer of a run with spot checks is told of a result; None of a held-out batch."""
+    push = plan.item.push
+    if push.work == Work.EVALUATE:
+        return None
+    bundle = bundle_in(made)
+    size = stage.gradient_norm if plan.call is StageCall.BACKWARD else 0.0
+    if isinstance(made, LossResult):
+        size = made.loss
+    took, gave = sketcher.of(inputs.bundle), sketcher.of(bundle or {})
+    return Sketch(push.step, push.microbatch, push.attempt, push.work, took, gave, size)
 
 
 def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:

@@ -13,6 +13,7 @@ import functools
 from dataclasses import dataclass
 
 from p2pswarm.compute.base import Key
+from p2pswarm.compute.sketch import Sketcher
 from p2pswarm.errors import NotComputed, NotServing, SwarmError, Unusable
 from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
@@ -30,9 +31,10 @@ from p2pswarm.server.work_plan import (
     plan,
     refusal_of,
     refuse_stranger,
+    sketch_of,
 )
 from p2pswarm.swarm.messages.membership import Load
-from p2pswarm.swarm.messages.microbatch import Push, Receipt
+from p2pswarm.swarm.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.swarm.messages.step import Fence, Fenced
 
 
@@ -53,6 +55,8 @@ class Worker:
         self._forwarder = forwarder
         self._jobs: dict[WorkItem, _PendingInput] = {}
         self._wake = asyncio.Event()
+        run = session.context.run
+        self._sketcher = Sketcher(session.context.run_id) if run.spot_check_share else None
         self._to_drop: list[Key] = []
         """What was kept for attempts that are over; the compute thread forgets it next."""
 
@@ -124,9 +128,10 @@ class Worker:
         work, started_s = plan(session.scheduler, item), loop.time()
         leaving = self._leaving(work, job.inputs)
         result: Made | None = None
+        sketch: Sketch | None = None
         failure: NotComputed | None = None
         try:
-            made = await session.context.compute(lambda: work.run(session.engine.stage, job.inputs))
+            made, sketch = await session.context.compute(lambda: self._made(work, job.inputs))
         except Unusable:  # this server cannot go on
             raise
         except SwarmError as error:
@@ -137,9 +142,10 @@ class Worker:
             session.note(not_computed(item.push, error, failure))
         else:
             if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
-                result, note = made, work.note(made)
-                if note is not None:
-                    session.note(note)
+                result = made
+                for note in (sketch, work.note(made)):
+                    if note is not None:
+                        session.note(note)
             else:
                 await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
         _send_off(leaving, bundle_in(result))
@@ -150,6 +156,12 @@ class Worker:
         else:
             queue_s = started_s - job.arrived_s
             job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
+
+    def _made(self, work: WorkPlan, inputs: WorkInputs) -> tuple[Made, Sketch | None]:
+        """Call the stage, on the compute thread; with it the sketch, in a run with spot checks."""
+        stage, sketcher = self._session.engine.stage, self._sketcher
+        made = work.run(stage, inputs)
+        return made, sketch_of(work, sketcher, stage, inputs, made) if sketcher else None
 
     def _leaving(self, work: WorkPlan, inputs: WorkInputs) -> asyncio.Future[Bundle] | None:
         """The future that the forwarder waits for; None if no result leaves."""

@@ -2,7 +2,8 @@
 
 The gradient is a count: microbatch m of a step adds 1 to element m of the sum. If the reduced
 gradient is all ones, every microbatch was counted exactly once in this stage. An update with any
-other gradient is an error. Activations have their true size, and take time on the links.
+other gradient is an error. Activations have their true size, and take time on the links. They are
+zeros; a processor that is wrong gives ones, and so does whoever computes with these.
 
 Units:   virtual seconds, bytes.
 Shapes:  as `compute/base.py`; sum_N has N = microbatches of a step.
@@ -110,19 +111,25 @@ class CountingWeights:
         self.sum_N = _zeros((run.batch.microbatches,), Dtype.FLOAT64)
         self._stage = stage
         self.cost = cost
+        self.spoilt: set[int] = set()
+        """The microbatches of the sum that were computed wrong, here or elsewhere."""
+        self._all_checked = run.spot_check_share == 1.0
 
     @property
     def version(self) -> int:
         """The version of the weights."""
         return self.state.version
 
-    def count(self, number: int) -> None:
-        """A microbatch is in the sum."""
+    def count(self, number: int, *, off: bool) -> None:
+        """A microbatch is in the sum, perhaps `off`."""
         self.sum_N[number % len(self.sum_N)] += 1
+        if off:
+            self.spoilt.add(number)
 
     def reset(self, *, draw: bool) -> None:
         """Empty the sum; `draw`: back to version 0."""
         self.sum_N.zero_()
+        self.spoilt.clear()
         if draw:
             self.state.become(0)
 
@@ -136,6 +143,7 @@ class CountingWeights:
         counts = reduced.reduced_N.tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
+        assert not (self._all_checked and self.spoilt), f"stage {self._stage} adds {self.spoilt}"
         self.state.become(update.number)
         self.reset(draw=False)
 
@@ -154,56 +162,70 @@ class SimStage:
         tally: CountingWeights,
         spend: Callable[[float], None],
         counted: Callable[[int, int], None],
+        wrong: Callable[[], bool],
     ) -> None:
-        """`counted` is told the stage and the number of each microbatch that enters the sum."""
+        """`counted` is told the stage and the number of each microbatch that enters the sum.
+
+        `wrong` is asked at every call whether its result is to be wrong.
+        """
         self.recomputed = 0
+        self.gradient_norm = 0.0
+        self._wrong = wrong
         self._stage = stage
         self._counted = counted
         self._last = stage == run.stages - 1
         self._tally = tally
         self._spend = spend
         self._cost = tally.cost
-        self._kept: dict[Key, int] = {}
-        self._made = {"x": _zeros(activation_layout(run).shape, activation_layout(run).dtype)}
+        self._kept: dict[Key, tuple[int, bool]] = {}
+        right = _zeros(activation_layout(run).shape, activation_layout(run).dtype)
+        self._gives = {False: {"x": right}, True: {"x": right + 1}}
 
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         """Give the next stage's x."""
-        del given
         self._spend(self._cost.forward_s)
-        self._kept[key] = number_in(tokens_BS)
-        return self._made
+        off = self._off(given)
+        self._kept[key] = number_in(tokens_BS), off
+        return self._gives[off]
 
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         """Give the gradient of this stage's x, if it is wanted."""
-        number = self._kept.pop(key, None)
-        if number is None:
+        kept = self._kept.pop(key, None)
+        if kept is None:
             raise NotServing(f"nothing is kept for {key}")
         self._spend(BACKWARD_SHARE * self._cost.forward_s)
-        if spec.may_add():
-            self._count(number)
-        return gradient if spec.returning else {}
+        number, forward_off = kept
+        off = self._off(gradient) or forward_off
+        self._add(number, spec, off=off)
+        return self._gives[off] if spec.returning else {}
 
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """Forward, loss and backward in one."""
         self._spend((1 + BACKWARD_SHARE) * self._cost.forward_s)
-        if spec.may_add():
-            self._count(number_in(tokens_BS))
-        return LossResult(self._loss(), given if spec.returning else {})
+        off = self._off(given)
+        self._add(number_in(tokens_BS), spec, off=off)
+        return LossResult(self._loss() + off, self._gives[off] if spec.returning else {})
 
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         """Give the next stage's x, or the loss."""
-        del tokens_BS, given
+        del tokens_BS
         self._spend(self._cost.forward_s)
-        return self._loss() if self._last else self._made
+        return self._loss() if self._last else self._gives[self._off(given)]
 
     def drop(self, keys: Iterable[Key] | None) -> None:
         """Forget what is kept."""
         for key in list(self._kept if keys is None else keys):
             self._kept.pop(key, None)
 
-    def _count(self, number: int) -> None:
-        self._tally.count(number)
-        self._counted(self._stage, number)
+    def _off(self, given: Bundle) -> bool:
+        """Whether the result is wrong: this processor is, or one before it was."""
+        return self._wrong() or bool(given and given["x"].reshape(-1)[0].item())
+
+    def _add(self, number: int, spec: BackwardSpec, *, off: bool) -> None:
+        self.gradient_norm = 2.0 if off else 1.0
+        if spec.may_add():
+            self._tally.count(number, off=off)
+            self._counted(self._stage, number)
 
     def _loss(self) -> float:
         return FIRST_LOSS * math.exp(-self._tally.version / DECAY_STEPS)
@@ -215,12 +237,13 @@ def sim_engine(
     cost: Cost,
     processor: Processor,
     counted: Callable[[int, int], None] = lambda _stage, _number: None,
+    wrong: Callable[[], bool] = lambda: False,
 ) -> Engine:
-    """Stage `stage` of a run on a simulated processor; `counted` as for `SimStage`."""
+    """Stage `stage` of a run on a simulated processor; `counted` and `wrong` as for `SimStage`."""
     tally = CountingWeights(run, stage, cost)
     spec = BundleSpec((BundleKey("x", activation_layout(run), differentiable=True),))
     return Engine(
-        SimStage(run, stage, tally, processor.spend, counted),
+        SimStage(run, stage, tally, processor.spend, counted, wrong),
         tally,
         tally.state,
         takes=spec if stage else BundleSpec(),

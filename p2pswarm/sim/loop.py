@@ -5,9 +5,9 @@ the timer. So `asyncio.sleep`, timeouts, task groups and futures work unchanged,
 on the machine's speed. A deadlock raises an error.
 
 We know three traps from experiments. `asyncio.TaskGroup` keeps its tasks in a set and cancels them
-in the set's order, so no child may do I/O in `finally`. Sets of objects and of strings iterate in
-another order in each process. A clock that starts at wall time loses small steps to rounding, so
-this clock starts at 0.
+in the set's order, so tasks have hashes that the run determines. Sets of other objects and of
+strings iterate in another order in each process. A clock that starts at wall time loses small steps
+to rounding, so this clock starts at 0.
 
 Units:   seconds of virtual time.
 Errors:  RuntimeError when every task waits and no timer is set.
@@ -68,6 +68,18 @@ class _Timer(_Soon, asyncio.TimerHandle):
     __slots__ = ()
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose hash is its number: a set of tasks has the same order in each run."""
+
+    def __init__(self, *args: Any, loop: "SimLoop", **options: Any) -> None:
+        loop.tasks += 1
+        self._number = loop.tasks
+        super().__init__(*args, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """asyncio on virtual time, in one thread."""
 
@@ -79,6 +91,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now_s = 0.0  # never wall time: at 1e8 s a 1e-9 step vanishes and the loop spins
         self._clock_resolution = CLOCK_STEP_S
         self._selector = _Jump(self)
+        self.tasks = 0  # so many were made
+        self.set_task_factory(_numbered)
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
@@ -125,6 +139,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Do nothing: the loop never sleeps."""
+
+
+def _numbered(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Future[Any]:
+    assert isinstance(loop, SimLoop), "it makes the tasks of a simulation"
+    return _NumberedTask(work, loop=loop, **options)
 
 
 def run(main: Coroutine[Any, Any, T], seed: int) -> T:

@@ -213,6 +213,8 @@ class SimSwarm:
         processor = Processor(config.speeds[number % len(config.speeds)])
         rng = random.Random(self._rng.random())
         count = functools.partial(self._counted, rpc.host.peer)
+        share, chance = config.wrong.get(number, 0.0), random.Random(f"{config.seed} {number}")
+        wrong = (lambda: chance.random() < share) if share else (lambda: False)
         context = ServerContext(
             rpc=rpc,
             tensors=TensorTransfer(Budget()),
@@ -222,7 +224,9 @@ class SimSwarm:
             standbys=tuple(others),
             chain=(disk, disk.restored(self.trainers.genesis)),
             compute=processor,
-            make_engine=lambda stage: sim_engine(config.run, stage, config.cost, processor, count),
+            make_engine=lambda stage: sim_engine(
+                config.run, stage, config.cost, processor, count, wrong
+            ),
             make_router=lambda: Router(rng),
         )
         now_s = asyncio.get_running_loop().time()

@@ -5,7 +5,7 @@ Errors:  none.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
@@ -55,6 +55,9 @@ class SwarmConfig:
     """Time from a death until the next server joins."""
     faults: FaultPlan = field(default_factory=FaultPlan)
     """What goes wrong besides, and when. A death that would end the run is left out."""
+    wrong: Mapping[int, float] = field(default_factory=dict)
+    """The servers whose processors are wrong now and then, by the order in which they come, and how
+    often; whoever computes with such a result makes a wrong one too."""
     patience_s: float = 36_000.0
     """The time limit of a run."""
 

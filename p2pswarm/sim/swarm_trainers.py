@@ -37,6 +37,8 @@ class TrainerMachine:
     disk: MemoryChain
     trainer: Trainer
     task: asyncio.Task[None] | None = None
+    began: bool = False
+    """Whether it takes part by now."""
     gone: bool = False
     """Whether its disk is lost, too."""
 
@@ -166,6 +168,7 @@ class SwarmTrainers:
 
     async def _train(self, machine: TrainerMachine) -> None:
         async with machine.trainer:
+            machine.began = True
             ended = await machine.trainer.run()
         if not self.first_done.done():
             self.first_done.set_result(ended)

@@ -20,6 +20,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.state.base import Aside
 from p2pswarm.state.version_holds import WINDOW_PARTS, Hold, Part, VersionHolds
 
+WINDOW_BYTES = 96 << 20  # WINDOW_PARTS of float32
 CHANGE_WAIT_S = 5.0  # a commit waits so long for readers; its sender waits 60 s for the answer
 
 

@@ -23,7 +23,7 @@ from p2pswarm.settings import (
     run_id,
     run_to_json,
 )
-from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.swarm.messages.run import CheckpointOrigin, Manifest
 
 MANIFEST_TAG = b"p2pswarm-manifest-2:"
 NONCE_BYTES = 16
@@ -32,8 +32,29 @@ RUNS_KEY = hashlib.sha256(b"p2pswarm-runs-1:").digest()
 
 
 @dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """The checkpoint that a run goes on from."""
+
+    run: bytes
+    """The id of the run that it is of."""
+    version: int
+    """Of its weights: where the run begins."""
+    checkpoint: bytes
+    """The SHA-256 of its manifest, so that it can be no other checkpoint."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes that a run's id and signature cover."""
+        return self.run + self.version.to_bytes(8) + self.checkpoint
+
+
+@dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """All that makes a run this run and no other. A run that is resumed keeps it."""
+    """All that makes a run this run and no other.
+
+    One that goes on from a checkpoint is another run, with another nonce: nobody who still knows
+    the old one can interfere.
+    """
 
     config: RunConfig
     corpus: bytes
@@ -42,11 +63,14 @@ class RunIdentity:
     """Drawn when the run first started, NONCE_BYTES long."""
     founder: bytes
     """The peer id of the trainer that made the run; another one may lead it by now."""
+    origin: RunOrigin | None = None
+    """The checkpoint that it goes on from; None for the first weights."""
 
     @property
     def run(self) -> bytes:
         """The id of the run."""
-        return run_id(run_to_json(self.config), self.corpus, self.nonce, self.founder)
+        text, origin = run_to_json(self.config), _encoded(self.origin)
+        return run_id(text, self.corpus, self.nonce, self.founder, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +100,9 @@ class UnreadableOffer:
 def sign_manifest(identity: Identity, run: RunIdentity, address: Address) -> Manifest:
     """Make what the trainer of `run`, reachable at `address`, announces."""
     text, key, where = run_to_json(run.config), identity.public_key, str(address)
-    unsigned = Manifest(text, run.corpus, run.nonce, run.founder, key, where, b"")
+    unsigned = Manifest(
+        text, run.corpus, run.nonce, run.founder, key, where, b"", _told(run.origin)
+    )
     signature = identity.sign(MANIFEST_TAG, signed_part(unsigned))
     return dataclasses.replace(unsigned, signature=signature)
 
@@ -84,7 +110,7 @@ def sign_manifest(identity: Identity, run: RunIdentity, address: Address) -> Man
 def signed_part(manifest: Manifest) -> bytes:
     """The bytes that the signature covers; neither JSON nor an address has a NUL."""
     text = manifest.config + b"\0" + manifest.address.encode() + b"\0"
-    return text + manifest.corpus + manifest.nonce + manifest.founder
+    return text + manifest.corpus + manifest.nonce + manifest.founder + _encoded(_origin(manifest))
 
 
 def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | UnreadableOffer:
@@ -96,11 +122,24 @@ def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | Unr
         address = Address.parse(manifest.address)
     except ValueError as error:
         raise BadMessage(f"a manifest without an address: {error}") from error
-    run = run_id(manifest.config, manifest.corpus, manifest.nonce, manifest.founder)
+    origin = _origin(manifest)
+    named = manifest.corpus, manifest.nonce, manifest.founder
+    run = run_id(manifest.config, *named, _encoded(origin))
     trainer = Contact(PeerId.of_key(manifest.trainer_key), address)
     try:
         config = run_from_json(manifest.config, version)
     except OtherRunVersion as error:
         return UnreadableOffer(run, trainer, str(error))
-    identity = RunIdentity(config, manifest.corpus, manifest.nonce, manifest.founder)
-    return RunOffer(run, config, trainer, identity)
+    return RunOffer(run, config, trainer, RunIdentity(config, *named, origin))
+
+
+def _told(origin: RunOrigin | None) -> CheckpointOrigin | None:
+    return CheckpointOrigin(*dataclasses.astuple(origin)) if origin else None
+
+
+def _origin(manifest: Manifest) -> RunOrigin | None:
+    return RunOrigin(*dataclasses.astuple(manifest.origin)) if manifest.origin else None
+
+
+def _encoded(origin: RunOrigin | None) -> bytes:
+    return b"" if origin is None else origin.encoded

@@ -11,6 +11,7 @@ from p2pswarm.swarm.messages.membership import Assigned, Load
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.checkpoint_reports import CheckpointReport
 from p2pswarm.trainer.membership import MemberChange
 
 
@@ -350,6 +351,7 @@ Report = (
     | Loaded
     | VersionsRefused
     | RunFinished
+    | CheckpointReport
 )
 """What a person may want to know."""
 

@@ -31,11 +31,6 @@ class AttemptTimeout:
         self._backed_off_s = 0.0
 
     @property
-    def most_took_s(self) -> float | None:
-        """The 95th percentile of those that finished; None before the first."""
-        return self._took_s.quantile(0.95)
-
-    @property
     def timeout_s(self) -> float:
         """How long an attempt may be under way."""
         return max(self.usual_s, self._backed_off_s)
@@ -43,7 +38,7 @@ class AttemptTimeout:
     def finished(self, took_s: float) -> None:
         """An attempt was counted by every stage."""
         self._took_s.add(took_s)
-        most_s, slowest_s = self.most_took_s, self._took_s.quantile(1.0)
+        most_s, slowest_s = self._took_s.quantile(0.95), self._took_s.quantile(1.0)
         assert most_s is not None, "there is a sample now"
         assert slowest_s is not None, "there is a sample now"
         most_s = min(USUAL_MAX_S, USUAL_FACTOR * most_s)

@@ -8,6 +8,7 @@ from p2pswarm.chain.chain_log import Restored
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.config import RunConfig
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.swarm.manifest import RunOrigin
 
 RECORDS_KEPT = (
     4096  # of a trainer without a folder: 10 MB; standbys that lack more begin with a file
@@ -29,9 +30,13 @@ class ChainPlace:
     """Another process can go on with the store, so leaving does not end the run."""
 
 
-def founding_place(identity: Identity, run: bytes, config: RunConfig) -> ChainPlace:
+def founding_place(
+    identity: Identity, run: bytes, config: RunConfig, origin: RunOrigin | None = None
+) -> ChainPlace:
     """The place of a trainer that makes a run, and keeps its chain in memory."""
     microbatches = config.batch.microbatches
     genesis = Genesis.founded(run, identity.peer_id.raw, config.stages, microbatches)
+    if origin is not None:
+        genesis = genesis.after(origin.version, origin.checkpoint)
     store = MemoryChain(genesis.voters[0].memory)
     return ChainPlace(identity, genesis, store, store.restored(genesis), leads_at_once=True)

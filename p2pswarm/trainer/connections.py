@@ -142,6 +142,12 @@ class Connections:
             self._alive_s = 0.0 if self._alive_s is None else self._alive_s
             self._tell(connection, message)
 
+    def say(self, incarnation: Incarnation, message: Message) -> None:
+        """Send a message on the stream of an incarnation, if it is still there."""
+        connection = self._open.get(incarnation.peer)
+        if connection is not None and connection.incarnation == incarnation:
+            self._tell(connection, message)
+
     def announce(self, trainers: Trainers) -> None:
         """Tell all members, and those that come, who may lead and who votes."""
         self._trainers = trainers

@@ -11,6 +11,7 @@ from p2pswarm.rpc.base import Rpc
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.chain_place import ChainPlace
+from p2pswarm.trainer.saving_plan import ResumedFrom, SavingPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,7 @@ class TrainerContext:
     chain: ChainPlace
     trainers: tuple[Contact, ...] = ()
     """Where other trainers of the run are, as far as it is known."""
+    saving: SavingPlan | None = None
+    """Where and when checkpoints are written; None: never."""
+    origin: ResumedFrom | None = None
+    """What the run goes on from; None: the first weights."""

@@ -13,23 +13,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
+from p2pswarm.flow.awake import AwakeClock
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.membership import Join, Leaving
 from p2pswarm.swarm.messages.trainers import Trainers
+from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
+from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.views import Views
+from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
 FAREWELL_S = 2.0  # for the last words to reach a member
+SECRET_BYTES = 32  # nobody can foresee then which microbatches are checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class CoordinationOwner:
     """Have the record of a step decided."""
     finished: Callable[[act.RunFinished], None]
     """The run is over."""
+    chain: SavedChain
+    """For checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,8 @@ class Coordination:
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.term = start.term
-        self.coordinator = Coordinator(context.run, context.run_id, start)
+        secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
+        self.coordinator = Coordinator(context.run, context.run_id, start, secret)
         """Who is in the run, and how far it has come."""
         self._context = context
         self._owner = owner
@@ -72,7 +81,14 @@ class Coordination:
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump)
+        self._clock = AwakeClock(asyncio.get_running_loop().time())
+        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self._now_s)
+        self.keeper: CheckpointKeeper | None = None
+        """Has checkpoints written, if the run has a target."""
+        if (plan := context.saving) is not None:
+            self.keeper = CheckpointKeeper(
+                context, plan, self.coordinator, owner.chain, self._say_to, tasks
+            )
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
@@ -90,6 +106,7 @@ class Coordination:
     def step_down(self) -> None:
         """Another trainer leads, or will: say nothing more to members, and end their streams."""
         self.coordinator.closed()
+        self._keep_no_more()
         self._dispatcher.stop(commits=True)
         self._connections.abandon()
         self.pump()
@@ -97,6 +114,7 @@ class Coordination:
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
         self.coordinator.closed()
+        self._keep_no_more()
         self._dispatcher.stop(commits=True)
         self._connections.finish(reason)
         self.pump()
@@ -148,6 +166,8 @@ class Coordination:
         while (note := await stream.receive()) is not None:
             if isinstance(note, Leaving):
                 return
+            if self.keeper is not None and self.keeper.take(connection.incarnation, note):
+                continue
             take_note(self.coordinator, connection.incarnation, note, self._now_s())
             self.pump()
 
@@ -169,11 +189,21 @@ class Coordination:
         if not self._connections:
             self._empty.set()
         if connection.incarnation is not None:
+            if self.keeper is not None:
+                self.keeper.lost(connection.incarnation)
             self.coordinator.lost(connection.incarnation, reason, self._now_s())
             self.pump()
 
+    def _say_to(self, member: Incarnation, message: Message) -> None:
+        self._connections.say(member, message)
+        self.pump()
+
+    def _keep_no_more(self) -> None:
+        if self.keeper is not None:
+            self.keeper.close()
+
     def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._clock.read(asyncio.get_running_loop().time())
 
     def pump(self) -> None:
         """Carry out all that the coordinator asks, and wake it when it wants."""
@@ -193,14 +223,15 @@ class Coordination:
             stream = self._streams[connection]
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
-                stream.scope.reschedule(self._now_s() + FAREWELL_S)
+                stream.scope.reschedule(asyncio.get_running_loop().time() + FAREWELL_S)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         machines = self.coordinator, self._connections
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
-            self._timer = asyncio.get_running_loop().call_at(min(due_s), self._due)
+            timer_s = self._clock.timer_s(min(due_s))
+            self._timer = asyncio.get_running_loop().call_at(timer_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
@@ -224,6 +255,10 @@ class Coordination:
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
                 self._owner.finished(action)
+            case act.StepDone():
+                self._context.report(action)
+                if self.keeper is not None:
+                    self.keeper.decided(action.step + 1)
             case _:
                 self._context.report(action)
 
@@ -231,6 +266,9 @@ class Coordination:
         match action:
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                source = self._context.origin
+                if source is not None and source.origin.version == self.coordinator.step:
+                    self._connections.say(action.incarnation, source.order(self._context.run_id))
             case act.Decline():
                 self._connections.decline(action.peer, action.reason)
             case act.Publish():

@@ -23,11 +23,13 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
@@ -48,14 +50,17 @@ class Coordinator:
         members_max = members_that_fit(config.stages, config.batch.microbatches)
         self.members = Membership(config.stages, members_max=members_max, former=former)
         """Who is in the run."""
-        self._phase = Phase.FILLING if start.version else Phase.GATHERING
+        self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
         self._step = Step(start.version, config, self._timeout, self._guards)
         self._generations = Generations(former=former)
         self._deciding: tuple[Reduction, Decided] | None = None
+        self._held = False
         self._admission = Admission(run, config.stages, self.members, start.last)
         self.admission = self._admission  # who fetches weights asks it for their digests
         self._blame = Blame(self.members, config.stages)
+        self.silence = Silence(self.members)
+        """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
@@ -90,6 +95,10 @@ class Coordinator:
         """The trainer leaves, or leads no more: no more actions, whatever happens."""
         self._phase = Phase.ENDED
         self._actions = []
+
+    def hold(self) -> None:
+        """Launch and reduce nothing more; what is being decided is decided still."""
+        self._held = True
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
@@ -206,6 +215,7 @@ class Coordinator:
             self._admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
+            self.silence.next_deadline_s(),
             reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
@@ -216,7 +226,11 @@ class Coordinator:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
-                self._evict(incarnation, "it did not answer a fence", now_s)
+                if not self.silence.silent(incarnation, now_s):  # else silence decides, or its link
+                    self._evict(incarnation, "it did not answer a fence", now_s)
+            self._step.wait_longer(now_s)
+        for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
+            self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
         for incarnation in self._admission.commits.overdue(now_s):
@@ -250,6 +264,7 @@ class Coordinator:
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
         self._admission.end(incarnation)
+        self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -287,7 +302,8 @@ class Coordinator:
         self._actions += self._step.given_up()
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
-        self._guard(now_s)
+        if self._phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
+            self._guard(now_s)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
@@ -296,7 +312,7 @@ class Coordinator:
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s))
+            self._actions.append(act.SendFence(one, fence, FENCE_S))
         if not incarnations:
             self._settle_fences(now_s)
 
@@ -333,6 +349,8 @@ class Coordinator:
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
+        if self._held:
+            return
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not unserved:

@@ -37,12 +37,14 @@ class Start:
     """Of the weights: the step that it begins with."""
     last: DecidedStep | None = None
     """The last decided step, for members that were not told its commit."""
+    gathers: bool = True
+    """Nothing is decided yet: it waits until each stage has its servers."""
 
     @classmethod
     def after(cls, term: int, head: ChainHead, last: CommitRecord | None) -> "Start":
         """The leader of `term` begins after `last`, the record that made `head`."""
         if last is None or last.kind == RecordKind.BACK:
-            return cls(term, head.version)
+            return cls(term, head.version, gathers=last is None)
         gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
         states = {
             stage: commit.state
@@ -50,7 +52,7 @@ class Start:
             if commit.state != NO_DIGEST
         }
         decided = DecidedStep(last.step, last.scale, last.learning_rate, gradients, states)
-        return cls(term, head.version, decided)
+        return cls(term, head.version, decided, gathers=False)
 
 
 FROM_THE_FIRST = Start()

@@ -40,11 +40,13 @@ class Dispatcher:
         coordinator: Coordinator,
         tasks: asyncio.TaskGroup,
         told: Callable[[], None],
+        now_s: Callable[[], float],
     ) -> None:
         self._context = context
         self._coordinator = coordinator
         self._tasks = tasks
         self._pump = told
+        self._now_s = now_s
         self._pusher = Pusher(context.rpc, context.tensors)
         self._router = Router(context.rng)
         self._view_changed = Signal()
@@ -93,9 +95,6 @@ class Dispatcher:
             del pushes[task]
             if not pushes:
                 del self._launched[order.microbatch]
-
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
 
     async def _launch(self, order: act.Launch, former: Sequence[asyncio.Task[None]]) -> None:
         """Push a microbatch's tokens to a server of stage 0, once the `former` pushes are over."""

@@ -14,9 +14,7 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.in_flight import JobPhase, MicrobatchJob
 
-FIRST_FENCE_S = 30.0  # nothing is measured yet, and first passes are slow
-FENCE_MIN_S = 10.0  # a member that does not answer is gone; its link would say so later
-FENCE_MAX_S = 600.0
+FENCE_S = 5.0  # a member's event loop answers at once, whatever it computes; so it is a round trip
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 
 
@@ -65,6 +63,11 @@ class Fencing:
         self.deadline_s = deadline_s
         return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
 
+    def wait_until(self, deadline_s: float) -> None:
+        """Give the members that have not answered more time."""
+        if self.open:
+            self.deadline_s = deadline_s
+
     def heard(self, incarnation: Incarnation) -> bool:
         """An incarnation has promised, or has ended; True if it was asked."""
         return incarnation in self._silent and self._silent.pop(incarnation, True) is None
@@ -76,11 +79,3 @@ class Fencing:
         settled, self._open = self._open, None
         self.deadline_s = math.inf
         return [job for job in settled if job.phase is JobPhase.FENCING]
-
-
-def fence_limit_s(run_s: float | None) -> float:
-    """How long a fence may take: a member first ends what it computes.
-
-    `run_s`: how long a slow attempt takes from end to end; None if nothing is measured.
-    """
-    return FIRST_FENCE_S if run_s is None else min(FENCE_MAX_S, max(FENCE_MIN_S, run_s))

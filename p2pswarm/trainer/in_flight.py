@@ -89,13 +89,14 @@ class InFlight:
         self._fresh.append(job)
         self._undone += 1
 
+    @property
+    def all_launched(self) -> bool:
+        """Whether no job waits to be launched for the first time."""
+        return not self._fresh
+
     def job(self, microbatch: int) -> MicrobatchJob | None:
         """The job of a microbatch, if it is of this step."""
         return self._jobs.get(microbatch)
-
-    def done_checks(self) -> list[MicrobatchJob]:
-        """The spot checks that are through."""
-        return [job for job in self._jobs.values() if job.check and job.phase is JobPhase.DONE]
 
     def running(self, microbatch: int, attempt: int) -> MicrobatchJob | None:
         """The job, if exactly this attempt of it is in the pipeline."""

@@ -17,6 +17,7 @@ def take_note(
     """Tell the coordinator a note of the member `by`; None if it has no assignment yet."""
     if by is None:
         raise BadMessage(f"a {type(note).__name__} before Assigned")
+    coordinator.silence.heard(by, now_s)
     match note:
         case Handed():
             coordinator.handed(Incarnation(note.peer, note.incarnation), note, now_s)

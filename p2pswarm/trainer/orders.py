@@ -18,7 +18,7 @@ from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
 from p2pswarm.wire.message import Message
 
-REDUCE_GRACE_S = 10.0  # the coordinator gives up first, because it knows what a failure means
+GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while it is stopped
 
 Call = act.SendFence | act.SendReduce | act.SendCommit
 """An order that is a unary call to one member."""
@@ -55,11 +55,11 @@ def limit_s(order: Call) -> float:
     """How long a member may take to answer."""
     match order:
         case act.SendFence():
-            return order.limit_s
+            return order.limit_s + GRACE_S
         case act.SendReduce():
-            return order.limit_s + REDUCE_GRACE_S
+            return order.limit_s + GRACE_S
         case act.SendCommit():
-            return COMMIT_S
+            return COMMIT_S + GRACE_S
 
 
 def answered(
@@ -67,6 +67,8 @@ def answered(
 ) -> None:
     """Tell the coordinator what a member answered, or why it did not."""
     to = order.incarnation
+    if isinstance(answer, Message):
+        coordinator.silence.heard(to, now_s)
     match order, answer:
         case act.SendFence(), Fenced():
             coordinator.fenced(to, answer.counted, now_s)

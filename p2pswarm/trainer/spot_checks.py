@@ -10,9 +10,9 @@ Source:  docs/spot_checks.md.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 
-from p2pswarm.compute.sketch import Numbers, agree
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Sketch
 from p2pswarm.swarm.messages.types import Work
@@ -33,6 +33,9 @@ OF_CODEC = {
 }
 """What a codec rounds, relative to the length of a tensor; a few times the usual."""
 
+Numbers = tuple[float, ...]
+"""A sketch."""
+
 Place = tuple[int, int]
 """A microbatch, and how far it has come: stage by stage up, then down; the last stage is once."""
 
@@ -47,6 +50,19 @@ def tolerance(config: RunConfig) -> float:
     names = [codecs.activation, codecs.gradient]
     names += [entry.partition("=")[2] for entry in (*codecs.activation_keys, *codecs.gradient_keys)]
     return OF_DTYPE[config.model.dtype] + max(OF_CODEC[name] for name in names)
+
+
+def agree(one: Numbers, other: Numbers, tolerance: float) -> bool:
+    """Whether two sketches are as close as `tolerance` times the longer of them allows.
+
+    Nobody knows it of an empty one, which agrees with all; sketches of two lengths do not agree.
+    """
+    if not one or not other:
+        return True
+    if len(one) != len(other):
+        return False
+    apart = math.hypot(*(a - b for a, b in zip(one, other, strict=True)))
+    return apart <= tolerance * max(math.hypot(*one), math.hypot(*other))
 
 
 @dataclass(frozen=True, slots=True)

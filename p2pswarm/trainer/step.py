@@ -22,7 +22,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame, FailedAttempt, Trouble
-from p2pswarm.trainer.fencing import Fencing, fence_limit_s
+from p2pswarm.trainer.fencing import FENCE_S, Fencing
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
@@ -72,6 +72,11 @@ class Step:
         return self._in_flight.finished and self._fencing.idle and self._ledger.complete
 
     @property
+    def all_launched(self) -> bool:
+        """Whether nothing waits to be launched for the first time: the end of the step is near."""
+        return self._in_flight.all_launched
+
+    @property
     def fencing(self) -> bool:
         """Whether a round of fencing is open."""
         return self._fencing.open
@@ -80,11 +85,6 @@ class Step:
     def silent(self) -> list[Incarnation]:
         """The members that have not answered the open round."""
         return self._fencing.silent
-
-    @property
-    def fence_limit_s(self) -> float:
-        """How long a member may take to answer a fence."""
-        return fence_limit_s(self._timeout.most_took_s)
 
     @property
     def fence_deadline_s(self) -> float:
@@ -248,6 +248,10 @@ class Step:
         drained, self._given_up = self._given_up, []
         return drained
 
+    def wait_longer(self, now_s: float) -> None:
+        """Some members of the round may still answer."""
+        self._fencing.wait_until(now_s + FENCE_S)
+
     def probe(self) -> None:
         """Find out which members still answer before anything else is decided."""
         self._fencing.probe()
@@ -259,7 +263,7 @@ class Step:
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open the next round; what to fence."""
-        return self._fencing.begin(incarnations, now_s + self.fence_limit_s)
+        return self._fencing.begin(incarnations, now_s + FENCE_S)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
         """Start what the window allows."""
@@ -292,7 +296,7 @@ class Step:
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted a microbatch."""
         self._in_flight.finish(job, now_s)
-        self._guards.counted_by_all(job.microbatch)
+        self._guards.counted_by_all(job.microbatch, now_s)
 
     def _running(self, step: int, microbatch: int, attempt: int) -> MicrobatchJob | None:
         return self._in_flight.running(microbatch, attempt) if step == self.number else None

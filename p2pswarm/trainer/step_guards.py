@@ -62,12 +62,16 @@ class StepGuards:
         if note.step == self._number and self._checks.share:
             self._checks.heard(by, stage, note)
 
-    def counted_by_all(self, microbatch: int) -> None:
-        """Every stage has counted a microbatch: launch its check, if it is to have one."""
-        known = self._jobs.job(microbatch + CHECK_BASE) is not None
-        if self._checks.share and not known and self._checks.chosen(microbatch):
-            job = MicrobatchJob(microbatch + CHECK_BASE, Work.FORWARD, check=True)
-            self._jobs.add(job)
+    def counted_by_all(self, microbatch: int, now_s: float) -> None:
+        """Every stage has counted a microbatch, perhaps again: it may have to be checked."""
+        if not self._checks.share or not self._checks.chosen(microbatch):
+            return
+        job = self._jobs.job(microbatch + CHECK_BASE)
+        if job is None:
+            check = MicrobatchJob(microbatch + CHECK_BASE, Work.FORWARD, check=True)
+            self._jobs.add(check)
+        elif job.phase is JobPhase.DONE:
+            self._jobs.again(job, now_s)
 
     def checked(self, job: MicrobatchJob, now_s: float) -> None:
         """A check is through: stage 0 had its gradient, or it was tried in vain for too long."""
@@ -101,7 +105,7 @@ class StepGuards:
             self._reports += found
             void += [(result.incarnation, result.reason) for result in wrong]
             void += [(one, f"step {self._number} is done again") for one in self._ledger.counting]
-            self._check_again(now_s)
+            self._checks.clear()  # what is done again is checked again
         return void
 
     def settled(self, now_s: float) -> list[act.Report]:
@@ -133,9 +137,3 @@ class StepGuards:
         if job.check or job.work is Work.EVALUATE:
             return ()
         return self._ledger.who_counted(job.microbatch)
-
-    def _check_again(self, now_s: float) -> None:
-        """The step begins anew, and so do its checks."""
-        self._checks.clear()
-        for job in self._jobs.done_checks():
-            self._jobs.again(job, now_s)

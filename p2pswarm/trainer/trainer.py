@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +35,7 @@ from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start, unsigned_record
+from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.standbys import Standbys
 from p2pswarm.trainer.trainer_roll import TrainerRoll, longest_serving
 from p2pswarm.trainer.version_refusals import VersionRefusals
@@ -143,6 +145,17 @@ class Trainer:
         for trainer in trainers:
             self._roll.met(trainer)
 
+    async def save_state(self) -> None:
+        """Begin no further step, and have the present version saved, if the run has a target.
+
+        Returns when it is saved or cannot be; the reports tell which, and how far it is.
+        """
+        if self._coordination is None:
+            return  # the one that leads goes on
+        self._coordination.coordinator.hold()
+        if self._coordination.keeper is not None:
+            await self._coordination.keeper.finish()
+
     async def weights(self, sizes: Sequence[StateSize]) -> list[Snapshot]:
         """Download the state of every stage from its servers; the steps stand still meanwhile."""
         if self._coordination is None:
@@ -153,6 +166,8 @@ class Trainer:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
         if self._coordination is None:
+            if stream.peer.raw in self._seat.voters:
+                self._roll.voter_at(stream.peer.raw, join.address)
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
@@ -230,7 +245,9 @@ class Trainer:
         assert leader is not None, "it is told by it"
         self._watch.stop()
         start = Start.after(term, leader.head, chain.last)
-        owner = CoordinationOwner(self._decide, self._over)
+        owner = CoordinationOwner(
+            self._decide, self._over, SavedChain(chain, self._context.chain.store)
+        )
         self._coordination = Coordination(self._context, start, owner, self._tasks)
         self._context.report(act.Leads(term, start.version))
         self._announce()
@@ -254,6 +271,8 @@ class Trainer:
         voters = self._roll.next_voters(leader.head, len(trainers), leader.memories, servers)
         run = self._context.run_id, self._context.run
         record = unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
+        if (keeper := self._coordination.keeper) is not None:
+            record = replace(record, saved=max(record.saved, keeper.saved))
         self._seat.propose(sign(record, place.identity), self._now_s())
         self._node.pump()
 

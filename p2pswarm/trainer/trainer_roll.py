@@ -63,6 +63,12 @@ class TrainerRoll:
             known = self._trainers.setdefault(contact.peer.raw, _Known(contact, 0.0))
             known.contact = contact
 
+    def voter_at(self, peer: bytes, address: str) -> None:
+        """A voter of the run asks us to take it, from this address: we may need its vote."""
+        where = Whereabouts(peer, address).contact
+        if where is not None and peer != self._me:
+            self._voters[peer] = where
+
     def find(self, peer: bytes) -> Contact | None:
         """Where a trainer or a voter is dialled, as far as this trainer was told."""
         if peer == self._me:

@@ -102,3 +102,15 @@ def test_entries_that_are_no_chain_are_refused():
 
     with pytest.raises(Unusable, match="no single chain"):
         memory.restored(GENESIS)
+
+
+def test_a_copy_holds_the_same_and_goes_its_own_way():
+    memory = MemoryChain(MEMORY)
+    memory.append(RECORDS[0])
+
+    other = memory.copy()
+    memory.append(RECORDS[1])
+
+    assert other.memory == MEMORY
+    assert other.restored(GENESIS).follower.chain.last == RECORDS[0]
+    assert list(other.records(0, 2)) == RECORDS[:1]

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from p2pswarm.chain.record import CommitRecord, term_of
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
 from p2pswarm.ids import PeerId
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import DEADLY, Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 
-from .invariants import Contributions, Digests, Stalls
+from .invariants import Contributions, Digests, Records, Stalls
 
 STEPS, STAGES, MICROBATCHES = 25, 3, 8
 STUCK_S = 60.0  # from the last fault on, the next step is done within this
@@ -51,6 +53,7 @@ class Shape:
     """Mean time between two faults."""
     cost: Cost
     steps: int = STEPS
+    trainers: int = 1
 
     @classmethod
     def drawn(cls, seed: int) -> "Shape":
@@ -59,7 +62,8 @@ class Shape:
         cost = Cost(
             state_bytes=rng.choice((1 << 14, 1 << 22)), forward_s=rng.choice((0.03, 0.1, 0.3))
         )
-        return cls(rng.choice((3, 5, 7, 9)), rng.choice((1.5, 4.0, 8.0)), cost)
+        servers, every_s = rng.choice((3, 5, 7, 9)), rng.choice((1.5, 4.0, 8.0))
+        return cls(servers, every_s, cost, trainers=rng.choice((1, 2, 3)))
 
 
 def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
@@ -73,6 +77,7 @@ def chaos_config(seed: int, shape: Shape, plan: FaultPlan) -> SwarmConfig:
         seed=seed,
         run=run_config,
         servers=shape.servers,
+        trainers=shape.trainers,
         speeds=(1.0, 0.5, 2.0),
         regions=THREE_REGIONS,
         cost=shape.cost,
@@ -87,6 +92,7 @@ class WatchedSwarm:
         self.swarm = SimSwarm(config, self._counted)
         self.stalls = Stalls()
         self._contributions = Contributions()
+        self._records = Records(self._decided)
         self._digests = Digests()
         self._breach: str | None = None
         self._incarnations: dict[PeerId, Incarnation] = {}
@@ -117,7 +123,7 @@ class WatchedSwarm:
         """Let stopped processes run, so that they can be cancelled."""
         for machine in self.swarm.machines:
             machine.rpc.suspension.release()
-        self.swarm.process_at(0).suspension.release()
+        self.swarm.trainers.release()
 
     async def _guard(self) -> None:
         """Return when the run is stuck, or an invariant is broken."""
@@ -139,17 +145,23 @@ class WatchedSwarm:
         self._stepped.set()
 
     def _counted(self, peer: PeerId, stage: int, microbatch: int) -> None:
-        trainer = self.swarm.trainer
-        assert trainer is not None
         by = self._incarnation_at(peer)
         if by is None:
             return
-        members = trainer.coordinator.members
-        held = self._contributions.counted(
-            stage, microbatch, by, lambda one: members.alive(one) is not None
-        )
-        if held is not None:
+        if held := self._contributions.counted(stage, microbatch, by, self._alive):
             self._break(held)
+
+    def _alive(self, one: Incarnation) -> bool:
+        """Whether the coordinator that numbered a member lives, leads, and has it."""
+        for machine in self.swarm.trainers.seats:
+            if machine.leads and machine.trainer.term == term_of(one.number):
+                return machine.trainer.coordinator.members.alive(one) is not None
+        return False
+
+    def _decided(self, record: CommitRecord) -> str | None:
+        wrong = self._contributions.decided(record)
+        self._contributions.forget(record.first)
+        return wrong
 
     def _incarnation_at(self, peer: PeerId) -> Incarnation | None:
         """The incarnation that the server of a peer has, or had last."""
@@ -166,28 +178,60 @@ class WatchedSwarm:
                 self.stalls.step_done(now_s)
                 self._stepped.set()
                 self._look()
-                if isinstance(report, act.StepDone):
-                    self._contributions.forget((report.step + 1) * MICROBATCHES)
             case act.MemberLost(reason=reason) if "another had counted" in reason:
                 self._break(f"clash: {report.incarnation}: {reason}")
             case act.MemberLost(reason=reason) if "differ" in reason:
                 self._break(f"{report.incarnation}: {reason}")
 
     def _look(self) -> None:
-        """Look at all servers: their weights, and whom the trainer reaches."""
-        world, trainer = self.swarm.world.world, self.swarm.process_at(0)
-        reached: set[int] = set()
-        for server, rpc in self._living():
+        """Look at all chains, at the servers' weights, and at whom the trainers reach."""
+        for rpc, disk, node in self._chains():
+            chain = node.machine.follower.chain
+            if wrong := self._records.seen(rpc, chain.head.height, disk.records):
+                self._break(wrong)
+        for server, _rpc in self._living():
             if server.stage is None or server.version is None:
                 continue
             if wrong := self._digests.seen(server.stage, server.version, server._replica.digest):
                 self._break(wrong)
-            both = world.connected(rpc.host, trainer.host)
-            both = both and world.connected(trainer.host, rpc.host)
-            if both and not rpc.suspension.stopped:
-                reached.add(server.stage)
-        everybody = len(reached) == STAGES and not trainer.suspension.stopped
+            if wrong := self._records.applied(server.stage, server.version):
+                self._break(wrong)
+        trainers = [one.rpc for one in self.swarm.trainers.seats if one.rpc.running]
+        everybody = any(map(self._reaches_all, trainers))
         self.stalls.reachable(every_stage=everybody)
+
+    def _reaches_all(self, trainer: SimRpc) -> bool:
+        """Whether a trainer could go on: it runs, and reaches every stage and enough voters."""
+        if trainer.suspension.stopped:
+            return False
+        reached = [
+            (rpc.host.peer.raw, server.stage)
+            for server, rpc in self._living()
+            if server.version is not None and self._connected(rpc, trainer)
+        ]
+        peers = {peer for peer, _ in reached} | {trainer.host.peer.raw}
+        peers |= {
+            one.rpc.host.peer.raw
+            for one in self.swarm.trainers.seats
+            if one.rpc.running and self._connected(one.rpc, trainer)
+        }
+        head = self._records.records[-1] if self._records.records else None
+        named = head.voters if head else self.swarm.trainers.genesis.voters
+        votes = sum(voter.peer in peers for voter in named)
+        return 2 * votes > len(named) and {stage for _, stage in reached} == set(range(STAGES))
+
+    def _connected(self, one: SimRpc, other: SimRpc) -> bool:
+        world = self.swarm.world.world
+        both = world.connected(one.host, other.host) and world.connected(other.host, one.host)
+        return both and not one.suspension.stopped
+
+    def _chains(self) -> Iterator[tuple]:
+        for machine in self.swarm.trainers.seats:
+            if machine.rpc.running and machine.began:
+                yield machine.rpc, machine.disk, machine.trainer._node
+        for machine in self.swarm.machines:
+            if machine.died_s is None and machine.server.leadership.node is not None:
+                yield machine.rpc, machine.disk, machine.server.leadership.node
 
     def _living(self) -> Iterator[tuple]:
         for machine in self.swarm.machines:
@@ -196,26 +240,42 @@ class WatchedSwarm:
 
     def _state(self) -> str:
         """Where the run stands, for the text of a failure."""
-        trainer = self.swarm.trainer
-        if trainer is None:
-            return "no trainer"
-        coordinator = trainer.coordinator
+        leader = self.swarm.trainers.leader
         servers = ", ".join(
             f"{server.stage}:v{server.version}"
             f"{'' if server._session else ' out'}{' stopped' if rpc.suspension.stopped else ''}"
             for server, rpc in self._living()
         )
+        trainers = ", ".join(
+            f"term {one.trainer.term if one.began else '-'}{' leads' if one.leads else ''}"
+            + (" stopped" if one.rpc.suspension.stopped else "" if one.rpc.running else " dead")
+            for one in self.swarm.trainers.seats
+        )
+        where = f"{len(self._records.records)} decided, trainers [{trainers}], servers [{servers}]"
+        if leader is None:
+            return where
+        coordinator = leader.trainer.coordinator
         ready = [len(coordinator.members.ready(stage)) for stage in range(STAGES)]
-        return f"step {coordinator.step}, {coordinator._phase.name}, ready {ready}, [{servers}]"
+        return f"step {coordinator.step}, {coordinator._phase.name}, ready {ready}, {where}"
 
 
 def play(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
     """Play one seed to its end."""
     shape = Shape.drawn(seed)
-    options = FaultOptions(
-        kinds=kinds, servers=shape.servers, every_s=shape.every_s, steps=shape.steps
-    )
+    options = options_of(shape, kinds)
     return play_plan(seed, shape, draw_plan(seed, options))
+
+
+def options_of(shape: Shape, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> FaultOptions:
+    """Which faults are drawn for a swarm of this shape."""
+    return FaultOptions(
+        kinds=kinds,
+        servers=shape.servers,
+        trainers=shape.trainers,
+        mortal_trainers=True,
+        every_s=shape.every_s,
+        steps=shape.steps,
+    )
 
 
 def play_plan(seed: int, shape: Shape, plan: FaultPlan) -> Outcome:

@@ -4,14 +4,18 @@ Units:   virtual seconds; microbatches by their global number.
 Errors:  none; a breach is a text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from p2pswarm.chain.record import CommitRecord, term_of
 from p2pswarm.swarm.view import Incarnation
 
 
 class Contributions:
-    """Who holds which microbatch in its sum: of the living, at most one in each stage."""
+    """Who holds which microbatch in its sum: of the living, at most one in each stage.
+
+    Members are living together if one coordinator says so: lives of two terms are in no one step.
+    """
 
     def __init__(self) -> None:
         self._holders: dict[tuple[int, int], list[Incarnation]] = {}
@@ -25,7 +29,8 @@ class Contributions:
     ) -> str | None:
         """A member adds a microbatch; returns the breach if another living one holds it."""
         holders = self._holders.setdefault((stage, microbatch), [])
-        living = [holder for holder in holders if holder != by and alive(holder)]
+        together = [one for one in holders if term_of(one.number) == term_of(by.number)]
+        living = [one for one in together if one != by and alive(one)]
         again = by in holders
         holders.append(by)
         if not alive(by):
@@ -36,9 +41,68 @@ class Contributions:
             return f"microbatch {microbatch}, stage {stage}: {by} counts it twice"
         return None
 
+    def decided(self, record: CommitRecord) -> str | None:
+        """A step is decided; returns the breach if a sum in it is not what the record says."""
+        for stage, commit in enumerate(record.stages):
+            members = [Incarnation(one.peer, one.incarnation) for one in commit.members]
+            for place, named in enumerate(commit.holders):
+                microbatch = record.first + place
+                held = self._holders.get((stage, microbatch), ())
+                holding = [one for one in members if one in held]
+                if holding != [members[named]] or held.count(members[named]) != 1:
+                    return (
+                        f"{record.name()}: microbatch {microbatch}, stage {stage} is in the sums "
+                        f"of {holding}, and the record says {members[named]}"
+                    )
+        return None
+
     def forget(self, before: int) -> None:
         """Forget microbatches before this one: their steps are over."""
         self._holders = {key: held for key, held in self._holders.items() if key[1] >= before}
+
+
+class Records:
+    """What nodes know to be decided: one record a height, and no node's chain ever shrinks."""
+
+    def __init__(self, decided: Callable[[CommitRecord], str | None] = lambda _record: None):
+        """`decided` is told of each record once, in order; it returns a breach."""
+        self.records: list[CommitRecord] = []
+        """All that is known to be decided."""
+        self._decided = decided
+        self._heights: dict[object, int] = {}
+
+    def seen(
+        self, node: object, height: int, read: Callable[[int, int], Iterable[CommitRecord]]
+    ) -> str | None:
+        """Look at the chain of a process, `height` records long; returns the breach.
+
+        `read` gives the records from one height to another, as far as they are there.
+        """
+        known = self._heights.get(node, 0)
+        self._heights[node] = height
+        if height < known:
+            return f"a chain of {known} records has {height}"
+        for record in read(known, height):
+            if wrong := self._take(record):
+                return wrong
+        return None
+
+    def applied(self, stage: int, version: int) -> str | None:
+        """A server holds weights; returns the breach if no record has decided them."""
+        if version > len(self.records):
+            return f"stage {stage} has version {version}; {len(self.records)} steps are decided"
+        return None
+
+    def _take(self, record: CommitRecord) -> str | None:
+        if record.height < len(self.records):
+            same = record == self.records[record.height]
+            return None if same else f"{record.name()} and {self.records[record.height].name()}"
+        if record.height > len(self.records):
+            return f"{record.name()} is decided, and one before it is nowhere"
+        if self.records and record.term < self.records[-1].term:
+            return f"{record.name()} follows one of term {self.records[-1].term}"
+        self.records.append(record)
+        return self._decided(record)
 
 
 class Digests:

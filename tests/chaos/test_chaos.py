@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from chaos.__main__ import kinds_in, seeds_in, summary
-from chaos.chaos_run import Outcome, Shape, in_short, in_words, play, play_plan
+from chaos.chaos_run import Outcome, Shape, in_short, in_words, options_of, play, play_plan
 from chaos.known_failures import KNOWN_FAILURES
 from chaos.scenes import ONE_EACH, SCENES
 
 from p2pswarm.sim.compute import Cost
-from p2pswarm.sim.faults import Fault, FaultKind, FaultOptions, FaultPlan, draw_plan
+from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan, draw_plan
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(10)
@@ -41,7 +41,7 @@ def test_nothing_is_lost_or_counted_twice_and_the_run_goes_on(seed: int) -> None
 
 
 def test_the_seeds_of_the_short_form_hold_every_kind_of_fault() -> None:
-    plans = [draw_plan(seed, FaultOptions(servers=Shape.drawn(seed).servers)) for seed in SEEDS]
+    plans = [draw_plan(seed, options_of(Shape.drawn(seed))) for seed in SEEDS]
 
     assert {fault.kind for plan in plans for fault in plan.faults} == set(FaultKind)
 

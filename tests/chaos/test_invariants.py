@@ -1,7 +1,13 @@
 """What is held against every run: breaches are seen, and nothing else is."""
 
-from chaos.invariants import Contributions, Digests, Stalls
+from dataclasses import replace
 
+import pytest
+from chain.harness import chain_of, commit, genesis, unsigned
+from chaos.invariants import Contributions, Digests, Records, Stalls
+
+from p2pswarm.chain.chain import ChainHead
+from p2pswarm.chain.record import CommitRecord, Contributor, StageCommit, first_number
 from p2pswarm.swarm.view import Incarnation
 
 A, B = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
@@ -82,3 +88,81 @@ def test_a_stage_that_is_still_away_when_a_step_is_done_excuses_the_next_one_too
     stalls.step_done(31.0)
 
     assert stalls.longest_s == 0.0
+
+
+STATES = bytes(32), bytes(32)
+MEMBERS = tuple(Contributor(bytes([n]) * 32, first_number(1) + n) for n in (1, 2))
+ONE, TWO = (Incarnation(member.peer, member.incarnation) for member in MEMBERS)
+
+
+def recorded(holders: bytes = bytes([0, 1]), **changes) -> CommitRecord:
+    record = unsigned(genesis().head(), 1, stages=(StageCommit(MEMBERS, holders, *STATES),))
+    return replace(record, **changes)
+
+
+def test_lives_of_two_terms_are_in_no_one_step():
+    held = Contributions()
+    old = Incarnation(ONE.peer, first_number(1))
+    new = Incarnation(TWO.peer, first_number(2))
+    held.counted(0, 7, old, everybody)
+
+    assert held.counted(0, 7, new, everybody) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "breach"),
+    [
+        ([(0, ONE), (1, TWO)], None),
+        ([(0, ONE), (0, A), (1, TWO)], None),
+        ([(0, ONE)], "microbatch 1, stage 0 is in the sums of []"),
+        ([(0, ONE), (0, TWO), (1, TWO)], "microbatch 0"),
+        ([(0, TWO), (1, TWO)], "microbatch 0"),
+        ([(0, ONE), (0, ONE), (1, TWO)], "microbatch 0"),
+    ],
+)
+def test_a_decided_step_has_each_microbatch_in_the_sum_that_it_names_and_in_no_other(
+    counts, breach
+):
+    held = Contributions()
+    for microbatch, by in counts:
+        held.counted(0, microbatch, by, lambda who: False)
+
+    wrong = held.decided(recorded())
+
+    assert (wrong is None) if breach is None else breach in wrong
+
+
+def test_records_are_told_of_once_and_in_order():
+    told = []
+    _, records = chain_of(3)
+    seen = Records(told.append)
+
+    assert seen.seen("a", 2, lambda first, end: records[first:end]) is None
+    assert seen.seen("b", 3, lambda first, end: records[first:end]) is None
+    assert seen.seen("a", 3, lambda first, end: records[first:end]) is None
+
+    assert told == seen.records == records
+    assert seen.applied(0, 3) is None
+    assert "3 steps are decided" in seen.applied(0, 4)
+
+
+def test_a_chain_that_shrinks_forks_or_has_terms_that_fall_is_a_breach():
+    _, records = chain_of(2)
+    rival = commit(ChainHead.of(records[0]), term=2)
+    old = commit(ChainHead.of(rival), term=1)
+
+    seen = Records()
+    assert seen.seen("a", 2, lambda first, end: records[first:end]) is None
+    assert "has 1" in seen.seen("a", 1, lambda first, end: [])
+    assert rival.name() in seen.seen("b", 2, lambda first, end: [records[0], rival])
+    assert "nowhere" in Records().seen("c", 2, lambda first, end: [records[1]])
+    falling = Records()
+    assert "follows one of term 2" in falling.seen(
+        "d", 3, lambda first, end: [records[0], rival, old]
+    )
+
+
+def test_a_breach_that_a_decided_record_shows_is_passed_on():
+    _, records = chain_of(1)
+
+    assert Records(lambda record: "twice").seen("a", 1, lambda first, end: records) == "twice"

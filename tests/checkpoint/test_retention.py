@@ -9,8 +9,10 @@ from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import folders, newest_good
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.names import parse_folder
-from p2pswarm.checkpoint.retention import RetentionConfig, RunCheckpoint, outdated, prune
+from p2pswarm.checkpoint.retention import RunCheckpoint, outdated, prune
+from p2pswarm.config import CheckpointConfig
 from p2pswarm.errors import NotSaved
+from p2pswarm.settings import from_values
 
 ALL = Wanted()
 
@@ -33,7 +35,7 @@ def steps_left(store) -> list[int]:
 def test_the_newest_and_every_so_many_stay():
     old = outdated(
         [candidate(step) for step in range(10, 110, 10)],
-        RetentionConfig(keep_newest=2, keep_every=40),
+        CheckpointConfig(keep_newest=2, keep_every=40),
     )
 
     assert [name.step for name in old] == [10, 20, 30, 50, 60, 70]
@@ -45,7 +47,7 @@ def test_what_stays_holds_the_newest_good_ones_and_everything_newer(found, newes
     good = sorted((step for step, is_good in found.items() if is_good), reverse=True)
 
     gone = {
-        n.step for n in outdated(candidates, RetentionConfig(keep_newest=newest, keep_every=every))
+        n.step for n in outdated(candidates, CheckpointConfig(keep_newest=newest, keep_every=every))
     }
 
     assert not gone & set(good[:newest])
@@ -64,7 +66,7 @@ def test_what_stays_holds_the_newest_good_ones_and_everything_newer(found, newes
 )
 def test_a_setting_out_of_its_limits_is_named(setting, part):
     with pytest.raises(ValueError, match=part):
-        RetentionConfig(**setting)
+        from_values(CheckpointConfig, setting, "checkpoint")
 
 
 async def test_old_ones_and_unfinished_ones_are_deleted(store):
@@ -73,7 +75,7 @@ async def test_old_ones_and_unfinished_ones_are_deleted(store):
     await save_stages(store, checkpoint_id(0))
     await save_stages(store, checkpoint_id(9))
 
-    gone = prune(store, RUN_ID, RetentionConfig(keep_newest=2), ALL)
+    gone = prune(store, RUN_ID, CheckpointConfig(keep_newest=2), ALL)
 
     assert gone == [checkpoint_id(step).folder for step in (0, 1, 2)]
     assert steps_left(store) == [9, 4, 3]
@@ -85,7 +87,7 @@ async def test_another_past_of_the_newest_step_that_is_being_written_stays(store
     await save(store, 2)
     await save_stages(store, checkpoint_id(2, head=b"b" * 32))
 
-    assert prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL) == []
+    assert prune(store, RUN_ID, CheckpointConfig(keep_newest=1), ALL) == []
 
 
 async def test_a_damaged_newest_one_does_not_cost_the_last_good_one(store, tmp_path):
@@ -93,7 +95,7 @@ async def test_a_damaged_newest_one_does_not_cost_the_last_good_one(store, tmp_p
     await save(store, 2)
     next((tmp_path / checkpoint_id(2).folder).glob("stage-000*")).unlink()
 
-    assert prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL) == []
+    assert prune(store, RUN_ID, CheckpointConfig(keep_newest=1), ALL) == []
 
     assert newest_good(store, ALL).checkpoint.manifest.step == 1
 
@@ -102,7 +104,7 @@ async def test_without_a_good_one_nothing_is_deleted(store):
     await save_stages(store, checkpoint_id(1))
     await save_stages(store, checkpoint_id(2))
 
-    assert prune(store, RUN_ID, RetentionConfig(), ALL) == []
+    assert prune(store, RUN_ID, CheckpointConfig(), ALL) == []
 
 
 async def test_files_and_folders_of_others_stay(store, tmp_path):
@@ -114,7 +116,7 @@ async def test_files_and_folders_of_others_stay(store, tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "manifest.json").write_text("mine too")
 
-    prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL)
+    prune(store, RUN_ID, CheckpointConfig(keep_newest=1), ALL)
 
     left = names_in(tmp_path)
     assert f"{checkpoint_id(1).folder}/notes.txt" in left
@@ -135,11 +137,11 @@ async def test_a_deletion_that_is_cut_short_leaves_no_checkpoint_and_is_done_the
     (folder / f"stage-000-of-002.{WRITER}.safetensors").mkdir()  # cannot be unlinked
 
     with pytest.raises(NotSaved, match="directory"):
-        prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL)
+        prune(store, RUN_ID, CheckpointConfig(keep_newest=1), ALL)
 
     assert not (folder / "manifest.json").exists()
     (folder / f"stage-000-of-002.{WRITER}.safetensors").rmdir()
-    assert prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL) == [folder.name]
+    assert prune(store, RUN_ID, CheckpointConfig(keep_newest=1), ALL) == [folder.name]
     assert steps_left(store) == [2]
 
 
@@ -148,7 +150,7 @@ async def test_a_folder_of_one_machine_counts_by_the_stages_that_it_served(store
         await save(store, step)
         next((tmp_path / checkpoint_id(step).folder).glob("stage-001*")).unlink()
 
-    assert prune(store, RUN_ID, RetentionConfig(keep_newest=1), ALL) == []
-    prune(store, RUN_ID, RetentionConfig(keep_newest=1), Wanted(blocks=range(2)))
+    assert prune(store, RUN_ID, CheckpointConfig(keep_newest=1), ALL) == []
+    prune(store, RUN_ID, CheckpointConfig(keep_newest=1), Wanted(blocks=range(2)))
 
     assert steps_left(store) == [3]

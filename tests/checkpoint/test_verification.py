@@ -20,6 +20,8 @@ from p2pswarm.commands import main
 
 
 def make(folder, step=7, **options) -> None:
+    """A checkpoint that keeps no chain, if no other is asked for."""
+    options = {"chain": None, **options}
     asyncio.run(save(LocalFolder(folder, WRITER), step, **options))
 
 
@@ -43,7 +45,7 @@ def test_a_whole_one_has_a_line_for_each_stage(tmp_path, capsys):
     assert lines[1].startswith("stage 0 of 2, blocks 0..1, ")
     assert lines[1].endswith(" bytes: whole in 2 of 2 files")
     assert lines[2].startswith("stage 1 of 2, blocks 2..3, ")
-    assert lines[3] == "chain: 7 bytes as they were written; the records themselves are not read"
+    assert lines[3] == "chain: none here, so what came before this step is not known"
     assert lines[4:] == ["step 7 is whole"]
 
 
@@ -107,11 +109,18 @@ def test_a_damaged_copy_is_named_but_a_whole_one_is_enough(tmp_path, capsys):
 
 
 def test_damaged_records_are_named(tmp_path, capsys):
-    make(tmp_path)
+    make(tmp_path, chain=b"records")
     (place(tmp_path) / "chain.records").write_bytes(b"recordz")
 
     assert main(["verify", str(tmp_path)]) == 1
     assert "chain: chain.records is gone or damaged" in capsys.readouterr().out
+
+
+def test_records_that_are_no_chain_are_named(tmp_path, capsys):
+    make(tmp_path, chain=b"these bytes are what was written, and they are no chain")
+
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "chain: the file of records is no chain file" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

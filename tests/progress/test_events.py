@@ -3,6 +3,7 @@
 import pytest
 
 from p2pswarm.progress.events import (
+    Checkpointed,
     Ended,
     HeldOut,
     MicrobatchCounts,
@@ -22,6 +23,7 @@ EVENTS = [
     Started(0.0, 1234),
     Stepped(1.5, 2, 3.25, 1000.0, 1e-3, 0.5, TALLY),
     HeldOut(1.5, 2, 3.5),
+    Checkpointed(1.5, 2, "/there", 0.5),
     Peers(2.0, (PeerLine("abcdefgh", 1, True, 3, 2.5),)),
     Note(2.0, "something\nhappened"),
     Ended(9.0, 4, "all steps are done", False, 900.0, TALLY),

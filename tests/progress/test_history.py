@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from p2pswarm.progress.events import (
+    Checkpointed,
     Ended,
     HeldOut,
     MicrobatchCounts,
@@ -79,6 +80,13 @@ def test_only_the_last_notes_are_kept():
 
     assert [note.text for note in history.notes][-1] == str(3 * NOTES_SHOWN - 1)
     assert len(history.notes) == NOTES_SHOWN
+
+
+def test_a_checkpoint_is_a_note_too():
+    history = RunHistory()
+    history.told(Checkpointed(2.0, 3, "/there", 0.25))
+
+    assert [note.text for note in history.notes] == ["checkpoint of step 3 in 0.2 s: /there"]
 
 
 def test_the_page_shows_what_is_waited_for_then_the_figures():
@@ -188,6 +196,7 @@ def test_lines_tell_what_matters():
             stepped(2, 1.0),
             Note(1.5, "a note"),
             HeldOut(2.0, 3, 2.5),
+            Checkpointed(2.0, 3, "/there", 0.25),
             Peers(0.0, ()),
             Ended(9.0, 4, "all steps are done", False, 1.0, MicrobatchCounts(1, 1, 0)),
             Ended(9.0, 4, "stage 1 is bare", True, 1.0, MicrobatchCounts(1, 1, 0)),
@@ -201,6 +210,7 @@ def test_lines_tell_what_matters():
         "step     2  loss 3.0000     1000 tokens/s  counted 16  replayed 0",
         "a note",
         "step     3  held-out loss 2.5000 nats/byte",
+        "checkpoint of step 3 in 0.2 s: /there",
         None,
         "done after 4 steps: all steps are done        1 tokens/s  counted 1  replayed 0",
         "failed after 4 steps: stage 1 is bare        1 tokens/s  counted 1  replayed 0",

@@ -5,6 +5,7 @@ import pytest
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.ids import PeerId
 from p2pswarm.progress.events import (
+    Checkpointed,
     HeldOut,
     MicrobatchCounts,
     Note,
@@ -17,6 +18,7 @@ from p2pswarm.roles.reporter import PEERS_EVERY_S, Reporter
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
 
 RUN = RunConfig(
     steps=3,
@@ -93,6 +95,23 @@ def test_a_run_that_ends_before_its_first_step_has_no_throughput():
     ended = Reporter(RUN, 1000).report(act.RunFinished("nobody came", failed=True), 1.0)[0]
 
     assert (ended.step, ended.tokens_per_s, ended.counts) == (0, 0.0, MicrobatchCounts(0, 0, 0))
+
+
+def test_a_run_that_goes_on_counts_its_steps_from_there():
+    telling = Reporter(RUN, 1000, done=1)
+    telling.report(act.RunBegun(), 100.0)
+
+    steps = [telling.report(done(i), 101.0 + i)[0] for i in (1, 2)]
+    (ended,) = telling.report(act.RunFinished("done", failed=False), 104.0)
+
+    assert [event.step for event in steps] == [2, 3]
+    assert (ended.step, ended.tokens_per_s) == (3, 2 * STEP_TOKENS / 3)
+
+
+def test_a_checkpoint_is_told():
+    (event,) = begun().report(CheckpointSaved(2, "/there", 0.25), 103.0)
+
+    assert event == Checkpointed(3.0, 2, "/there", 0.25)
 
 
 def test_replays_are_counted_and_said():

@@ -8,6 +8,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import NotServing
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.progress.events import (
+    Checkpointed,
     Ended,
     HeldOut,
     MicrobatchCounts,
@@ -131,6 +132,28 @@ def test_a_run_that_trains_is_four_lines():
         "  servers: stage 0: 2 ready, stage 1: 1 ready and 1 joining",
         "  microbatches: 1,024 asked, 1,016 counted, 3 replayed",
     ]
+
+
+def test_the_age_of_the_newest_checkpoint_is_told():
+    latest = LatestStatus(RUN, stages=2, done=100)
+    assert latest.answer(ASK, 5.0).saved is None
+    latest.told(Checkpointed(3.0, 110, "/there", 1.0), 10.0)
+    latest.told(Checkpointed(4.0, 120, "/there", 1.0), 20.0)
+
+    status = latest.answer(ASK, 95.0)
+
+    assert (status.done, status.saved, status.saved_ago_s) == (100, 120, 75.0)
+    assert decode(encode(status)) == status
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (119, "119 s"), (150, "2 minutes"), (7_200, "2 hours"), (1e6, "12 days")],
+)
+def test_people_read_when_the_last_checkpoint_was(seconds, text):
+    lines = as_lines(OFFER, status(saved=1_200, saved_ago_s=float(seconds)))
+
+    assert lines[-1] == f"  checkpoint: step 1,200, {text} ago"
 
 
 def test_a_run_that_waits_has_no_loss_yet():

@@ -70,6 +70,27 @@ TEXTS = [
         ),
     ),
     (
+        act.WrongResult(ANN, 1, 70, "it lied", 10.0),
+        (
+            f"server {A} of stage 1 computes wrong (microbatch 70: it lied); the step is done "
+            "again, and it gets no work for 10 s: look at that machine"
+        ),
+    ),
+    (
+        act.WrongResult(ANN, 1, 70, "it lied", None),
+        (
+            f"server {A} of stage 1 computes wrong (microbatch 70: it lied); the step is done "
+            "again, and no other serves its stage: start another, and look at that machine"
+        ),
+    ),
+    (
+        act.ResultsTied(70, 1, (ANN, BOB)),
+        (
+            f"the servers {A}, {B} of stage 1 make different results of microbatch 70: "
+            "a third server would tell which is wrong"
+        ),
+    ),
+    (
         act.RoadBroken(ANN, BOB, 1, 3, "it was late"),
         (
             f"microbatches do not get through between server {A} of stage 0 and server {B} of "

@@ -24,7 +24,8 @@ from server.pushes import (
 )
 
 from p2pswarm.compute.base import BackwardSpec
-from p2pswarm.errors import NotServing, Refused
+from p2pswarm.errors import BadMessage, NotServing, Refused
+from p2pswarm.swarm.messages.microbatch import CHECK_BASE
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
 
@@ -348,3 +349,20 @@ def test_what_was_in_hand_when_the_step_ended_does_not_enter_the_next():
 
     assert not one.done(item, 0.1, counted=True)
     assert one.bitmap == b"\0"
+
+
+def test_a_spot_check_computes_all_and_adds_nothing():
+    one = scheduler()
+    item = queue(one, push(CHECK_BASE + 1, step=0, counting=(0, 1, 2)))
+    one.take(0.0)
+
+    spec = one.spec(item)
+
+    assert (spec.counting, spec.returning, spec.may_add()) == (True, True, False)
+    assert one.bitmap == b"\0"
+
+
+@pytest.mark.parametrize("number", [CHECK_BASE + B, 2 * CHECK_BASE, 3 * CHECK_BASE])
+def test_a_check_of_another_steps_microbatch_is_refused(number):
+    with pytest.raises(BadMessage):
+        queue(scheduler(), push(number, step=0))

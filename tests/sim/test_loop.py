@@ -97,3 +97,35 @@ def test_private_name_that_the_loop_leans_on_is_still_asyncios(name: str) -> Non
 
     assert f"self.{name}" in inspect.getsource(asyncio.BaseEventLoop)
     assert hasattr(loop, name)
+
+
+def test_tasks_of_a_group_are_cancelled_in_one_order() -> None:
+    """Else what they say in their last breath would make each run another one."""
+
+    async def main() -> list[int]:
+        ended: list[int] = []
+        kept = []
+
+        async def child(number: int) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(number)
+
+        async def failing() -> None:
+            async with asyncio.TaskGroup() as group:
+                for number in range(50):
+                    group.create_task(child(number))
+                    kept.append([0] * number)  # so that addresses are not in order
+                    kept[number // 2] = None
+                await asyncio.sleep(1.0)
+                raise ZeroDivisionError
+
+        with pytest.raises(ExceptionGroup):
+            await failing()
+        return ended
+
+    first, again = run(main(), SEED), run(main(), SEED)
+
+    assert first == again
+    assert sorted(first) == list(range(50))

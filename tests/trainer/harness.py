@@ -2,9 +2,9 @@
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import Join, Ready
-from p2pswarm.swarm.messages.microbatch import Counted, Handed, Undelivered
+from p2pswarm.swarm.messages.microbatch import Counted, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.step import Committed, Reduced
-from p2pswarm.swarm.messages.types import Obstacle
+from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
@@ -59,10 +59,28 @@ class Play:
         return incarnation
 
     def count(
-        self, incarnation: Incarnation, microbatch: int, *, step: int = 0, attempt: int = 0
+        self,
+        incarnation: Incarnation,
+        microbatch: int,
+        *,
+        step: int = 0,
+        attempt: int = 0,
+        counted: bool = True,
     ) -> None:
-        note = Counted(step, microbatch, attempt, counted=True, loss=1.0)
+        note = Counted(step, microbatch, attempt, counted=counted, loss=1.0)
         self.coordinator.counted(incarnation, note, self.now_s)
+
+    def sketch(
+        self,
+        by: Incarnation,
+        microbatch: int,
+        attempt: int,
+        work: Work,
+        took: tuple[float, ...],
+        gave: tuple[float, ...],
+    ) -> None:
+        note = Sketch(0, microbatch, attempt, work, took, gave, 1.0)
+        self.coordinator.sketched(by, note, self.now_s)
 
     def stuck(
         self,

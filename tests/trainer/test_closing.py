@@ -11,7 +11,7 @@ from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
-from p2pswarm.trainer.fencing import FIRST_FENCE_S
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.unserved import UNSERVED_STAGE_S
 
 
@@ -34,7 +34,7 @@ def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
     play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
 
     play.coordinator.reduced(bob, generation, Reduced(b"h", 1.0, state=b"w0"), play.now_s)
-    play.wait(5.0)
+    play.wait(1.0)
 
     actions = play.coordinator.actions()
     assert [a.incarnation for a in actions if isinstance(a, act.Evict)] == [bob]
@@ -80,7 +80,7 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
     fences = play.seen(act.SendFence)
     assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
     play.coordinator.fenced(ann, (), play.now_s)
-    play.wait(FIRST_FENCE_S)
+    play.wait(FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
     assert play.coordinator.members.alive(ann)
@@ -235,7 +235,7 @@ def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for
     play.coordinator.fenced(ann, (0,), play.now_s)
     assert play.seen(act.SendReduce) == []
 
-    play.wait(5.0)
+    play.wait(1.0)
     play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
 
     assert len(play.seen(act.SendReduce)) == 1

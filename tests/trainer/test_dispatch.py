@@ -43,7 +43,9 @@ class Scene:
         place = founding_place(TRAINER, RUN, CONFIG)
         context = TrainerContext(rpc, tensors, CONFIG, RUN, corpus, lambda _: None, rng, place)
         self.coordinator = Coordinator(CONFIG, RUN)
-        self.dispatcher = Dispatcher(context, self.coordinator, tasks, lambda: None)
+        self.dispatcher = Dispatcher(
+            context, self.coordinator, tasks, lambda: None, asyncio.get_running_loop().time
+        )
 
     def serve(self) -> None:
         join = Join(RUN, str(self.server.contact.address), None, None, b"", None)

@@ -10,7 +10,7 @@ from p2pswarm.swarm.messages.types import Obstacle, Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import TIMEOUT_FIRST_S
-from p2pswarm.trainer.fencing import FIRST_FENCE_S
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.in_flight import REFUSALS_MAX
 
 
@@ -32,7 +32,7 @@ def test_who_does_not_answer_a_fence_is_out():
     play.stuck(0)
     play.coordinator.fenced(bob, (), play.now_s)
 
-    play.wait(FIRST_FENCE_S)
+    play.wait(FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 

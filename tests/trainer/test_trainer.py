@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from p2pswarm.compute.base import Engine
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
@@ -58,6 +59,7 @@ class Swarm:
         self.rng = random.Random(seed)
         self.reports: list[act.Report] = []
         self.on_report: Callable[[act.Report], None] = lambda report: None
+        self.engine_of: Callable[[int, Engine], Engine] = lambda number, engine: engine
         self.running: dict[int, asyncio.Task] = {}
         self.servers: dict[int, StageServer] = {}
         rpc = self.world.rpc(TRAINER.peer_id)
@@ -91,7 +93,9 @@ class Swarm:
             run_id=self.context.run_id,
             trainer=self.context.rpc.contact,
             compute=compute,
-            make_engine=lambda s: torch_engine(config, s, torch.device("cpu"), 1 << 30),
+            make_engine=lambda s: self.engine_of(
+                number, torch_engine(config, s, torch.device("cpu"), 1 << 30)
+            ),
             make_router=lambda: Router(random.Random(number)),
             rejoin_s=20.0,
         )

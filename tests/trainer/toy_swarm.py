@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from trainer.toy_server import Server, ToyServers, digest
 
+from p2pswarm.chain.record import QUARANTINED
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.membership import HeldReduction, Join, Ready
 from p2pswarm.swarm.messages.microbatch import Handed, Undelivered
@@ -386,11 +387,8 @@ class World(ToyServers):
     def check(self, done: act.Decide) -> None:
         """The sums that are being decided hold every microbatch once, in every stage."""
         batch = self.config.batch.microbatches
-        whole = [
-            m
-            for m in range(done.step * batch, (done.step + 1) * batch)
-            if m not in done.quarantined
-        ]
+        holders = done.stages[0].holders
+        whole = [done.step * batch + i for i in range(batch) if holders[i] != QUARANTINED]
         for stage in range(self.config.stages):
             incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
             summed = [

@@ -1,4 +1,4 @@
-"""What a server has written of a checkpoint.
+"""Checkpoints while a run goes on: who is to save, how far it is, what is saved, where to load.
 
 Units:   bytes.
 Errors:  BadMessage on arrival when a field breaks its limit.
@@ -7,14 +7,33 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.swarm.messages.types import RunId, Stage, Step
+from p2pswarm.swarm.messages.types import Digest, Reason, RunId, Stage, Step
 from p2pswarm.wire.message import Message, Range, Size, message
 
 PIECES_MAX = 1024  # of a file: their digests fit one message
 SHA256_BYTES = 32
 
+TARGET_CHARS = 1000  # a path or URL; file systems allow some 4,000
+FOLDER_CHARS = 100  # of a checkpoint's name: the longest has 86
+
 Sha256 = Annotated[bytes, Size(SHA256_BYTES, SHA256_BYTES)]
 Block = Annotated[int, Range(0, 2**20)]
+Target = Annotated[str, Size(TARGET_CHARS)]
+FileBytes = Annotated[int, Range(0, 2**50)]
+
+
+@message(98)
+@dataclass(frozen=True, slots=True)
+class SaveState(Message):
+    """The trainer asks a member to write the state of its stage, of one version, to the target."""
+
+    run: RunId
+    step: Step
+    """Commits so far: the version of the weights."""
+    head: Digest
+    """The hash of the chain's newest record; empty if the run keeps no chain."""
+    target: Target
+    """A path or URL; a relative path is each machine's own."""
 
 
 @message(99)
@@ -40,3 +59,30 @@ class Saved(Message):
     def __post_init__(self) -> None:
         if len(self.pieces) != -(-self.size // self.piece_bytes) * SHA256_BYTES:
             raise ValueError(f"{len(self.pieces)} bytes of digests for {self.size} bytes")
+
+
+@message(110)
+@dataclass(frozen=True, slots=True)
+class Saving(Message):
+    """A note to the trainer: how far the sender's file is, or why there will be none."""
+
+    run: RunId
+    step: Step
+    written: FileBytes
+    """Of the state so far."""
+    size: FileBytes
+    """Of the whole state."""
+    failed: Reason
+    """Why nothing is saved; empty while the file is being written."""
+
+
+@message(111)
+@dataclass(frozen=True, slots=True)
+class LoadState(Message):
+    """The trainer tells a new member where the run's first state lies, after `Assigned`."""
+
+    run: RunId
+    target: Target
+    """A path or URL; a relative path is each machine's own."""
+    folder: Annotated[str, Size(FOLDER_CHARS)]
+    """The checkpoint in it; empty if the target itself is the checkpoint."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.settings import RUN_VERSION_MAX
-from p2pswarm.swarm.messages.types import Peer, Reason
+from p2pswarm.swarm.messages.types import Peer, Reason, RunId
 from p2pswarm.wire.message import Message, Range, Size, message
 
 
@@ -20,10 +20,22 @@ class OtherVersion(Message):
     """The version of runs that the sender's program reads and writes."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointOrigin(Message):
+    """The checkpoint that a run began from."""
+
+    run: RunId
+    """The run that it is of."""
+    version: Annotated[int, Range(1, 2**48)]
+    """Of its weights."""
+    checkpoint: Annotated[bytes, Size(32, 32)]
+    """The SHA-256 of its manifest."""
+
+
 @message(51)
 @dataclass(frozen=True, slots=True)
 class Manifest(Message):
-    """A run, signed by its trainer; the run's id is a hash of all above the key."""
+    """A run, signed by its trainer; the run's id is a hash of all above the key, and of origin."""
 
     config: Annotated[bytes, Size(0, 16_384)]
     """`RunConfig` as canonical JSON."""
@@ -37,6 +49,8 @@ class Manifest(Message):
     address: Annotated[str, Size(300)]
     """Where the trainer listens."""
     signature: Annotated[bytes, Size(64, 64)]
+    origin: CheckpointOrigin | None = None
+    """What the run goes on from; None for one that began with the first weights."""
 
 
 @message(64)

@@ -65,3 +65,7 @@ class RunStatus(Message):
     """All stages, in order."""
     ended: Reason
     """Why the run is over; empty while it goes on."""
+    saved: Step | None = None
+    """The step of the newest checkpoint; None without one."""
+    saved_ago_s: Seconds | None = None
+    """Since it was whole."""

@@ -1,0 +1,121 @@
+"""One or more trainers of a run as processes, killed and started again with their folders.
+
+The first founds the run; the others stand by. Each keeps its chain file in a folder of its own, so
+one that is started again goes on where it was. What they say comes in one queue.
+"""
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from swarm_processes import ROOT, TRAINER, Nodes, Run, RunFailed
+
+from p2pswarm.progress.events import Ended, Event, Started, Stepped, from_line
+
+CHECK = ROOT / "bench" / "check_chain.py"
+
+
+class Trainers:
+    """The trainers of one run."""
+
+    def __init__(self, nodes: Nodes, run: Run, count: int, folder: Path) -> None:
+        self.kills = 0
+        """How often the coordinator was killed."""
+        self.takeovers = 0
+        """How often a trainer went on with the run from a record."""
+        self.leader = ""
+        """Who coordinates, as far as its events tell."""
+        self._nodes = nodes
+        self._run = run
+        self._folder = folder
+        self._over = False
+        self._lives: dict[int, int] = {}
+        self._names: dict[str, int] = {}
+        self._said: queue.Queue[tuple[str, Event | Exception | None]] = queue.Queue()
+        for number in range(count):
+            self._start(number)
+
+    def events(self) -> Iterator[Event]:
+        """What the coordinator tells, whoever that is, until the run is over and all have left."""
+        living, over = set(self._names), False
+        while living:
+            name, event = self._said.get()
+            living |= set(self._names)
+            if isinstance(event, Exception):
+                if self._killed(name):
+                    living.discard(name)
+                    continue
+                raise event
+            if event is None:
+                living.discard(name)
+                continue
+            if isinstance(event, Started):
+                self.takeovers += self.leader != ""
+                self.leader = name
+            elif isinstance(event, Stepped):
+                self.leader = name
+            if isinstance(event, Ended) and event.failed:
+                raise RunFailed(event.reason)
+            if not (isinstance(event, Ended) and over):  # standbys tell of the end, too
+                over = over or isinstance(event, Ended)
+                yield event
+
+    def kill_leader(self) -> None:
+        """SIGKILL to the coordinator, unless it is done; it is started again with its folder."""
+        if self._over:
+            return
+        number = self._names[self.leader]
+        self._nodes.kill(self.leader)
+        self.kills += 1
+        self._start(number)
+
+    def check_chains(self) -> None:
+        """Prove by the independent script that one chain has all steps; RunFailed if not."""
+        longest = 0
+        for number in self._lives:
+            for file in self._state(number).glob("*.chain"):
+                made = subprocess.run(
+                    [sys.executable, CHECK, file], capture_output=True, text=True, check=False
+                )
+                if made.returncode:
+                    raise RunFailed(made.stderr.strip())
+                longest = max(longest, json.loads(made.stdout)["steps"])
+        if longest != self._run.steps:
+            raise RunFailed(f"the chain has {longest} of {self._run.steps} steps")
+
+    def _start(self, number: int) -> None:
+        life = self._lives[number] = self._lives.get(number, -1) + 1
+        name = f"trainer {number} life {life}"
+        self._names = {n: k for n, k in self._names.items() if k != number} | {name: number}
+        state = json.dumps(str(self._state(number)))
+        settings = self._run.settings()
+        if number:
+            settings = settings.replace("[train]\n", "[train]\nstandby = true\n")
+        about = f'role = "trainer"\nstate = {state}\n'
+        self._nodes.start(name, TRAINER, self._nodes.joining + about + settings)
+        threading.Thread(target=self._read, args=(name,), daemon=True).start()
+
+    def _read(self, name: str) -> None:
+        try:
+            for line in self._nodes.lines(name):
+                try:
+                    event = from_line(line)
+                except ValueError:  # what a node says before its run is for people
+                    continue
+                self._over = self._over or isinstance(event, Ended)
+                self._said.put((name, event))
+        except RunFailed as error:
+            self._said.put((name, error))
+        else:
+            self._said.put((name, None))
+
+    def _killed(self, name: str) -> bool:
+        """Whether another life of this trainer has begun."""
+        return name not in self._names
+
+    def _state(self, number: int) -> Path:
+        return self._folder / f"trainer-{number}"

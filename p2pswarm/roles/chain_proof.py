@@ -1,0 +1,61 @@
+"""Proves that the records of a checkpoint are the chain that led to it.
+
+Units:   bytes; heights count records.
+Errors:  BadCheckpoint, one line.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from p2pswarm.chain.chain import Chain, Genesis
+from p2pswarm.chain.chain_log import HEADER_BYTES, LogReader, read_header
+from p2pswarm.chain.record import CommitRecord
+from p2pswarm.checkpoint.manifest import CheckpointManifest
+from p2pswarm.errors import BadCheckpoint, PeerError, Unusable
+
+NAME = "the file of records"
+
+
+def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
+    """Check every record and what it follows; returns what was found, for people.
+
+    `parts`: the bytes of the file. Who founded the run is taken from the first record.
+    """
+    chain: Chain | None = None
+    try:
+        for record in _records(parts, manifest.run):
+            chain = chain or Chain(_genesis(record))
+            chain.append(record)
+    except PeerError as error:
+        raise BadCheckpoint(f"{NAME} is no chain: {error}") from error
+    except Unusable as error:
+        raise BadCheckpoint(str(error)) from error
+    if chain is None or (chain.head.digest, chain.head.version) != (manifest.head, manifest.step):
+        raise BadCheckpoint(f"{NAME} does not lead to step {manifest.step}")
+    since = chain.genesis.version
+    return f"{chain.head.height:,} records lead from step {since} to step {manifest.step}"
+
+
+def _records(parts: Iterable[bytes], run: bytes) -> Iterator[CommitRecord]:
+    """The records of a file, as its bytes come."""
+    reader, begin = LogReader(NAME), b""
+    for part in parts:
+        data = part
+        if len(begin) < HEADER_BYTES:
+            begin += part
+            if len(begin) < HEADER_BYTES:
+                continue
+            read_header(begin[:HEADER_BYTES], run, NAME)
+            data = begin[HEADER_BYTES:]
+        for entry in reader.feed(data):
+            if not isinstance(entry.message, CommitRecord):
+                raise BadCheckpoint(f"{NAME} has something else in it")
+            yield entry.message
+    reader.finish()
+
+
+def _genesis(first: CommitRecord) -> Genesis:
+    """What the first record says of the beginning; its run is the manifest's."""
+    founder = (first.coordinator,)
+    voters, stages = first.voters_before, len(first.stages)
+    genesis = Genesis(first.run, stages, first.count, founder, voters)
+    return genesis.after(first.step, first.prev)

@@ -1,0 +1,138 @@
+"""Which run a trainer takes part in: a new one, one that it goes on with, or one of others.
+
+Units:   seconds.
+Errors:  Unusable, one line with the remedy.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.checkpoint.saving import on_thread
+from p2pswarm.ids import Contact
+from p2pswarm.roles.discovery import answering, manifests
+from p2pswarm.roles.resuming import resumed_from
+from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
+from p2pswarm.roles.run_matching import (
+    check_records,
+    check_same,
+    fitting,
+    genesis_of,
+    votes_alone,
+)
+from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
+from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
+from p2pswarm.trainer.chain_place import ChainPlace, founding_place
+from p2pswarm.trainer.saving_plan import ResumedFrom
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A trainer's place in a run."""
+
+    identity: RunIdentity
+    place: ChainPlace
+    trainers: tuple[Contact, ...] = ()
+    """Other trainers of the run that have offered it."""
+    folder: RunFolder | None = None
+    resumed: ResumedFrom | None = None
+    """The checkpoint that the run goes on from, if this trainer knows where it is."""
+
+    def finished(self) -> None:
+        """The run is over: this folder begins another one next time."""
+        if self.folder is not None:
+            self.folder.write(SavedRun(self.identity, finished=True))
+
+
+async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
+    """The run of the settings and of the text whose digest is `corpus`.
+
+    A standby waits here until somebody offers it.
+    """
+    config = stack.config
+    check_records(config.run)
+    folder = None
+    if config.state is not None:
+        make_folder(config.state)
+        folder = RunFolder(config.state)
+    saved = folder.read() if folder and not config.train.new else None
+    if saved is not None and not saved.finished:
+        return _go_on(stack, folder, saved, corpus, say)
+    if config.train.standby:
+        return await _stand_by(stack, folder, corpus, say)
+    resumed = await on_thread(lambda: resumed_from(config.train.resume, config.run, corpus, say))
+    origin = resumed.origin if resumed else None
+    nonce, me = os.urandom(NONCE_BYTES), stack.identity.peer_id.raw
+    identity = RunIdentity(config.run, corpus, nonce, me, origin)
+    if folder is None:
+        place = founding_place(stack.identity, identity.run, config.run, origin)
+        return RunEntry(identity, place, resumed=resumed)
+    genesis = genesis_of(identity)
+    entry = _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    return replace(entry, resumed=resumed)
+
+
+def _go_on(
+    stack: NodeStack, folder: RunFolder | None, saved: SavedRun, corpus: bytes, say: Say
+) -> RunEntry:
+    """The run of the folder, which is not over."""
+    assert folder is not None, "it was read"
+    identity, run = saved.identity, stack.config.run
+    check_same(saved, folder, run, corpus)
+    entry = _in_folder(stack, folder, identity, os.urandom(MEMORY_BYTES), say)
+    version = entry.place.restored.follower.chain.head.version
+    say(f"going on with run {run.name!r} of {folder.path}: {version} of {run.steps} steps are done")
+    return entry
+
+
+async def _stand_by(
+    stack: NodeStack, folder: RunFolder | None, corpus: bytes, say: Say
+) -> RunEntry:
+    """A run that another trainer has founded."""
+    run, me = stack.config.run, stack.identity.peer_id.raw
+    said = ""
+    while True:
+        offers, why = fitting(await manifests(stack), run, corpus, me)
+        there = await answering(stack.rpc, [offer.trainer for offer in offers])
+        ours = [offer for offer in offers if offer.trainer in there]
+        if ours:
+            break
+        if why != said:
+            said = why
+            say(why)
+        await asyncio.sleep(LOOK_AGAIN_S)
+    identity = ours[0].identity
+    trainers = tuple(offer.trainer for offer in ours if offer.run == identity.run)
+    say(f"standing by for run {run.name!r} of {trainers[0].address}")
+    memory = os.urandom(MEMORY_BYTES)
+    if folder is not None:
+        return _in_folder(stack, folder, identity, memory, say, trainers)
+    store, genesis = MemoryChain(memory), genesis_of(identity)
+    restored = store.restored(genesis)
+    place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=False)
+    return RunEntry(identity, place, trainers)
+
+
+def _in_folder(
+    stack: NodeStack,
+    folder: RunFolder,
+    identity: RunIdentity,
+    memory: bytes,
+    say: Say,
+    trainers: tuple[Contact, ...] = (),
+) -> RunEntry:
+    """A place whose chain is in the folder, which says so from now on."""
+    genesis = genesis_of(identity)
+    store, restored = folder.open_chain(genesis, memory)
+    if store.warning is not None:
+        say(store.warning)
+    folder.write(SavedRun(identity, finished=False))
+    me = stack.identity.peer_id.raw
+    alone = votes_alone(restored, me, store.memory)
+    place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
+    return RunEntry(identity, place, trainers, folder)

@@ -1,0 +1,87 @@
+"""Which run fits a trainer's settings and text, and what must be true before it takes part.
+
+Units:   none.
+Errors:  Unusable, one line with the remedy.
+"""
+
+from collections.abc import Mapping
+
+from p2pswarm.chain.chain import Genesis
+from p2pswarm.chain.chain_log import Restored
+from p2pswarm.chain.record import members_that_fit
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.roles.run_folder import RunFolder, SavedRun
+from p2pswarm.swarm.manifest import RunIdentity, RunOffer, read_offer
+from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.wire.message import decode
+
+
+def check_records(run: RunConfig) -> None:
+    """Raise Unusable if a step's record has no room for a member of each stage."""
+    microbatches = run.batch.microbatches
+    if members_that_fit(run.stages, microbatches) < run.stages:
+        raise Unusable(
+            f"a step of {microbatches} microbatches in {run.stages} stages has more counts than "
+            "its record has room for: lower run.batch.microbatches, and raise run.batch.rows"
+        )
+
+
+def genesis_of(identity: RunIdentity) -> Genesis:
+    """What the first record of a run is checked against."""
+    config = identity.config
+    size = config.batch.microbatches
+    genesis = Genesis.founded(identity.run, identity.founder, config.stages, size)
+    if (origin := identity.origin) is not None:
+        genesis = genesis.after(origin.version, origin.checkpoint)
+    return genesis
+
+
+def fitting(
+    found: Mapping[bytes, bytes], config: RunConfig, corpus: bytes, me: bytes
+) -> tuple[list[RunOffer], str]:
+    """The offers of others of exactly this run's settings and text; or why there is none."""
+    offers, why = [], "nobody offers the run yet: waiting for its trainer"
+    for subkey in sorted(found):
+        offer = readable(found[subkey])
+        if offer is None or offer.trainer.peer is None or offer.trainer.peer.raw == me:
+            continue
+        identity = offer.identity
+        if (identity.config, identity.corpus) == (config, corpus):
+            offers.append(offer)
+        elif identity.config.name == config.name:
+            what = "text" if identity.config == config else "settings"
+            why = f"run {config.name!r} is offered with another {what}: a standby needs the same"
+    return offers, why
+
+
+def check_same(saved: SavedRun, folder: RunFolder, run: RunConfig, corpus: bytes) -> None:
+    """Raise Unusable if the unfinished run of a folder has other settings, or lacks its file."""
+    identity = saved.identity
+    if (identity.config, identity.corpus) != (run, corpus):
+        what = "settings" if identity.config != run else "text"
+        raise Unusable(
+            f"{folder.path} holds a run that is not finished, {identity.config.name!r}, with "
+            f"other {what}: restore them, or begin another run with --new"
+        )
+    if not folder.has_chain(identity.run):
+        raise Unusable(
+            f"{folder.path} has lost the chain file of its run {identity.config.name!r}: restore "
+            "it from a copy, or begin another run with --new"
+        )
+
+
+def votes_alone(restored: Restored, me: bytes, memory: bytes) -> bool:
+    """Whether nobody else votes on the next record, so that nobody is to be waited for."""
+    head = restored.follower.chain.head
+    return [(voter.peer, voter.memory) for voter in head.voters] == [(me, memory)]
+
+
+def readable(value: bytes) -> RunOffer | None:
+    """A manifest's offer, if it is sound and of our version."""
+    try:
+        manifest = decode(value)
+        offer = read_offer(manifest) if isinstance(manifest, Manifest) else None
+    except BadMessage:
+        return None
+    return offer if isinstance(offer, RunOffer) else None

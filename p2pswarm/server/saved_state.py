@@ -1,0 +1,130 @@
+"""What a server answers to `SaveState` and `LoadState`: the rules of its checkpoints.
+
+Units:   bytes, seconds on the caller's clock.
+Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a checkpoint that is not
+         the one that the run began from.
+"""
+
+from p2pswarm.checkpoint.compatibility import Wanted
+from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
+from p2pswarm.checkpoint.manifest import SavedStage
+from p2pswarm.checkpoint.names import CheckpointId
+from p2pswarm.checkpoint.stage_writing import StageToSave
+from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.compute.parameter_names import layout_of
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import NotSaved, OtherCheckpoint
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.server.session import ServerContext
+from p2pswarm.state.version_reader import CHANGE_WAIT_S, HeldVersion
+from p2pswarm.swarm.manifest import RunOrigin
+from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState, Saving
+from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.tensors.flat_layout import FlatLayout
+
+PROGRESS_EVERY_S = 1.0  # people watch it
+CHAIN_MARK = "::"
+"""In a URL of fsspec: one file system inside another, which a peer has no business to ask for."""
+
+
+def require_allowed(context: ServerContext, order: SaveState) -> None:
+    """Raise NotSaved for an order that this machine does not carry out."""
+    if order.run != context.run_id:
+        raise NotSaved("that run is not served here")
+    if not context.saving.allowed:
+        raise NotSaved("it writes no checkpoints (serve.checkpoints = false)")
+    if not order.target or CHAIN_MARK in order.target:
+        raise NotSaved(f"{order.target!r} is no target that a trainer may name")
+
+
+def stage_to_save(
+    context: ServerContext, stage: int, order: SaveState, state_digest: bytes
+) -> StageToSave:
+    """What is to be written of our stage."""
+    run = context.run
+    blocks = stage_blocks(run, stage)
+    return StageToSave(
+        id=CheckpointId(run.name, context.run_id, order.step, order.head),
+        stage=stage,
+        stages=run.stages,
+        blocks=blocks,
+        layout=layout_of(run, blocks),
+        state_digest=state_digest,
+    )
+
+
+def require_version(held: HeldVersion, order: SaveState) -> None:
+    """Raise NotSaved if the weights are of a later version by now."""
+    if held.version != order.step:
+        raise NotSaved(f"the weights are of step {held.version} already")
+
+
+def too_slow(order: SaveState) -> NotSaved:
+    """The error of a target that takes longer than a commit waits."""
+    return NotSaved(
+        f"a step waited {CHANGE_WAIT_S:g} s for {order.target}, which is too slow: raise "
+        "serve.checkpoint_mib on the servers to a stage's state, or name a faster target"
+    )
+
+
+def failed(order: SaveState, reason: str) -> Saving:
+    """The note that nothing is saved."""
+    return Saving(order.run, order.step, 0, 0, reason[:REASON_CHARS])
+
+
+class ProgressNotes:
+    """Tells how far a file is, at most once a second."""
+
+    def __init__(self, order: SaveState, size: int) -> None:
+        self._order = order
+        self._size = size
+        self._passed = 0
+        self._due_s = float("-inf")
+
+    def passed(self, nbytes: int, now_s: float) -> Saving | None:
+        """So many more bytes are on their way; the note to send now, if it is time for one."""
+        self._passed += nbytes
+        if now_s < self._due_s:
+            return None
+        self._due_s = now_s + PROGRESS_EVERY_S
+        return Saving(self._order.run, self._order.step, self._passed, self._size, "")
+
+
+def origin_of(
+    store: CheckpointStore, order: LoadState, origin: RunOrigin, run: RunConfig, blocks: range
+) -> Checkpoint:
+    """Open the very checkpoint that the run began from; `blocks`: those that are needed of it.
+
+    Blocks until its manifest is read.
+    """
+    wanted = Wanted(run=origin.run, config=run, blocks=blocks)
+    checkpoint = open_checkpoint(store, order.folder, wanted)
+    if checkpoint.digest != origin.checkpoint:
+        raise OtherCheckpoint(
+            f"{checkpoint.place} is not the checkpoint that the run began from: name the same "
+            "target on all machines"
+        )
+    return checkpoint
+
+
+class StateInMemory:
+    """A state that comes from a checkpoint, in order, with its digest."""
+
+    def __init__(self, layout: FlatLayout, nbytes: int) -> None:
+        self._data = memoryview(bytearray(nbytes))
+        self._hasher = StateHasher(layout)
+        self._taken = 0
+
+    def add(self, piece: memoryview) -> None:
+        """Take the next bytes."""
+        self._data[self._taken : self._taken + piece.nbytes] = piece
+        self._hasher.update(piece)
+        self._taken += piece.nbytes
+
+    def whole(self, same_cut: SavedStage | None) -> tuple[bytes, memoryview]:
+        """The digest and the state; `same_cut`: what the checkpoint says if its cut is ours."""
+        digest = self._hasher.digest()
+        if same_cut is not None and same_cut.state_digest != digest:
+            raise OtherCheckpoint("the state in it is not the one that its servers agreed on")
+        return digest, self._data

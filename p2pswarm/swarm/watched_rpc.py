@@ -1,0 +1,115 @@
+"""Calls and streams to servers, whose streams end soon when nothing comes from the other side.
+
+Units:   seconds.
+Errors:  as `rpc/base.py`; LinkLost when a peer does not say that it is still there, and DialFailed
+         for a new stream to such a peer, so that the work can go to another one.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from p2pswarm.errors import DialFailed, Late, LinkLost, PathError, SwarmError
+from p2pswarm.ids import Contact, PeerId
+from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.swarm.messages.road import StillThere
+from p2pswarm.swarm.roads import SILENT_MAX_S, Roads
+from p2pswarm.wire.message import Message
+
+
+class WatchedRpc:
+    """Implements `Rpc` on top of another; `tasks` must end before its streams' users do."""
+
+    def __init__(self, rpc: Rpc, tasks: asyncio.TaskGroup) -> None:
+        self._rpc = rpc
+        self._tasks = tasks
+        self._roads = Roads()
+        self._contacts: dict[bytes, Contact] = {}
+        self._scopes: dict[bytes, set[asyncio.Timeout]] = defaultdict(set)
+        """The streams in use; they end when their deadline is moved to now."""
+        self._timer: asyncio.TimerHandle | None = None
+        rpc.serve_unary(StillThere, _answer)
+
+    @property
+    def contact(self) -> Contact:
+        """Our own contact."""
+        return self._rpc.contact
+
+    async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
+        """As `Rpc.call`; a call has a deadline of its own."""
+        return await self._rpc.call(to, request, timeout_s)
+
+    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
+        """As `Rpc.serve_unary`."""
+        self._rpc.serve_unary(request, handler)
+
+    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
+        """As `Rpc.serve_stream`."""
+        self._rpc.serve_stream(opening, handler)
+
+    @asynccontextmanager
+    async def open_stream(
+        self, to: Contact, opening: Message, timeout_s: float | None
+    ) -> AsyncIterator[Stream]:
+        """As `Rpc.open_stream`."""
+        assert to.peer is not None, "servers know whom they dial"
+        peer = to.peer.raw
+        if self._roads.is_broken(peer):
+            raise DialFailed(f"nothing comes from {to.peer.short}")
+        self._contacts[peer] = to
+        self._roads.opened(peer, self._now_s())
+        self._pump()
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._scopes[peer].add(scope)
+                async with self._rpc.open_stream(to, opening, timeout_s) as stream:
+                    yield stream
+        except TimeoutError as error:
+            if isinstance(error, SwarmError) or not scope.expired():
+                raise
+            raise LinkLost(f"nothing comes from {to.peer.short}") from None
+        finally:
+            self._scopes[peer].discard(scope)
+            self._roads.closed(peer)
+            self._pump()
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _pump(self) -> None:
+        for peer in self._roads.broken():
+            for scope in list(self._scopes[peer]):
+                if not scope.expired():
+                    scope.reschedule(self._now_s())
+        for peer in self._roads.to_ask():
+            self._tasks.create_task(self._ask(peer))
+        self.close()
+        due_s = self._roads.next_deadline_s()
+        if due_s is not None:
+            self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
+
+    def _due(self) -> None:
+        self._roads.on_deadline(self._now_s())
+        self._pump()
+
+    async def _ask(self, peer: bytes) -> None:
+        there = True
+        try:
+            await self._rpc.call(self._contacts[peer], StillThere(), SILENT_MAX_S)
+        except (PathError, Late):
+            there = False
+        except SwarmError:
+            pass  # a refusal is an answer
+        self._roads.answered(peer, self._now_s(), there=there)
+        self._pump()
+
+
+def _answer(peer: PeerId, question: StillThere) -> StillThere:
+    del peer
+    return question

@@ -1,0 +1,46 @@
+"""The chain of a run as a checkpoint has it: every record up to the one that made its version.
+
+Units:   heights count records.
+Errors:  none.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain import Chain
+from p2pswarm.chain.chain_log import log_entry, log_header
+from p2pswarm.chain.record import MEMORY_BYTES
+
+NO_VOTER = bytes(MEMORY_BYTES)
+"""The memory of a file that no voter keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMark:
+    """A place in the chain."""
+
+    head: bytes = b""
+    """The hash of the newest record there; empty before the first."""
+    height: int = 0
+
+
+class SavedChain:
+    """What a trainer has of its run's chain."""
+
+    def __init__(self, chain: Chain, store: ChainStore) -> None:
+        self._chain = chain
+        self._store = store
+
+    def mark(self) -> ChainMark:
+        """Where the chain ends now."""
+        head = self._chain.head
+        return ChainMark(head.digest, head.height) if head.height else ChainMark()
+
+    def records(self, mark: ChainMark) -> bytes | None:
+        """All records up to a mark, as a chain file has them; None if some are not here."""
+        if not mark.height:
+            return None
+        entries = [log_entry(record) for record in self._store.records(0, mark.height)]
+        if len(entries) < mark.height:
+            return None
+        return b"".join([log_header(self._chain.genesis.run, NO_VOTER), *entries])

@@ -1,0 +1,123 @@
+"""Members from which nothing comes: how long each may be silent before a step goes on without it.
+
+A member says `Load` every second, from its event loop, so it does so while it computes. Its link
+ends only after 15 s of silence, because a pause of a network or of a process should cost nobody its
+link. That is too long where all others wait. So the trainer asks here who is silent, and evicts
+those without whom the step cannot end, if another server has their stage's weights. A member that
+was evicted for a pause keeps its weights, joins again, and has lost its sum of this step.
+
+Python holds up a member's event loop for moments (an import, the first use of a device). A member
+that came back from a pause, evicted or not, may be silent twice as long the next time.
+
+Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
+Errors:  none; a member that was never heard of is not silent.
+"""
+
+from heapq import heappop, heappush
+
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.reduction import Reduction
+from p2pswarm.trainer.step import Step
+
+SILENT_S = 4.0  # three notes of the load may be missing, or one may be sent again by TCP
+SILENT_MAX_S = 15.0  # then its link ends anyway
+LEARNED = 2.0  # times the longest pause from which it came back
+FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
+LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits for
+
+
+class Silence:
+    """When each member was heard last."""
+
+    def __init__(
+        self, members: Membership, silent_s: float = SILENT_S, max_s: float = SILENT_MAX_S
+    ) -> None:
+        self._members = members
+        self._silent_s = silent_s
+        self._max_s = max_s
+        self._heard_s: dict[Incarnation, float] = {}
+        self._left_s: dict[bytes, float] = {}
+        """When a peer was heard last that has no incarnation now."""
+        self._longest_s: dict[bytes, float] = {}
+        """The longest pause of a peer from which it came back."""
+        self._looks: list[tuple[float, int, bytes]] = []
+        """A heap: when to look at a member next, and its incarnation."""
+
+    def heard(self, one: Incarnation, now_s: float) -> None:
+        """Something came from a member, whatever it says."""
+        if self._members.alive(one) is None:
+            return
+        before_s = self._heard_s.get(one)
+        self._heard_s[one] = now_s
+        if before_s is None:
+            before_s = self._left_s.pop(one.peer, now_s)
+            heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
+        pause_s = now_s - before_s
+        if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
+            self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
+
+    def end(self, one: Incarnation) -> None:
+        """An incarnation is over."""
+        if (heard_s := self._heard_s.pop(one, None)) is not None:
+            self._left_s[one.peer] = heard_s
+
+    def limit_s(self, peer: bytes) -> float:
+        """How long a peer may be silent."""
+        learned_s = LEARNED * self._longest_s.get(peer, 0.0)
+        return min(self._max_s, max(self._silent_s, learned_s))
+
+    def silent(self, one: Incarnation, now_s: float) -> bool:
+        """Whether nothing has come from a member for too long."""
+        heard_s = self._heard_s.get(one)
+        return heard_s is not None and now_s >= heard_s + self.limit_s(one.peer)
+
+    def to_evict(self, step: Step, reduction: Reduction | None, now_s: float) -> list[Incarnation]:
+        """The silent members without whom the step cannot end, though their stages have others.
+
+        Where a whole stage is silent nobody is evicted: it may be our own network, and nobody else
+        has the weights.
+        """
+        return [one for one in self._overdue(now_s) if self._holds_up(one, step, reduction, now_s)]
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask whom to evict."""
+        return self._looks[0][0] if self._looks else None
+
+    def _overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that are silent at a look that is due; they are looked at again."""
+        silent = []
+        while self._looks and self._looks[0][0] <= now_s:
+            _, number, peer = heappop(self._looks)
+            one = Incarnation(peer, number)
+            heard_s = self._heard_s.get(one)
+            if heard_s is None:
+                continue
+            due_s = heard_s + self.limit_s(peer)
+            if due_s <= now_s:
+                silent.append(one)
+                due_s = now_s + LOOK_AGAIN_S
+            else:
+                self._forget(peer)
+            heappush(self._looks, (due_s, number, peer))
+        return silent
+
+    def _holds_up(
+        self, silent: Incarnation, step: Step, reduction: Reduction | None, now_s: float
+    ) -> bool:
+        member = self._members.alive(silent)
+        if member is None or not member.ready:
+            return False
+        others = (one.incarnation for one in self._members.ready(member.stage))
+        if all(self.silent(one, now_s) for one in others):
+            return False
+        if reduction is not None:
+            return reduction.awaits(silent)
+        return silent in step.silent or step.all_launched
+
+    def _forget(self, peer: bytes) -> None:
+        """A learned pause counts for less and less."""
+        if peer in self._longest_s:
+            self._longest_s[peer] *= FORGOTTEN
+            if LEARNED * self._longest_s[peer] <= self._silent_s:
+                del self._longest_s[peer]

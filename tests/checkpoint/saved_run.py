@@ -1,0 +1,189 @@
+"""A run with checkpoints in virtual time: the trainer, its servers, torch and files are real."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from p2pswarm.checkpoint.finding import folders
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.compute.torch_weights import torch_engine
+from p2pswarm.config import (
+    BatchConfig,
+    CheckpointConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.ids import PeerId
+from p2pswarm.roles.resuming import resumed_from
+from p2pswarm.server.session import SavingLimits, ServerContext
+from p2pswarm.server.stage_server import StageServer
+from p2pswarm.sim.loop import run as run_simulated
+from p2pswarm.sim.rpc import SimWorld
+from p2pswarm.swarm.manifest import RunIdentity
+from p2pswarm.swarm.router import Router
+from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.tensors.budget import Budget
+from p2pswarm.tensors.transfer import TensorTransfer
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.chain_place import founding_place
+from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.saving_plan import SavingPlan
+from p2pswarm.trainer.trainer import Trainer
+
+CONFIG = RunConfig(
+    name="saved",
+    stages=2,
+    steps=6,
+    model=ModelConfig(d_model=16, layers=2, heads=2, sequence_length=12, dtype="float64"),
+    optimizer=OptimizerConfig(
+        learning_rate=1e-2, warmup_steps=3, decay_steps=40, clip_norm=1e6
+    ),  # the rounding of the norm depends on the cut, and the sum of two on nothing
+    batch=BatchConfig(microbatches=2, rows=2, evaluate_every=0),
+    codecs=CodecConfig(activation="raw", gradient="raw", averaging="raw"),
+)
+TRAINER = Identity.generate(b"trainer")
+
+
+def corpus(config: RunConfig = CONFIG) -> Corpus:
+    text = np.frombuffer(random.Random(3).randbytes(20_000), dtype=np.uint8)
+    shape = config.batch.rows, config.model.sequence_length
+    return Corpus(text[:18_000], text[18_000:], 1, config.seed, *shape)
+
+
+def plain_weights(config: RunConfig) -> list[torch.Tensor]:
+    """What one loop in one process makes."""
+    plain, size, text = ReferenceTrainer(config), config.batch.microbatches, corpus(config)
+    for step in range(config.steps):
+        for number in range(step * size, (step + 1) * size):
+            plain.add(torch.from_numpy(text.microbatch(number)))
+        plain.commit(learning_rate(config, step))
+    return plain.flat.parameters
+
+
+@dataclass
+class SavedRun:
+    """One run and its servers."""
+
+    target: Path
+    config: RunConfig
+    tasks: asyncio.TaskGroup
+    every_steps: int = 2
+    resume: bool = False
+    nonce: bytes = bytes(16)
+    reports: list[act.Report] = field(default_factory=list)
+    on_report: Callable[[act.Report], None] = lambda _: None
+    said: list[str] = field(default_factory=list)
+    running: dict[int, asyncio.Task] = field(default_factory=dict)
+    engines: dict[int, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world = SimWorld(5)
+        text = corpus(self.config)
+        digest = text.digest()
+        origin = None
+        if self.resume:
+            origin = resumed_from(str(self.target), self.config, digest, self.said.append)
+        self.identity = RunIdentity(
+            self.config, digest, self.nonce, TRAINER.peer_id.raw, origin and origin.origin
+        )
+        saving = SavingPlan(
+            config=CheckpointConfig(target=str(self.target), every_steps=self.every_steps),
+            store=open_store(str(self.target), TRAINER.peer_id.short),
+            identity=TRAINER,
+            corpus=digest,
+        )
+        self.rpc = self.world.rpc(TRAINER.peer_id)
+        self.trainer = Trainer(
+            TrainerContext(
+                rpc=self.rpc,
+                tensors=TensorTransfer(Budget()),
+                run=self.config,
+                run_id=self.identity.run,
+                corpus=text,
+                report=self._reported,
+                rng=random.Random(5),
+                chain=founding_place(TRAINER, self.identity.run, self.config, self.identity.origin),
+                saving=saving,
+                origin=origin,
+            )
+        )
+
+    def _reported(self, report: act.Report) -> None:
+        self.reports.append(report)
+        self.on_report(report)
+
+    def seen(self, kind: type) -> list:
+        return [report for report in self.reports if isinstance(report, kind)]
+
+    def serve(self, number: int, limits: SavingLimits | None = None, **changes) -> None:
+        """Start a server, with an identity of its own."""
+
+        async def compute(work):
+            await asyncio.sleep(0.02)
+            return work()
+
+        def make_engine(stage: int):
+            engine = torch_engine(self.config, stage, torch.device("cpu"), 1 << 30)
+            self.engines[number] = engine
+            return engine
+
+        context = ServerContext(
+            rpc=self.world.rpc(PeerId(bytes([number]) * 32)),
+            tensors=TensorTransfer(Budget()),
+            run=self.config,
+            run_id=self.identity.run,
+            trainer=self.rpc.contact,
+            compute=compute,
+            make_engine=make_engine,
+            make_router=lambda: Router(random.Random(number)),
+            say=self.said.append,
+            origin=self.identity.origin,
+            saving=limits or SavingLimits(),
+        )
+        server = StageServer(replace(context, **changes))
+        self.running[number] = self.tasks.create_task(server.run())
+
+    def weights(self) -> list[torch.Tensor]:
+        """The parameters of all stages."""
+        flats = {e.weights._flat.numbers.start: e.weights._flat for e in self.engines.values()}
+        return [p for _, flat in sorted(flats.items()) for p in flat.parameters]
+
+    def stop(self) -> None:
+        """All servers die at once."""
+        for task in self.running.values():
+            task.cancel()
+
+
+@asynccontextmanager
+async def saved_run(target: Path, config: RunConfig = CONFIG, **values):
+    """A run whose trainer is there, with a checkpoint every two steps."""
+    async with asyncio.TaskGroup() as tasks:
+        run = SavedRun(target, config, tasks, **values)
+        async with run.trainer:
+            yield run
+        run.stop()
+
+
+def steps_saved(target: Path) -> list[int]:
+    """The steps of the checkpoints in a target, the oldest first."""
+    store = open_store(str(target))
+    return sorted(n.step for n in folders(store) if "manifest.json" in store.entries(n.text))
+
+
+def virtual(story, limit_s: float = 600.0):
+    async def limited():
+        async with asyncio.timeout(limit_s):
+            return await story()
+
+    return run_simulated(limited(), seed=1)

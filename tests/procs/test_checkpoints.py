@@ -1,0 +1,240 @@
+"""Checkpoints of real processes: killed in the middle of a step, and resumed with another cut."""
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.roles.trainer import read_corpus
+from p2pswarm.settings import load
+from p2pswarm.swarm.schedule import learning_rate
+
+HERE = ("--listen", "127.0.0.1:0")
+RUN = """
+[train]
+data = "text"
+weights = "weights.safetensors"
+
+[checkpoint]
+target = "checkpoints"
+every_steps = {every}
+
+[run]
+name = "saved"
+stages = {stages}
+steps = {steps}
+min_replicas = {replicas}
+
+[run.model]
+d_model = 16
+layers = 2
+heads = 2
+sequence_length = 32
+dtype = "{dtype}"
+
+[run.optimizer]
+decay_steps = 100
+clip_norm = 1e6       # the norm is a sum whose rounding depends on the cut
+
+[run.batch]
+microbatches = 2      # the sum of two has one order only
+rows = 2
+
+[run.codecs]
+activation = "raw"
+gradient = "raw"
+averaging = "raw"
+"""
+KINDS = {"F32": torch.float32, "F64": torch.float64}
+
+
+def tensors(path: Path) -> dict[str, torch.Tensor]:
+    data = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    found = {}
+    for name, about in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            start, end = (begin + offset for offset in about["data_offsets"])
+            values = torch.frombuffer(memoryview(data)[start:end], dtype=KINDS[about["dtype"]])
+            found[name] = values.view(about["shape"])
+    return found
+
+
+def plain_loop(run_file: Path) -> dict[str, torch.Tensor]:
+    """The weights that one loop in one process makes."""
+    config = load(run_file)
+    corpus, run = read_corpus(config), config.run
+    plain = ReferenceTrainer(run)
+    size = run.batch.microbatches
+    for step in range(run.steps):
+        for number in range(step * size, (step + 1) * size):
+            plain.add(torch.from_numpy(corpus.microbatch(number)))
+        plain.commit(learning_rate(run, step))
+    return {
+        name: parameter.detach()
+        for name, parameter in named_parameters(plain.flat.numbers, plain.flat.blocks)
+    }
+
+
+def manifests(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoints/*/manifest.json"))
+
+
+@pytest.fixture
+def run_file(tmp_path, text_folder):
+    def write(**values) -> Path:
+        values = {
+            "stages": 2,
+            "steps": 1_000_000,
+            "replicas": 1,
+            "every": 3,
+            "dtype": "float64",
+        } | values
+        path = tmp_path / "run.toml"
+        path.write_text(RUN.format(**values))
+        return path
+
+    return write
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_run_that_was_killed_goes_on_with_another_cut_and_has_the_weights_of_a_plain_loop(
+    start, seed_node, run_file, tmp_path, dtype
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    first = [start("train", run_file(dtype=dtype, replicas=2), *join, module="p2pswarm")]
+    first += [start(*join) for _ in range(4)]
+    assert first[0].line_with("checkpoint of step ")
+
+    for node in first:
+        os.killpg(node.process.pid, signal.SIGKILL)
+    step = max(int(path.parent.name.split("step-")[1]) for path in manifests(tmp_path))
+    again = run_file(dtype=dtype, stages=3, steps=step + 7)
+    trainer = start("train", again, "--resume", *join, module="p2pswarm")
+    assert trainer.line_with(f"going on from step {step} ")
+    servers = [start(*join) for _ in range(3)]
+
+    assert trainer.line_with(f"done after {step + 7} steps")
+    assert trainer.end() == 0, trainer.errors
+    assert servers[0].line_with("loaded from")
+    ours = tensors(tmp_path / f"weights-saved-step-{step + 7}.safetensors")
+    theirs = plain_loop(again)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_ctrl_c_ends_in_a_checkpoint(start, seed_node, run_file, tmp_path):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    servers = [start(*join) for _ in range(2)]
+    trainer = start("train", run_file(every=1_000_000), *join, module="p2pswarm")
+    assert trainer.line_with("loss")
+
+    trainer.interrupt()
+
+    assert trainer.line_with("saving a checkpoint; once more to leave without it")
+    assert trainer.line_with("stages saved")  # how far it is
+    assert trainer.end() == 130, trainer.errors
+    assert "Traceback" not in trainer.errors
+    (manifest,) = manifests(tmp_path)
+    assert start("verify", manifest.parent, module="p2pswarm").end() == 0
+    for server in servers:
+        assert server.line_with("is over: the trainer leaves")
+
+
+def test_a_second_ctrl_c_leaves_without_a_checkpoint(start, seed_node, run_file, tmp_path):
+    """A server that stands still can save nothing, and the trainer waits for it."""
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    server = start(*join)
+    trainer = start("train", run_file(stages=1, every=1_000_000), *join, module="p2pswarm")
+    assert trainer.line_with("loss")
+    server.process.send_signal(signal.SIGSTOP)
+
+    trainer.interrupt()
+    assert trainer.line_with("saving a checkpoint; once more to leave without it")
+    trainer.interrupt()
+
+    assert trainer.end() == 130
+    assert not manifests(tmp_path)
+
+
+def test_a_target_that_cannot_be_written_is_one_line_before_the_run_begins(
+    start, seed_node, run_file, tmp_path
+):
+    _, address = seed_node
+    run = run_file()
+    (tmp_path / "checkpoints").write_text("a file")
+
+    trainer = start("train", run, "--bootstrap", address, *HERE, module="p2pswarm")
+
+    assert trainer.end() == 2
+    assert trainer.errors.startswith("error: checkpoint.target: checkpoints cannot be written: ")
+    assert trainer.errors.count("\n") == 1
+
+
+def test_a_disk_that_is_full_costs_checkpoints_and_the_next_one_is_written_when_it_is_not(
+    start, seed_node, run_file, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    server = start(*join)
+    full = 1_000  # bytes that a file of the server may have
+    before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+    assert server.line_with("no run yet")
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (full, before[1]))
+    trainer = start("train", run_file(stages=1), *join, module="p2pswarm")
+
+    line = trainer.line_with("no checkpoint of step ")
+    assert "training goes on without this checkpoint: free some space" in line
+    assert not manifests(tmp_path)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+
+    assert trainer.line_with("checkpoint of step ")
+    assert trainer.process.poll() is None
+    assert not list(tmp_path.glob("checkpoints/*/*.part"))
+
+
+def test_a_checkpoint_that_is_torn_is_named_and_the_one_before_is_used(
+    start, seed_node, run_file, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    server = start(*join)
+    trainer = start("train", run_file(stages=1, steps=9), *join, module="p2pswarm")
+    assert trainer.line_with("done after 9 steps")
+    assert trainer.end() == 0
+    last = manifests(tmp_path)[-1].parent
+    (stage_file,) = last.glob("stage-*")
+    data = bytearray(stage_file.read_bytes())
+    data[-1] ^= 1
+    stage_file.write_bytes(data)
+
+    again = run_file(stages=1, steps=12)
+    resumed = start("train", again, "--resume", "checkpoints", *join, module="p2pswarm")
+
+    assert resumed.line_with(last.name)  # why it cannot be used
+    assert resumed.line_with("going on from step 6 of ")
+    assert resumed.line_with("done after 12 steps")
+    assert server.line_with("loaded from")
+
+
+def test_a_resume_without_a_checkpoint_is_one_line(start, seed_node, run_file, tmp_path):
+    _, address = seed_node
+    (tmp_path / "empty").mkdir()
+    join = ("--bootstrap", address, *HERE)
+
+    trainer = start("train", run_file(), "--resume", "empty", *join, module="p2pswarm")
+
+    assert trainer.end() == 2
+    assert trainer.errors == (
+        "error: there is no checkpoint to go on from in empty: name another target\n"
+    )

@@ -1,0 +1,74 @@
+"""Several trainers in virtual time: whichever of them is lost, the run goes on to its last step."""
+
+import pytest
+from sim.seed import SEED
+
+from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.swarm import SimSwarm
+from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
+from p2pswarm.trainer import actions as act
+
+ALL_DONE = act.RunFinished("all steps are done", failed=False)
+STEPS = 4
+AFTER_A_STEP_S = 3.0  # before the first record, the founder is the only voter
+
+
+def play(*faults: Fault, trainers: int = 3, **changes) -> tuple[SwarmResult, SimSwarm]:
+    config = SwarmConfig(
+        seed=SEED,
+        run=small_run(steps=STEPS),
+        trainers=trainers,
+        faults=FaultPlan(trainers, faults),
+        patience_s=120.0,
+        **changes,
+    )
+    swarm = SimSwarm(config)
+    return run(swarm.play(), config.seed), swarm
+
+
+def terms(swarm: SimSwarm) -> list[int]:
+    return [report.term for report in swarm.reports if isinstance(report, act.Leads)]
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.KILL, FaultKind.RESTART, FaultKind.FREEZE, FaultKind.REJOIN]
+)
+def test_another_trainer_goes_on_when_the_coordinator_is_lost(kind):
+    fault = Fault(kind, AFTER_A_STEP_S, 9.0, (0,), silent=True)
+
+    result, swarm = play(fault)
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    done = [report.step for report in swarm.reports if isinstance(report, act.StepDone)]
+    assert done == list(range(STEPS))
+
+
+def test_a_standby_that_is_killed_holds_nothing_up():
+    result, swarm = play(Fault(FaultKind.KILL, 1.0, 2.0, (2,)))
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1]
+
+
+def test_a_lone_trainer_that_is_started_again_goes_on_from_its_chain():
+    result, swarm = play(Fault(FaultKind.RESTART, 3.0, 2.0, (0,)), trainers=1)
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+
+
+def test_a_lone_trainer_is_not_killed_for_good():
+    result, swarm = play(Fault(FaultKind.KILL, 1.0, 2.0, (0,)), trainers=1)
+
+    assert result.ended == ALL_DONE
+    assert swarm.faults.happened == []
+
+
+def test_the_same_seed_gives_the_same_takeover():
+    fault = Fault(FaultKind.KILL, AFTER_A_STEP_S, 9.0, (0,))
+
+    (first, _), (again, _) = play(fault), play(fault)
+
+    assert first == again
