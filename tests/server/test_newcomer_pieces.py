@@ -21,7 +21,7 @@ from p2pswarm.swarm.messages.state import AskHashes, FetchPieces, StateOffer
 
 ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 NEWCOMER = 5
-SLOW_BYTES_PER_S = 20_000.0  # the state of 350 kB takes about 18 s
+SLOW_BYTES_PER_S = 60_000.0  # the state of 350 kB takes about 6 s
 
 
 class Damaged:
@@ -69,7 +69,7 @@ async def joined(r):
     r.serve(NEWCOMER)
     r.world.world.hosts[peer(NEWCOMER).raw].down_bytes_per_s = SLOW_BYTES_PER_S
     await r.trainer.until(lambda: peer(NEWCOMER).raw in r.trainer.members)
-    await asyncio.sleep(8.0)
+    await asyncio.sleep(2.5)
     assert 0.2 < here(r) < 0.8
 
 
