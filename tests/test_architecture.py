@@ -98,6 +98,7 @@ SHELL = frozenset(
         "state/host_state.py",
         "state/version_reader.py",
         "swarm/pusher.py",
+        "swarm/watched_rpc.py",
         "tensors/transfer.py",
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",

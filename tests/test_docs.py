@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 EXAMPLES = ROOT / "examples"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMED_TEST = re.compile(r"`(tests/[^`]+\.py)`")
 INCLUDED = re.compile(r'^--8<-- "(.+)"$')
 FRAGMENTS = {"dht.md"}  # shows calls on objects that its text describes: parsed, not run
 QUESTIONS_MIN = 20
@@ -79,3 +80,10 @@ def test_the_tours_words_lead_to_files_that_exist():
             if not ((ROOT / "p2pswarm" / name).exists() or (ROOT / name).exists())
         ]
         assert missing == [], f"{page.name} names what is not there"
+
+
+def test_tests_that_pages_name_are_there():
+    named = {name for page in DOCS.glob("*.md") for name in NAMED_TEST.findall(page.read_text())}
+
+    assert "tests/server/test_bad_input.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

@@ -10,6 +10,7 @@ Source:  Lamport, "Paxos Made Simple" (2001), for the two rules; docs/chain.md.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from p2pswarm.chain.actions import Persist, Reply
@@ -59,6 +60,7 @@ class Voter:
         self.coordinator: bytes | None = None
         """The trainer that was heard last, as the leader of a term or about to be."""
         self._chain = chain
+        self._named: frozenset[bytes] = frozenset()
         self._heard_s = -math.inf
         self._standing = 0
         self._mute = False
@@ -84,6 +86,10 @@ class Voter:
             run, promised = self._chain.genesis.run, self.register.promised
             answer = Denied(run, self.voter.memory, asked, promised, answer)
         self._actions.append(Reply(sender, answer))
+
+    def told(self, trainers: Iterable[bytes]) -> None:
+        """The coordinator that this node joined says who may lead: its chain may be behind that."""
+        self._named = frozenset(trainers)
 
     def stand(self, term: int) -> None:
         """This node's own trainer asks others to follow it: no promise to a rival until `term`."""
@@ -129,8 +135,8 @@ class Voter:
     def _proposed(self, sender: bytes, message: Propose, now_s: float) -> Message | Denial:
         register, record = self.register, message.record
         voters = (*record.voters_before, *record.voters)
-        known = self._knows(sender, message.run) or sender in record.trainers
-        if not known or self.voter not in voters or record.run != message.run or self._mute:
+        known = self._knows(sender, message.run) or self._vouched(sender, record)
+        if not known or self.voter not in voters or record.run != message.run:
             return Denial.STRANGER
         if message.term < register.promised:
             return Denial.TERM
@@ -175,8 +181,14 @@ class Voter:
 
     def _knows(self, sender: bytes, run: bytes) -> bool:
         """Whether the sender may lead this run, and this voter may vote."""
-        trainers = (trainer for head in self._heads() for trainer in head.trainers)
-        return run == self._chain.genesis.run and sender in trainers and not self._mute
+        named = (trainer for head in self._heads() for trainer in head.trainers)
+        known = sender in self._named or sender in named
+        return run == self._chain.genesis.run and known and not self._mute
+
+    def _vouched(self, sender: bytes, record: CommitRecord) -> bool:
+        """Whether a trainer that is known names the sender as another one, in this record."""
+        named = sender in record.trainers and self._knows(record.coordinator, record.run)
+        return named and authentic(record)
 
     def _keep(self, entry: Prepare | Propose) -> None:
         self.register = self.register.after(entry)

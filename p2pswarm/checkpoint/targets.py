@@ -1,6 +1,7 @@
 """The store that a user's words name: a folder, or a URL.
 
-Errors:  Unusable for a URL that fsspec cannot use, and for a target that cannot be written.
+Errors:  Unusable for a URL that fsspec cannot use, a user that does not exist, and a target that
+         cannot be written.
 """
 
 from pathlib import Path
@@ -22,7 +23,10 @@ def open_store(target: str, writer: str = READER) -> CheckpointStore:
             return LocalFolder(Path(target.removeprefix(scheme)), writer)
     if "://" in target or "::" in target:
         return FsspecStore(target)
-    return LocalFolder(Path(target).expanduser(), writer)
+    try:
+        return LocalFolder(Path(target).expanduser(), writer)
+    except RuntimeError as error:
+        raise Unusable(f"{target}: there is no such user: name another target") from error
 
 
 def require_writable(store: CheckpointStore, writer: str) -> None:

@@ -60,7 +60,8 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
     if config.state is not None:
         make_folder(config.state)
         folder = RunFolder(config.state)
-    saved = folder.read() if folder and not config.train.new else None
+    begins = config.train.new or config.train.resume
+    saved = folder.read() if folder and not begins else None
     if saved is not None and not saved.finished:
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:

@@ -160,9 +160,9 @@ def stage_server(
         say=say,
         background=threads.background,
         secret=os.urandom(32),
+        chain=voters_chain(stack.config.state, offer.identity, say),
         origin=offer.identity.origin,
         saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
-        chain=voters_chain(stack.config.state, offer.identity, say),
     )
     return StageServer(context)
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -41,7 +41,7 @@ from p2pswarm.roles.weights_file import (
 )
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
@@ -91,6 +91,38 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     return 0
 
 
+class RunReports:
+    """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
+
+    def __init__(
+        self, stack: NodeStack, identity: RunIdentity, tell: Callable[[Event], None]
+    ) -> None:
+        done = identity.origin.version if identity.origin else 0
+        run = identity.config
+        self._reporter = Reporter(run, model_size(run).parameters, done)
+        self._status = LatestStatus(identity.run, run.stages, done)
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        stack.rpc.serve_unary(AskStatus, self._asked)
+
+    def told(self, report: act.Report) -> None:
+        """Take a report of the trainer."""
+        self._show(self._reporter.report(report, self._loop.time()))
+
+    def offered(self) -> None:
+        """Tell what the run waits for."""
+        self._show(self._reporter.offered())
+
+    def _show(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._status.told(event, self._loop.time())
+            self._tell(event)
+
+    def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
+        del peer
+        return self._status.answer(question, self._loop.time())
+
+
 @contextlib.asynccontextmanager
 async def open_trainer(
     stack: NodeStack,
@@ -110,32 +142,14 @@ async def open_trainer(
     text = identity.corpus
     saving = await on_thread(lambda: saving_plan(config.checkpoint, stack.identity, text))
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
-    done = identity.origin.version if identity.origin else 0
-    reporter = Reporter(run_config, model_size(run_config).parameters, done)
-    status = LatestStatus(identity.run, run_config.stages, done)
-    loop = asyncio.get_running_loop()
-
-    def show(event: Event) -> None:
-        status.told(event, loop.time())
-        tell(event)
-
-    def report(report: act.Report) -> None:
-        for event in reporter.report(report, loop.time()):
-            show(event)
-
-    def asked(peer: PeerId, question: AskStatus) -> RunStatus:
-        del peer
-        return status.answer(question, loop.time())
-
-    stack.rpc.serve_unary(AskStatus, asked)
-
+    reports = RunReports(stack, entry.identity, tell)
     context = TrainerContext(
         rpc=stack.rpc,
         tensors=tensors_within(stack.config.network, torch.device("cpu")),
         run=run_config,
         run_id=identity.run,
         corpus=corpus,
-        report=report,
+        report=reports.told,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
@@ -147,8 +161,8 @@ async def open_trainer(
             announcing = tasks.create_task(announce(stack, manifest))
             async with Trainer(context) as trainer:
                 meeting = tasks.create_task(_meet_others(stack, identity.run, trainer))
-                for event in reporter.offered() if trainer.leads else ():
-                    show(event)
+                if trainer.leads:
+                    reports.offered()
                 yield trainer
                 meeting.cancel()
             announcing.cancel()

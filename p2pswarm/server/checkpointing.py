@@ -92,9 +92,7 @@ class Checkpointing:
         assert context.origin is not None, "asked only for a run that began from a checkpoint"
         origin, run = context.origin, context.run
         blocks = stage_blocks(run, replica.stage)
-        checkpoint = await on_thread(
-            lambda: origin_of(open_store(order.target), order, origin, run, blocks)
-        )
+        checkpoint = await on_thread(lambda: origin_of(order, origin, run, blocks))
         layout = await on_thread(lambda: layout_of(run, blocks))
         state = StateInMemory(layout, replica.engine.state_bytes)
         async for piece in load_stage(checkpoint, layout):

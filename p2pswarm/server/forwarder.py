@@ -10,7 +10,7 @@ Errors:  none; the trainer is told of a push that failed.
 import asyncio
 import functools
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,6 +41,9 @@ from p2pswarm.tensors.codecs.base import Tensor, Unencodable
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 
 log = logging.getLogger(__name__)
+
+_Push = Callable[[], Coroutine[Any, Any, str | None]]
+"""Begins a push; a task that is cancelled before it starts leaves no coroutine behind."""
 
 
 class _PendingBundle:
@@ -109,14 +112,14 @@ class Forwarder:
         """Push a microbatch to the next stage, as soon as the returned future has its bundle."""
         made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
         pending = _PendingBundle(self._session, self._forward, made)
-        self._start(item, self._onward(item, tokens, pending), pending)
+        self._start(item, functools.partial(self._onward, item, tokens, pending), pending)
         return made
 
     def back(self, item: WorkItem) -> asyncio.Future[Bundle]:
         """Push a gradient to the sender of `item`, as soon as the returned future has it."""
         made: asyncio.Future[Bundle] = asyncio.get_running_loop().create_future()
         pending = _PendingBundle(self._session, self._backward, made)
-        self._start(item, self._back(item, pending), pending)
+        self._start(item, functools.partial(self._back, item, pending), pending)
         return made
 
     def drop_fenced(self, microbatch: int, attempt: int) -> None:
@@ -125,20 +128,16 @@ class Forwarder:
             if key[0] == microbatch and key[1] <= attempt:
                 task.cancel()
 
-    def _start(
-        self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
-    ) -> None:
+    def _start(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
         task = self._tasks.create_task(self._push_and_report(item, work, pending))
         self._going[task] = item.key
         task.add_done_callback(self._going.pop)
 
-    async def _push_and_report(
-        self, item: WorkItem, work: Coroutine[Any, Any, str | None], pending: _PendingBundle
-    ) -> None:
+    async def _push_and_report(self, item: WorkItem, work: _Push, pending: _PendingBundle) -> None:
         """Do `work`; tell the trainer the reason if it failed."""
         obstacle = Obstacle.ROAD
         try:
-            reason = await work
+            reason = await work()
         except Unencodable as error:
             pending.outgoing.failed(error)
             reason, obstacle = str(error), pending.obstacle

@@ -21,7 +21,8 @@ from p2pswarm.server.coordinator_watch import ASK_AGAIN_S, CoordinatorWatch
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext
 from p2pswarm.swarm.messages.membership import StandsBy
-from p2pswarm.swarm.messages.trainers import WhoLeads
+from p2pswarm.swarm.messages.trainers import Trainers, WhoLeads
+from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,10 @@ class Leadership:
             self.node.close()
             self._context.chain[0].close()
 
-    def heard(self) -> None:
-        """The stream with the trainer was opened, or something came on it."""
+    def heard(self, message: Message | None = None) -> None:
+        """The stream with the trainer was opened, or a message came on it."""
+        if isinstance(message, Trainers) and self.node is not None:
+            self.node.machine.voter.told(one.peer for one in message.trainers)
         began = self._watch.next_deadline_s is None
         self._watch.heard(self._now_s())
         if began:

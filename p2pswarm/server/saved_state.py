@@ -8,10 +8,10 @@ Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a chec
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.manifest import SavedStage
-from p2pswarm.checkpoint.names import CheckpointId
+from p2pswarm.checkpoint.names import CheckpointId, parse_folder
 from p2pswarm.checkpoint.stage_writing import StageToSave
 from p2pswarm.checkpoint.state_hash import StateHasher
-from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import NotSaved, OtherCheckpoint
@@ -34,8 +34,8 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
         raise NotSaved("that run is not served here")
     if not context.saving.allowed:
         raise NotSaved("it writes no checkpoints (serve.checkpoints = false)")
-    if not order.target or CHAIN_MARK in order.target:
-        raise NotSaved(f"{order.target!r} is no target that a trainer may name")
+    if not _may_be_named(order.target):
+        raise NotSaved(f"{order.target[:60]!r} is no target that a trainer may name")
 
 
 def stage_to_save(
@@ -52,6 +52,11 @@ def stage_to_save(
         layout=layout_of(run, blocks),
         state_digest=state_digest,
     )
+
+
+def _may_be_named(target: str) -> bool:
+    """Whether a trainer may have this server open a target."""
+    return bool(target) and target.isprintable() and CHAIN_MARK not in target
 
 
 def require_version(held: HeldVersion, order: SaveState) -> None:
@@ -91,15 +96,16 @@ class ProgressNotes:
         return Saving(self._order.run, self._order.step, self._passed, self._size, "")
 
 
-def origin_of(
-    store: CheckpointStore, order: LoadState, origin: RunOrigin, run: RunConfig, blocks: range
-) -> Checkpoint:
+def origin_of(order: LoadState, origin: RunOrigin, run: RunConfig, blocks: range) -> Checkpoint:
     """Open the very checkpoint that the run began from; `blocks`: those that are needed of it.
 
     Blocks until its manifest is read.
     """
+    named = not order.folder or parse_folder(order.folder) is not None
+    if not (named and _may_be_named(order.target)):
+        raise OtherCheckpoint("the trainer names no checkpoint, but another place")
     wanted = Wanted(run=origin.run, config=run, blocks=blocks)
-    checkpoint = open_checkpoint(store, order.folder, wanted)
+    checkpoint = open_checkpoint(open_store(order.target), order.folder, wanted)
     if checkpoint.digest != origin.checkpoint:
         raise OtherCheckpoint(
             f"{checkpoint.place} is not the checkpoint that the run began from: name the same "

@@ -21,6 +21,7 @@ from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import Assigned, Ready
+from p2pswarm.swarm.roads import AVERAGING_SILENT_S
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
@@ -35,9 +36,9 @@ class SessionParts:
     averaging: Averaging
     replica: Replica
     notes: NoteQueue
-    rpc: WatchedRpc
-    """The roads to other servers."""
     checkpointing: Checkpointing
+    roads: tuple[WatchedRpc, ...]
+    """The roads to other servers, for pushes and for averaging."""
     failed: asyncio.Future[None]
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
@@ -78,7 +79,8 @@ class SessionParts:
         for scope in self.orders:
             scope.reschedule(now_s)
         self.worker.close()
-        self.rpc.close()
+        for watched in self.roads:
+            watched.close()
 
 
 def session_parts(
@@ -93,7 +95,9 @@ def session_parts(
     `changed` is fired when there is something to tell the trainer.
     """
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
-    notes, members, rpc = NoteQueue(loop.time()), MemberView(), WatchedRpc(context.rpc, tasks)
+    notes, members = NoteQueue(loop.time()), MemberView()
+    pushing = WatchedRpc(context.rpc, tasks)
+    reducing = WatchedRpc(context.rpc, tasks, AVERAGING_SILENT_S)
 
     def note(message: Message) -> None:
         notes.add(message)
@@ -117,10 +121,11 @@ def session_parts(
         Signal(),
     )
     averaging = Averaging(
-        *(rpc, context.tensors, context.compute, members.find, tasks),
+        *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    worker = Worker(session, Forwarder(session, rpc, tasks))
+    worker = Worker(session, Forwarder(session, pushing, tasks))
     checkpointing = Checkpointing(context, replica, note, tasks)
-    failed = loop.create_future()
-    return SessionParts(session, worker, averaging, replica, notes, rpc, checkpointing, failed)
+    roads, failed = (pushing, reducing), loop.create_future()
+    parts = session, worker, averaging, replica, notes
+    return SessionParts(*parts, checkpointing, roads, failed)

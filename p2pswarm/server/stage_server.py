@@ -232,7 +232,7 @@ class StageServer:
         """Take views, until the trainer ends the run or the link is lost."""
         session = parts.session
         while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
-            self.leadership.heard()
+            self.leadership.heard(part)
             if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()

@@ -14,17 +14,17 @@ from p2pswarm.errors import DialFailed, Late, LinkLost, PathError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.swarm.messages.road import StillThere
-from p2pswarm.swarm.roads import SILENT_MAX_S, Roads
+from p2pswarm.swarm.roads import SILENT_MAX_S, SILENT_S, Roads
 from p2pswarm.wire.message import Message
 
 
 class WatchedRpc:
     """Implements `Rpc` on top of another; `tasks` must end before its streams' users do."""
 
-    def __init__(self, rpc: Rpc, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, rpc: Rpc, tasks: asyncio.TaskGroup, silent_s: float = SILENT_S) -> None:
         self._rpc = rpc
         self._tasks = tasks
-        self._roads = Roads()
+        self._roads = Roads(silent_s=silent_s)
         self._contacts: dict[bytes, Contact] = {}
         self._scopes: dict[bytes, set[asyncio.Timeout]] = defaultdict(set)
         """The streams in use; they end when their deadline is moved to now."""

@@ -54,7 +54,7 @@ class CheckpointKeeper:
             [stage_blocks(run, stage) for stage in range(run.stages)],
             plan.config.every_steps,
             run.steps,
-            coordinator.step,
+            chain.saved,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._changed = Signal()

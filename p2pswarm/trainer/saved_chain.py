@@ -31,6 +31,11 @@ class SavedChain:
         self._chain = chain
         self._store = store
 
+    @property
+    def saved(self) -> int:
+        """The newest version that the chain says is saved, or the one that the run began with."""
+        return self._chain.head.saved
+
     def mark(self) -> ChainMark:
         """Where the chain ends now."""
         head = self._chain.head

@@ -94,6 +94,7 @@ class Watch:
             match message:
                 case Trainers():
                     self._roll.told(message, asyncio.get_running_loop().time())
+                    self._seat.voter.told(one.peer for one in message.trainers)
                     self._search.found()
                     if not known:
                         known = True

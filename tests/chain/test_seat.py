@@ -8,7 +8,16 @@ import pytest
 from chain.harness import commit, genesis, peer
 from chain.world import Node
 
-from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, Persist, RecordDecided, Reply
+from p2pswarm.chain.actions import (
+    Ask,
+    Deposed,
+    Fetch,
+    Followed,
+    Leading,
+    Persist,
+    RecordDecided,
+    Reply,
+)
 from p2pswarm.chain.leader import LeaderPhase
 from p2pswarm.chain.messages import Accepted, Denied, Prepare, Promise, Propose
 from p2pswarm.chain.seat import Seat
@@ -321,7 +330,7 @@ def test_a_leader_whose_own_voter_follows_another_stops_at_once():
     seat.asked(peer("b"), Propose(town.genesis.run, 9, record), town.now_s)
 
     assert seat.leader is None
-    assert [type(a) for a in seat.actions()] == [Persist, Reply, Deposed]
+    assert [type(a) for a in seat.actions()] == [Persist, Reply, Followed, Deposed]
     assert seat.standby.coordinator == peer("b")
 
 

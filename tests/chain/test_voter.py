@@ -228,6 +228,8 @@ def test_a_trainer_that_only_the_record_names_may_propose_it():
     answer, _ = ask(fresh(), propose(record, 2), by="n")
 
     assert answer.digest == digest(record)
+    forged = replace(record, trainers=(peer("a"), peer("z")))
+    assert why(ask(fresh(), propose(forged, 2), by="z")[0]) is Denial.STRANGER
 
 
 def test_a_voter_that_hears_its_coordinator_helps_nobody_else():
@@ -322,3 +324,29 @@ def test_a_register_keeps_the_attempt_of_the_term_that_it_accepted_in():
     assert promised.after(propose(FIRST)).attempt == ONE
     assert promised.after(propose(FIRST, 2)).attempt == b""
     assert promised.after(FIRST) is promised
+
+
+def far_ahead(by: str):
+    """A record that nobody could check here, in which its maker calls itself a trainer."""
+    head = replace(ChainHead.of(SECOND), height=2**40, digest=b"?" * 32, term=9)
+    return commit(head, by, term=9, trainers=(peer(by), peer("a")), voters=(voter("c"),))
+
+
+def test_a_stranger_that_names_itself_a_trainer_changes_nothing():
+    machine = fresh()
+
+    answer, entries = ask(machine, propose(far_ahead("z"), term=2**30 - 1), by="z")
+
+    assert why(answer) is Denial.STRANGER
+    assert entries == []
+    assert machine.register == Register()
+
+
+def test_a_trainer_that_the_coordinator_names_is_known_before_the_chain_says_so():
+    machine = fresh()
+    assert why(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0]) is Denial.STRANGER
+
+    machine.told([peer("d")])
+
+    assert isinstance(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0], Accepted)
+    assert isinstance(ask(machine, propose(far_ahead("d"), term=9), by="d")[0], Accepted)

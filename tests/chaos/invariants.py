@@ -7,7 +7,7 @@ Errors:  none; a breach is a text.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from p2pswarm.chain.record import CommitRecord, term_of
+from p2pswarm.chain.record import QUARANTINED, CommitRecord, term_of
 from p2pswarm.swarm.view import Incarnation
 
 
@@ -49,6 +49,8 @@ class Contributions:
                 microbatch = record.first + place
                 held = self._holders.get((stage, microbatch), ())
                 holding = [one for one in members if one in held]
+                if named == QUARANTINED:
+                    continue  # it counts as zeros, in whose sum ever
                 if holding != [members[named]] or held.count(members[named]) != 1:
                     return (
                         f"{record.name()}: microbatch {microbatch}, stage {stage} is in the sums "

@@ -104,6 +104,7 @@ class SavedRun:
             corpus=digest,
         )
         self.rpc = self.world.rpc(TRAINER.peer_id)
+        self.chain = founding_place(TRAINER, self.identity.run, self.config, self.identity.origin)
         self.trainer = Trainer(
             TrainerContext(
                 rpc=self.rpc,
@@ -113,7 +114,7 @@ class SavedRun:
                 corpus=text,
                 report=self._reported,
                 rng=random.Random(5),
-                chain=founding_place(TRAINER, self.identity.run, self.config, self.identity.origin),
+                chain=self.chain,
                 saving=saving,
                 origin=origin,
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from p2pswarm.checkpoint.names import parse_folder
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.roles.trainer import read_corpus
@@ -116,7 +117,7 @@ def test_a_run_that_was_killed_goes_on_with_another_cut_and_has_the_weights_of_a
 
     for node in first:
         os.killpg(node.process.pid, signal.SIGKILL)
-    step = max(int(path.parent.name.split("step-")[1]) for path in manifests(tmp_path))
+    step = max(parse_folder(path.parent.name).step for path in manifests(tmp_path))
     again = run_file(dtype=dtype, stages=3, steps=step + 7)
     trainer = start("train", again, "--resume", *join, module="p2pswarm")
     assert trainer.line_with(f"going on from step {step} ")

@@ -43,7 +43,8 @@ def verified(path) -> tuple[bool, list[str]]:
 
 
 def newest(target) -> str:
-    return max(path.name for path in target.iterdir())
+    """The folder of the newest step, whatever its run."""
+    return max((path.name for path in target.iterdir()), key=lambda name: name.split(".step-")[1])
 
 
 def test_a_run_is_saved_while_it_trains_and_its_weights_are_those_of_a_plain_loop(tmp_path):
@@ -52,6 +53,9 @@ def test_a_run_is_saved_while_it_trains_and_its_weights_are_those_of_a_plain_loo
     assert steps_saved(tmp_path) == [2, 4, 6]
     assert [report.version for report in run.seen(CheckpointSaved)] == [2, 4, 6]
     assert not run.seen(CheckpointFailed)
+    saved = [record.saved for record in run.chain.store.records(0, CONFIG.steps)]
+    assert saved == sorted(saved)  # each record tells the newest
+    assert set(saved) == {0, 2, 4}
     assert equal(run.weights(), plain_weights(CONFIG))
     ok, lines = verified(tmp_path / newest(tmp_path))
     assert ok
