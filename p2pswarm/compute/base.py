@@ -1,7 +1,7 @@
 """SEAM 3: the calls of a stage server to the processor that holds its blocks.
 
 `Stage` computes on microbatches, `Weights` holds what training changes. All methods block; the
-server calls them one at a time, from one thread; only `Weights.digest` may run beside another.
+server calls them one at a time, from one thread; only `Weights.hashes` may run beside another.
 Torch implements them (`torch_stage.py`, `torch_weights.py`), and so does a simulation that only
 counts seconds (`sim/compute.py`).
 
@@ -175,8 +175,8 @@ class Weights(Protocol):
         """Empty the gradient sum; `draw`: make the weights of version 0."""
         ...
 
-    def digest(self) -> bytes:
-        """The digest of the state.
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hashes of the state's pieces; their root is the digest.
 
         It may be computed on a thread of its own, beside the work of the `Stage`, which reads the
         weights. Until it is known, the state must not change.
@@ -191,17 +191,6 @@ class Weights(Protocol):
         """Change the weights by a reduced gradient and empty the sum."""
         ...
 
-    def snapshot(self) -> memoryview:
-        """Copy weights and optimizer state."""
-        ...
-
-    def install(self, snapshot: memoryview, digest: bytes) -> bool:
-        """Load a snapshot if `digest` is its own, and else change nothing and return False.
-
-        Raises BadMessage for a snapshot of another size; nothing is changed then either.
-        """
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -210,9 +199,13 @@ class Engine:
     stage: Stage
     weights: Weights
     state: StateMemory
-    state_bytes: int
-    """The size of a snapshot."""
     takes: BundleSpec
     """What the stage below gives; empty for the first stage."""
     gives: BundleSpec
     """What it gives to the stage above; empty for the last stage."""
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of weights and optimizer state."""
+        state = self.state
+        return state.tensors * sum(state.part_bytes(piece) for piece in range(state.pieces))

@@ -1,9 +1,8 @@
-"""A stage's weights in torch: the gradient sum for the averaging, updates, snapshots.
+"""A stage's weights in torch: the gradient sum for the averaging, and updates.
 
 Shapes:  N elements in a stage.
-Errors:  BadMessage for a snapshot that does not fit.
+Errors:  none.
 """
-# ruff: noqa: N806  shapes are written at the end of names
 
 import torch
 
@@ -11,25 +10,26 @@ from p2pswarm.allreduce.base import Sums
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Engine, Update
 from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec
-from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, state_of
+from p2pswarm.compute.digest import piece_hashes
+from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.compute.torch_state import TorchState
 from p2pswarm.compute.torch_sums import GradientMemory, TorchSums
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import BadMessage
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 
 class TorchWeights:
     """Implements `Weights` on flat memory."""
 
-    def __init__(self, run: RunConfig, flat: FlatParameters) -> None:
+    def __init__(self, run: RunConfig, flat: FlatParameters, piece_values: int) -> None:
+        self._piece_values = piece_values
         self._flat = flat
         self._codec_name = run.codecs.averaging
         self._optimizer = AdamW(run.optimizer, flat)
-        self.state = TorchState(flat, self._optimizer)
+        self.state = TorchState(flat, self._optimizer, piece_values)
         self._gradients = GradientMemory(flat.sum_N)
 
     def reset(self, *, draw: bool) -> None:
@@ -38,9 +38,9 @@ class TorchWeights:
         if draw:
             self._flat.draw()
 
-    def digest(self) -> bytes:
+    def hashes(self) -> tuple[bytes, ...]:
         """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
-        return self._flat.digest()
+        return tuple(piece_hashes(self._flat.state(), self._piece_values))
 
     def reduction(self) -> TorchSums:
         """Give memory that nothing else uses: the last one may be on its way to a newcomer."""
@@ -52,36 +52,22 @@ class TorchWeights:
         self._optimizer.step(reduced.reduced_N, update)
         self._flat.sum_N.zero_()
 
-    def snapshot(self) -> memoryview:
-        """Copy weights, first and second moments, one after another."""
-        state = self._flat.state()
-        copy_N = torch.empty(len(state) * self._flat.length, dtype=state[0].dtype)
-        for place_N, x_N in zip(copy_N.chunk(len(state)), state, strict=True):
-            place_N.copy_(x_N)  # one by one: a GPU may lack memory for a second state
-        return host_bytes(copy_N)
 
-    def install(self, snapshot: memoryview, digest: bytes) -> bool:
-        """Overwrite weights and moments, if they are whole; the sum is emptied."""
-        state = self._flat.state()
-        if snapshot.nbytes != sum(x_N.nbytes for x_N in state):
-            raise BadMessage(f"a snapshot of {snapshot.nbytes} bytes does not fit this stage")
-        parts = state_of(snapshot, self._flat.params_N.dtype)
-        if digest_of(*parts) != digest:
-            return False
-        with torch.no_grad():
-            for x_N, part in zip(state, parts, strict=True):
-                x_N.copy_(part)
-            self._flat.sum_N.zero_()
-        return True
+def torch_engine(
+    run: RunConfig,
+    stage: int,
+    device: torch.device,
+    keep_bytes: int,
+    piece_values: int = PIECE_VALUES,
+) -> Engine:
+    """Stage `stage` of a run on `device`, with `keep_bytes` for autograd graphs.
 
-
-def torch_engine(run: RunConfig, stage: int, device: torch.device, keep_bytes: int) -> Engine:
-    """Stage `stage` of a run on `device`, with `keep_bytes` for autograd graphs."""
+    All servers of a run need the same `piece_values`.
+    """
     takes = bundle_spec(boundary_above(run, stage - 1))
     gives = bundle_spec(boundary_above(run, stage))
     with setting_up(stage):
         flat = FlatParameters(run, stage_blocks(run, stage), device)
-        weights = TorchWeights(run, flat)
-    size_bytes = sum(x_N.nbytes for x_N in flat.state())
+        weights = TorchWeights(run, flat, piece_values)
     torch_stage = TorchStage(run, stage, flat, keep_bytes)
-    return Engine(torch_stage, weights, weights.state, size_bytes, takes, gives)
+    return Engine(torch_stage, weights, weights.state, takes, gives)

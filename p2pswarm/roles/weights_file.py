@@ -24,6 +24,7 @@ from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.outfile import Written, write_target
+from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 
 HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
@@ -50,11 +51,11 @@ def model_size(run: RunConfig) -> ModelSize:
     return ModelSize(count, numbers_bytes + header_bytes)
 
 
-def state_sizes(run: RunConfig) -> list[int]:
-    """The size of each stage's snapshot, in bytes."""
+def state_sizes(run: RunConfig) -> list[StateSize]:
+    """The size of each stage's state."""
     meta = torch.device("meta")
     flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
-    return [sum(x_N.nbytes for x_N in flat.state()) for flat in flats]
+    return [StateSize(flat.length, flat.params_N.element_size()) for flat in flats]
 
 
 def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, Tensor]]:

@@ -113,7 +113,7 @@ class Checkpointing:
         context = self._context
         try:
             require_allowed(context, order)
-            await self._replica.reach(order.step)
+            await self._replica.reached(order.step)
             with self._replica.reader.hold() as held:
                 require_version(held, order)
                 await self._write(order, held)

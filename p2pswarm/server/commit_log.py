@@ -1,19 +1,19 @@
 """Which weights a server holds, and which reductions and commits follow them.
 
-A replica is a snapshot and the commits after it. A commit is applied once: if it is sent again, it
+A replica is a state and the commits after it. A commit is applied once: if it is sent again, it
 is answered with what it made. What memory holds, and the reduction that could be applied to it,
 outlive the session: the next one may go on with both.
 
-While the snapshot of a newcomer is on its way, the log keeps the commits of the steps that pass,
-with their reduced gradients; they are applied in order when the snapshot is here. A newcomer that
-missed a reduction needs a later snapshot instead.
+While the pieces of a newcomer are on their way (`loading.py`), each commit is followed by the
+pieces that are here, and its reduced gradient is not kept whole. If the reduction of a step did not
+come, the newcomer needs pieces of a later version.
 
 A commit has few bytes and a reduction has many. Nobody waits for a newcomer, so a commit may come
 to it before the reduction that it applies. The commit then waits for its reduction.
 
 Units:   version v = weights after v commits.
 Errors:  NotServing for weights that cannot be kept, and for a commit of a step that another
-         generation made; BadMessage for a snapshot that the kept commits do not follow.
+         generation made.
 Source:  docs/training.md.
 """
 
@@ -24,11 +24,10 @@ from enum import Enum
 
 from p2pswarm.allreduce.base import AveragedGradient, Sums
 from p2pswarm.allreduce.round import RoundId
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.errors import NotServing
 from p2pswarm.swarm.messages.membership import HeldReduction
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
-BACKLOG_MAX = 64  # reductions kept while weights come, each of the stage's size
 MADE_MAX = 16  # commits that may be sent again; a trainer resends those that nobody answered
 NO_ROUND = RoundId(-1, 0)
 
@@ -38,7 +37,7 @@ class FirstWeights(Enum):
 
     KEPT = "the ones of the session before"
     DRAWN = "from the seed"
-    FETCHED = "a snapshot of another member"
+    FETCHED = "pieces of other members"
 
 
 class CommitDecision(Enum):
@@ -46,8 +45,9 @@ class CommitDecision(Enum):
 
     APPLY = "its reduction is here, and the weights are of its step"
     APPLIED = "the weights hold it already: it is answered with what it made"
-    KEPT = "its reduction is here, the weights are not yet: it is applied when they are"
-    MISSED = "its reduction will not come: the weights have to be of a later version"
+    FOLLOW = "its reduction is here, the weights are not all: the pieces that are follow it"
+    KEPT = "the pieces that were here have followed it already"
+    MISSED = "its reduction will not come: the pieces have to be of a later version"
     LOST = "its reduction will not come, and the weights are of its step: they cannot follow"
     LATER = "its reduction comes slowly: it is noted, and decided when that is over"
     WAIT = "its reduction, or the commit before it, is on the way"
@@ -60,14 +60,6 @@ class ReducedGradient:
     round: RoundId
     sums: Sums
     outcome: AveragedGradient
-
-
-@dataclass(frozen=True, slots=True)
-class KeptCommit:
-    """A commit and what it applies."""
-
-    order: Commit
-    sums: Sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +84,18 @@ class HeldWeights:
 class CommitLog:
     """The version of the weights of one stage; outlives the sessions of the server."""
 
-    def __init__(self, backlog_max: int = BACKLOG_MAX, made_max: int = MADE_MAX) -> None:
+    def __init__(self, made_max: int = MADE_MAX) -> None:
         self.held: HeldWeights | None = None
         """The weights in memory: kept through sessions until others take their place."""
         self.needed = 0
-        """A snapshot has to be of this version or a later one."""
+        """While weights come: the first step whose commit has not been decided on."""
         self._loading = False
-        self._backlog_max = backlog_max
-        self._backlog: list[KeptCommit] = []
         self._begun: RoundId | None = None
         self._over = NO_ROUND
         self._reduced: ReducedGradient | None = None
         self._noted: Commit | None = None
         self._made: dict[int, int] = {}
-        """The generation that each of the last commits applied, by step."""
+        """The generation of each of the last commits, by step, that weights or pieces followed."""
         self._made_max = made_max
 
     @property
@@ -128,14 +118,14 @@ class CommitLog:
         if keep and (held is None or not self._may_go_on(held, since)):
             version = None if held is None else held.version
             raise NotServing(f"the weights are of version {version}, not {since}")
-        self._backlog, self._begun, self._noted, self.needed = [], None, None, since
+        self._begun, self._noted, self.needed = None, None, since
         self._reduced = held.reduced if keep and held is not None else None
         self._over = NO_ROUND if self._reduced is None else self._reduced.round
         self._loading = not keep
         if keep:
             return FirstWeights.KEPT
         if since == 0:
-            self.held = None
+            self.held, self._made = None, {}
             return FirstWeights.DRAWN
         return FirstWeights.FETCHED
 
@@ -150,16 +140,15 @@ class CommitLog:
             if not done:
                 self.held = None
 
-    def became(self, version: int, digest: bytes) -> None:
-        """The weights in memory are of `version` now, installed, or drawn: no digest yet."""
-        self.held = HeldWeights(version, digest)
-        self._made = {}
-
-    def loaded(self) -> None:
-        """The session has its weights."""
-        assert self.held is not None, "they became of a version"
+    def became(self, version: int) -> None:
+        """The weights in memory are all of `version` now, drawn or fetched; no digest yet."""
+        self.held = HeldWeights(version, b"", self._reduction_of(version))
         self._loading = False
         self._drop_closed()
+
+    def overwritten(self) -> None:
+        """The weights in memory make way, piece by piece, for those that come."""
+        self.held = None
 
     def unchanged(self, digest: bytes) -> None:
         """Raise NotServing if weights that were kept are not what they were any more."""
@@ -186,6 +175,11 @@ class CommitLog:
         """A reduction is under way; it takes the place of an earlier one."""
         self._begun = RoundId(order.step, order.generation)
         self._drop_closed()
+
+    @property
+    def averages(self) -> bool:
+        """Whether a reduction is under way."""
+        return self._begun is not None
 
     def reduction_over(self, round_: RoundId, reduced: ReducedGradient | None) -> None:
         """A reduction has succeeded, or failed; the last that succeeded may be committed."""
@@ -230,7 +224,7 @@ class CommitLog:
             self._noted = order
             return CommitDecision.LATER
         if self.version is None:
-            return self._kept_or_missed(order, here=here)
+            return self._follow_or_missed(order, here=here)
         return CommitDecision.APPLY if here and self.version == order.step else CommitDecision.LOST
 
     def take(self) -> Sums:
@@ -239,19 +233,13 @@ class CommitLog:
         sums, self._reduced = self._reduced.sums, None
         return sums
 
-    def follow(self, snapshot_version: int) -> list[KeptCommit] | None:
-        """The kept commits that follow a snapshot, in order; None if a later one is needed."""
-        if snapshot_version < self.needed:
-            return None
-        following = [kept for kept in self._backlog if kept.order.step >= snapshot_version]
-        for version, kept in enumerate(following, snapshot_version):
-            if kept.order.step != version:
-                raise BadMessage(f"weights of version {version}, commits from {kept.order.step} on")
-        self._backlog = []
-        return following
+    def _reduction_of(self, version: int) -> ReducedGradient | None:
+        """The reduction that could be applied to weights of a version, if it is here."""
+        reduced = self._reduced
+        return reduced if reduced is not None and reduced.round.step == version else None
 
     def _may_go_on(self, held: HeldWeights, since: int) -> bool:
-        """Whether weights can be brought to version `since` without a snapshot."""
+        """Whether weights can be brought to version `since` without a download."""
         return held.version == since or (held.version == since - 1 and held.reduced is not None)
 
     def _require_same(self, order: Commit) -> None:
@@ -264,23 +252,21 @@ class CommitLog:
 
     def _decided_before(self, order: Commit) -> CommitDecision | None:
         """What was decided about a commit that came before, while the weights are on their way."""
-        if any(
-            (kept.order.step, kept.order.generation) == (order.step, order.generation)
-            for kept in self._backlog
-        ):
-            return CommitDecision.KEPT
-        return CommitDecision.MISSED if order.step < self.needed else None
+        if order.step >= self.needed:
+            return None
+        followed = self._made.get(order.step) == order.generation
+        return CommitDecision.KEPT if followed else CommitDecision.MISSED
 
     def _is_ahead(self, order: Commit) -> bool:
         """Whether a commit has overtaken the one before it."""
         return self.version is not None and order.step > self.version
 
-    def _kept_or_missed(self, order: Commit, *, here: bool) -> CommitDecision:
-        if here and len(self._backlog) < self._backlog_max:
-            self._backlog.append(KeptCommit(order, self.take()))
-            return CommitDecision.KEPT
-        self._backlog = []
-        self.needed = max(self.needed, order.step + 1)
+    def _follow_or_missed(self, order: Commit, *, here: bool) -> CommitDecision:
+        self.needed = order.step + 1
+        if here:
+            self._made[order.step] = order.generation
+            self._made.pop(order.step - self._made_max, None)
+            return CommitDecision.FOLLOW
         self._drop_closed()
         return CommitDecision.MISSED
 

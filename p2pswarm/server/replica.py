@@ -1,6 +1,6 @@
 """The weights of a stage on this server: they change one commit after another, under one lock.
 
-`commit_log` decides what a commit or a snapshot means; this file computes and waits. Weights and
+`commit_log` decides what a commit means; this file computes and waits. Weights and
 version change together: nothing cuts a change short, be it a lost link, a deadline, or the end of
 the session.
 
@@ -9,7 +9,7 @@ background, beside the microbatches of the step, and whatever changes the weight
 
 Units:   seconds.
 Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied, or weights that
-         cannot be hashed; BadMessage for a damaged snapshot.
+         cannot be hashed.
 """
 
 import asyncio
@@ -27,14 +27,18 @@ from p2pswarm.server.commit_log import (
     CommitLog,
     FirstWeights,
     HeldWeights,
-    KeptCommit,
     ReducedGradient,
 )
+from p2pswarm.server.loading import Loading, pieces_of
+from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.state.version_reader import WINDOW_BYTES, Aside, VersionReader, at_once
+from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
 from p2pswarm.swarm.messages.step import Commit, Reduce
+from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
+
+HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
 class WeightsLost(NotServing):
@@ -64,6 +68,9 @@ class Replica:
         self._background = background or compute
         self._hashing: asyncio.Task[None] | None = None
         """Computes the digest of the weights in memory; raises WeightsLost if that fails."""
+        self._hashes: dict[int, tuple[bytes, ...]] = {}
+        """The hashes of the pieces of the last versions, for newcomers."""
+        self._aside = aside
         self._log = CommitLog()
         self._lock = asyncio.Lock()
         self._changed = Signal()
@@ -71,6 +78,8 @@ class Replica:
             engine.state, lambda: self.version, aside, window_bytes // engine.state.part_bytes(0)
         )
         """Reads the weights between two commits, for newcomers and checkpoints."""
+        self.loading: Loading | None = None
+        """The weights that are on their way, or have come and were not committed to yet."""
 
     @property
     def version(self) -> int | None:
@@ -83,9 +92,9 @@ class Replica:
         return self._log.digest
 
     @property
-    def needed(self) -> int:
-        """The first version whose snapshot can be used."""
-        return self._log.needed
+    def pieces(self) -> int:
+        """How many pieces a newcomer has to fetch."""
+        return self.engine.state.pieces
 
     async def held(self) -> HeldWeights | None:
         """The weights in memory, and what could be applied to them, once no change is under way."""
@@ -94,27 +103,58 @@ class Replica:
                 await self._hashed()
             return self._log.held
 
-    async def begin(self, since: int, *, keep: bool) -> None:
-        """Start a session from version `since`: empty the sum; keep, draw or drop the weights."""
+    async def begin(self, since: int, *, keep: bool, agreed: bytes = b"") -> None:
+        """Start a session from version `since`: empty the sum; keep, draw or fetch the weights.
+
+        `agreed`: the digest of that version, if it is known.
+        """
         async with self._lock:
             with contextlib.suppress(WeightsLost):  # the session that it has ended is over
                 await self._hashed()
             self._hashing = None
-            draw = self._log.begin(since, keep=keep) is FirstWeights.DRAWN
+            first = self._log.begin(since, keep=keep)
+            draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep))
+            self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
 
+    @property
+    def needed(self) -> int:
+        """While weights come: the first step whose commit has not been decided on."""
+        return self._log.needed
+
     async def install(self, snapshot: Snapshot) -> bool:
-        """Load a snapshot and apply the commits since; False if it is too old by now."""
+        """Take a whole state, from a checkpoint; False if another version is needed by now.
+
+        Raises BadMessage for one that is damaged, or does not fit; nothing is changed then.
+        """
         async with self._lock:
-            await self._hashed()
-            following = self._log.follow(snapshot.version)
-            if following is None:
+            loading, pieces = self.loading, list(pieces_of(snapshot.data, self.engine.state))
+            if loading is None or snapshot.version != loading.rules.version:
                 return False
-            await to_its_end(self._install(snapshot, following))
+            hashes = await self._background(lambda: [piece_hash(parts) for parts in pieces])
+            if root_of(hashes) != snapshot.digest:
+                raise BadMessage(f"the weights of version {snapshot.version} are damaged")
+            await to_its_end(self._install(snapshot.version, pieces))
         self._changed.fire()
+        self.reader.moved()
         return True
+
+    def donors_changed(self) -> None:
+        """Wake the download: other members can be asked than before."""
+        if self.loading is not None:
+            self.loading.moved.fire()
+
+    async def loaded(self) -> None:
+        """Work with the pieces that have come: all are here, and of one version."""
+        async with self._lock:
+            if self.loading is None or not self.loading.enough:
+                return
+            self._log.became(self.loading.rules.version)
+            self._hash_later()
+        self._changed.fire()
+        self.reader.moved()
 
     async def reduce(self, order: Reduce, averaging: Averaging) -> AveragedGradient:
         """Average the gradient sum of a step with the others of the stage; keep the result.
@@ -124,11 +164,15 @@ class Replica:
         sums = self.engine.weights.reduction()
         round_, reduced = RoundId(order.step, order.generation), None
         self._log.reduction_begun(order)
+        if (loading := self.loading) is not None:
+            loading.averaging(now=True)
         try:
             outcome = await averaging.average(order, sums)
             reduced = ReducedGradient(round_, sums, outcome)
         finally:
             self._log.reduction_over(round_, reduced)
+            if loading is not None:
+                loading.averaging(now=self._log.averages)
             self._changed.fire()
             if (noted := self._log.noted(round_)) is not None:
                 self._require_whole(noted, await self._decide(noted, patient=False))
@@ -140,6 +184,8 @@ class Replica:
         Returns whether the weights hold it now. Raises WeightsLost where they cannot follow.
         """
         late_s = asyncio.get_running_loop().time() + LATE_REDUCTION_S
+        if self.loading is not None:
+            self.loading.agreed(order.step, order.state)
         while (decision := await self._decide(order)) is CommitDecision.WAIT:
             try:
                 async with asyncio.timeout_at(late_s):
@@ -155,10 +201,20 @@ class Replica:
         while self._log.must_commit_before(step):
             await self._changed.wait()
 
-    async def reach(self, version: int) -> None:
+    async def reached(self, version: int) -> None:
         """Wait until the weights are of `version` or later."""
         while self.version is None or self.version < version:
             await self._changed.wait()
+
+    async def piece(self, piece: int) -> tuple[int, memoryview]:
+        """Copy a piece for a newcomer: its version, and its bytes."""
+        return await self.reader.piece(piece)
+
+    async def hashes(self, version: int) -> tuple[bytes, ...] | None:
+        """The hash of each piece of one of the last versions; None if it is not known."""
+        if self.version == version:
+            await self._hashed()
+        return self._hashes.get(version)
 
     async def state_of(self, version: int) -> bytes:
         """The digest of the weights, once it is known; empty if they are of another version."""
@@ -174,16 +230,6 @@ class Replica:
             await self._hashed()
         assert version is not None, "weights that are not here have no version"
         return version, self.digest
-
-    async def snapshot(self, at_least: int) -> Snapshot:
-        """Copy the weights once they are of version `at_least` or later."""
-        await self.reach(at_least)
-        async with self._lock:
-            await self._hashed()
-            if self.version is None:
-                raise NotServing("the weights were given up")
-            data = await self._compute(self.engine.weights.snapshot)
-            return Snapshot(self.version, self.digest, data)
 
     def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
         if decision is CommitDecision.LOST:
@@ -201,6 +247,8 @@ class Replica:
                     raise WeightsLost(f"step {order.step} was not applied: {error}") from error
                 finally:
                     self._changed.fire()
+            elif self.loading is not None and self.version is None:
+                await to_its_end(self._follow(self.loading, order, decision))
         if decision is not CommitDecision.WAIT:
             self._changed.fire()
         return decision
@@ -218,27 +266,42 @@ class Replica:
             blocks.enter_context(self._log.changing())
             await self._compute(reset)
             if keep:
-                self._log.unchanged(await self._background(weights.digest))
+                hashes = await self._background(weights.hashes)
+                self._log.unchanged(root_of(hashes))
             elif draw:
-                self._log.became(since, b"")
-                self._log.loaded()
+                self._log.became(since)
         if draw:
             self._hash_later()
 
-    async def _install(self, snapshot: Snapshot, following: list[KeptCommit]) -> None:
-        weights, digest = self.engine.weights, snapshot.digest
-        with self._log.changing():
-            whole = await self._compute(lambda: weights.install(snapshot.data, digest))
-            if whole:
-                self._log.became(snapshot.version, digest)
-                for kept in following:
-                    await self._apply(kept.order, kept.sums)
-                self._log.loaded()
-                self.reader.moved()
-                if following:
-                    self._hash_later()
-        if not whole:  # nothing has changed
-            raise BadMessage(f"the weights of version {snapshot.version} came damaged")
+    def _load_from(self, since: int, agreed: bytes, *, fetched: bool) -> None:
+        """Begin a download, or go on with the one of the session before."""
+        if not fetched:
+            self.loading = None
+            return
+        if self.loading is None or not self.loading.rules.rejoined(since):
+            locks = self._lock, self.reader.changing
+            self.loading = Loading(self.engine.state, (self._compute, self._aside), locks, since)
+            self.loading.overwrites(self._log.overwritten)
+        self.loading.agreed(since, agreed)
+
+    async def _install(self, version: int, pieces: list[list[memoryview]]) -> None:
+        def write() -> None:
+            for piece, parts in enumerate(pieces):
+                self.engine.state.write(piece, parts)
+
+        self._log.overwritten()
+        async with self.reader.changing():
+            await self._compute(write)
+        self._log.became(version)
+        self._hash_later()
+
+    async def _follow(self, loading: Loading, order: Commit, decision: CommitDecision) -> None:
+        """Let the pieces that are here follow a commit, or enter that they cannot."""
+        if decision is CommitDecision.FOLLOW:
+            update = Update(order.step + 1, order.scale, order.learning_rate)
+            await loading.committed(order.step, self._log.take(), update)
+        elif decision is CommitDecision.MISSED:
+            loading.missed(order.step)
 
     async def _commit(self, order: Commit, sums: Sums) -> None:
         await self._apply(order, sums)
@@ -251,6 +314,7 @@ class Replica:
             self.engine.stage.drop(None)  # no graph of the old weights outlives them
             self.engine.weights.apply(sums, update)
 
+        self.loading = None  # the weights go on by themselves
         async with self.reader.changing():
             with self._log.changing():
                 await self._compute(step)
@@ -264,7 +328,11 @@ class Replica:
     async def _hash(self) -> None:
         try:
             with self._log.changing():
-                self._log.hashed(await self._background(self.engine.weights.digest))
+                hashes = await self._background(self.engine.weights.hashes)
+                self._log.hashed(root_of(hashes))
+                assert self._log.held is not None, "what is hashed does not change"
+                self._hashes[version := self._log.held.version] = hashes
+                self._hashes.pop(version - HASHES_KEPT, None)
         except SwarmError as error:
             raise WeightsLost(f"their digest could not be computed: {error}") from error
         finally:

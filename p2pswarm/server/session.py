@@ -16,8 +16,8 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
-from p2pswarm.state.pieces import PIECE_BYTES
-from p2pswarm.state.version_reader import WINDOW_BYTES, Aside, at_once
+from p2pswarm.state.base import Aside, at_once
+from p2pswarm.state.version_reader import WINDOW_BYTES
 from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
@@ -54,8 +54,6 @@ class ServerContext:
     make_router: Callable[[], Router]
     rejoin_s: float = 60.0
     """How long to look quickly for a trainer that was lost; after that, less often."""
-    piece_bytes: int = PIECE_BYTES
-    """Bytes of a snapshot that are requested at a time."""
     stage: int | None = None
     """The one stage to serve; None: whichever needs a server most."""
     standbys: tuple[Contact, ...] = ()

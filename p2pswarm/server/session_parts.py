@@ -34,6 +34,7 @@ class SessionParts:
     session: MemberSession
     worker: Worker
     averaging: Averaging
+    replica: Replica
     notes: NoteQueue
     checkpointing: Checkpointing
     roads: tuple[WatchedRpc, ...]
@@ -126,4 +127,5 @@ def session_parts(
     worker = Worker(session, Forwarder(session, pushing, tasks))
     checkpointing = Checkpointing(context, replica, note, tasks)
     roads, failed = (pushing, reducing), loop.create_future()
-    return SessionParts(session, worker, averaging, notes, checkpointing, roads, failed)
+    parts = session, worker, averaging, replica, notes
+    return SessionParts(*parts, checkpointing, roads, failed)

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from p2pswarm.errors import LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
+from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
@@ -25,15 +25,16 @@ from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
-from p2pswarm.state.download import fetch
+from p2pswarm.state.download import Download
 from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View
 from p2pswarm.swarm.messages.microbatch import Push
-from p2pswarm.swarm.messages.state import FetchState
+from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
+STRANGER_S = 0.2  # a newcomer may know us before we know it
 
 
 class _SessionOver(Exception):
@@ -57,7 +58,7 @@ class StageServer:
         rpc = context.rpc
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
-        rpc.serve_stream(FetchState, self._fetch_state)
+        rpc.serve_stream(FetchPieces, self._fetch_pieces)
         rpc.serve_unary(Fence, self._fence)
         rpc.serve_unary(Reduce, self._reduce)
         rpc.serve_unary(Commit, self._commit)
@@ -188,7 +189,7 @@ class StageServer:
             threads = context.compute, context.aside, context.background
             window_bytes = context.saving.window_bytes
             replica = self._replica = Replica(assigned.stage, engine, *threads, window_bytes)
-            self._donor = Donor(replica.snapshot)
+            self._donor = Donor(replica)
         return replica
 
     async def _serve(self, stream: Stream, trainer: Contact, assigned: Assigned) -> None:
@@ -200,7 +201,7 @@ class StageServer:
                 self._context, replica, (trainer, assigned), self._changed, tasks
             )
             try:
-                await replica.begin(assigned.since, keep=assigned.keep)
+                await replica.begin(assigned.since, keep=assigned.keep, agreed=assigned.state)
                 lifecycle.prepared()
                 self._moved()
                 tasks.create_task(self._listen(stream, parts, lifecycle))
@@ -217,22 +218,14 @@ class StageServer:
 
     async def _load(self, parts: SessionParts, replica: Replica, stage: int) -> None:
         """Get the weights."""
-        context, session = self._context, parts.session
-        me = context.rpc.contact.peer
-
-        async def donors() -> tuple[Contact, ...]:
-            while not (others := session.members.donors(stage, me)):
-                await session.view_changed.wait()
-            return others
-
+        context, members = self._context, parts.session.members
+        opening, me = FetchPieces(context.run_id, stage), context.rpc.contact.peer
         await parts.checkpointing.load()
-        while replica.version is None:
-            request = FetchState(context.run_id, stage, replica.needed)
-            snapshot = await fetch(
-                context.rpc, donors, request, replica.engine.state_bytes, context.piece_bytes
-            )
-            if not await replica.install(snapshot):
-                log.info("version %d is too old by now", snapshot.version)
+        while replica.version is None and (loading := replica.loading) is not None:
+            download = Download(context.rpc, opening, loading)
+            await download.run(lambda: members.donors(stage, me), lambda: loading.enough)
+            await replica.loaded()
+        assert replica.version is not None, "it was kept, drawn or loaded"
         parts.worker.moved_to(replica.version)
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
@@ -243,6 +236,7 @@ class StageServer:
             if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()
+                parts.replica.donors_changed()
                 lifecycle.has_successor(there=session.has_successor)
                 self._moved()
         raise _SessionOver
@@ -300,11 +294,13 @@ class StageServer:
         async with parts.carrying_out():
             await parts.averaging.shard(stream, shard)
 
-    async def _fetch_state(self, stream: Stream, request: FetchState) -> None:
-        parts = self._serving(request.run)
-        if self._donor is None or request.stage != parts.session.scheduler.stage:
+    async def _fetch_pieces(self, stream: Stream, request: FetchPieces) -> None:
+        session = self._serving(request.run).session
+        if self._donor is None or request.stage != session.scheduler.stage:
             raise NotServing(f"stage {request.stage} is not here")
-        await self._donor.serve(stream, request)
+        if stream.peer != session.trainer.peer and session.members.find(stream.peer.raw) is None:
+            raise Busy("only members of the run may ask this", STRANGER_S)
+        await self._donor.serve(stream)
 
     async def _fence(self, peer: object, fence: Fence) -> Message:
         parts = await self._ordered(peer, fence.run)
@@ -317,7 +313,7 @@ class StageServer:
         me = parts.session.me
         async with self._moving(parts, replica):
             if me in order.group:
-                await replica.reach(order.step)  # its commit may still be on the way
+                await replica.reached(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
             outcome = await replica.reduce(order, parts.averaging)

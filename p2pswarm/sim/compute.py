@@ -147,26 +147,9 @@ class CountingWeights:
         self.state.become(update.number)
         self.reset(draw=False)
 
-    def snapshot(self) -> memoryview:
-        """A copy of the state."""
-        state = self.state
-        return memoryview(b"".join(state.read(0, piece) for piece in range(state.pieces)))
-
-    def install(self, snapshot: memoryview, digest: bytes) -> bool:
-        """Load a snapshot, if it is whole."""
-        state, at = CountingState(self._stage, self.cost.state_bytes), 0
-        for piece in range(state.pieces):
-            state.write(piece, [snapshot[at : at + state.part_bytes(piece)]])
-            at += state.part_bytes(piece)
-        if state.digest() != digest:
-            return False
-        self.state.become(state.version)
-        self.sum_N.zero_()
-        return True
-
-    def digest(self) -> bytes:
-        """The digest of the state: replicas of one version have the same."""
-        return self.state.digest()
+    def hashes(self) -> tuple[bytes, ...]:
+        """The hashes of the state's pieces."""
+        return self.state.hashes()
 
 
 class SimStage:
@@ -263,7 +246,6 @@ def sim_engine(
         SimStage(run, stage, tally, processor.spend, counted, wrong),
         tally,
         tally.state,
-        len(tally.snapshot()),
         takes=spec if stage else BundleSpec(),
         gives=spec if stage < run.stages - 1 else BundleSpec(),
     )

@@ -1,64 +1,77 @@
-"""The donor's side of a download: it holds a snapshot still while others fetch it piece by piece.
+"""The donor's side of a download: it answers what newcomers ask, one question after another.
+
+A piece is copied just before it is sent, and the copy is gone when it is sent. So a donor has one
+copy for each newcomer that it sends to, and of those `COPIES_MAX` at most.
 
 Units:   seconds, bytes.
-Errors:  NotServing when this member does not reach the version in time; Busy while it holds enough
-         snapshots; BadMessage for a request that cannot be served.
+Errors:  NotServing when the donor does not reach a version in time, or a newcomer asks for nothing;
+         BadMessage for a question that cannot be answered.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-from p2pswarm.errors import NotServing
+from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.rpc.base import Priority, Stream
-from p2pswarm.state.held_snapshots import HeldSnapshots, piece_wanted
-from p2pswarm.state.pieces import PIECE_BYTES
-from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.state import FetchState, StateOffer
+from p2pswarm.state.base import DonatedState
+from p2pswarm.swarm.messages.state import AskHashes, AskPiece, StateOffer
 from p2pswarm.wire.message import Message
 
-QUIET_S = 60.0  # a fetcher that asks for no piece for so long counts as gone
-VERSION_WAIT_S = 120.0  # how long a fetcher may wait for a version: longer than a step takes
+QUIET_S = 60.0  # a newcomer that asks for nothing for so long counts as gone
+VERSION_WAIT_S = 120.0  # how long a newcomer may wait for a version: longer than a step takes
+SEND_S = 600.0  # for one piece: 6 MiB at 0.1 Mbit/s
+COPIES_MAX = 8  # pieces copied at a time, 48 MiB; more newcomers wait for each other
 
 
 class Donor:
-    """Serves snapshots to newcomers."""
+    """Serves the pieces of one stage's state."""
 
-    def __init__(
-        self, take: Callable[[int], Awaitable[Snapshot]], piece_bytes: int = PIECE_BYTES
-    ) -> None:
-        """`take` waits for a version or a later one, and copies it."""
-        self._take = take
-        self._piece_bytes = piece_bytes
-        self._taking = asyncio.Lock()
-        self.held = HeldSnapshots()
+    def __init__(self, state: DonatedState, copies_max: int = COPIES_MAX) -> None:
+        self._state = state
+        self._copies = asyncio.Semaphore(copies_max)
 
-    async def serve(self, stream: Stream, request: FetchState) -> None:
-        """Serve one fetcher, until it has enough, or asks for nothing more."""
-        snapshot = await self._lend(request.at_least)
-        nbytes = snapshot.data.nbytes
+    async def serve(self, stream: Stream) -> None:
+        """Serve one newcomer until it has enough, or asks for nothing more."""
+        while (asked := await _next(stream)) is not None:
+            match asked:
+                case AskPiece():
+                    await self._give(stream, asked)
+                case AskHashes():
+                    await self._tell(stream, asked)
+                case _:
+                    raise BadMessage(f"{type(asked).__name__} where pieces are asked for")
+
+    async def _give(self, stream: Stream, asked: AskPiece) -> None:
+        if asked.piece >= self._state.pieces:
+            raise BadMessage(f"piece {asked.piece} of {self._state.pieces}")
         try:
-            await stream.send(StateOffer(snapshot.version, snapshot.digest, nbytes))
-            while piece := piece_wanted(await _next(stream), nbytes, self._piece_bytes):
-                data = snapshot.data[piece.offset : piece.offset + piece.nbytes]
-                await stream.send_bulk(piece.transfer, data, Priority.STATE)
-        finally:
-            self.held.give_back(snapshot.version)
+            async with asyncio.timeout(VERSION_WAIT_S):
+                await self._state.reached(asked.at_least)
+        except TimeoutError:
+            raise NotServing(f"version {asked.at_least} is not here yet") from None
+        async with self._copies:
+            version, data = await self._state.piece(asked.piece)
+            await stream.send(StateOffer(version, known=True))
+            await _send(stream, asked.transfer, data)
 
-    async def _lend(self, at_least: int) -> Snapshot:
-        async with self._taking:
-            if (held := self.held.lend(at_least)) is not None:
-                return held
-            try:
-                async with asyncio.timeout(VERSION_WAIT_S):
-                    return self.held.hold(await self._take(at_least))
-            except TimeoutError:
-                raise NotServing(f"version {at_least} is not here yet") from None
+    async def _tell(self, stream: Stream, asked: AskHashes) -> None:
+        hashes = await self._state.hashes(asked.version)
+        await stream.send(StateOffer(asked.version, known=hashes is not None))
+        if hashes is not None:
+            await _send(stream, asked.transfer, memoryview(b"".join(hashes)))
 
 
 async def _next(stream: Stream) -> Message | None:
-    """The next message of a fetcher; None at its end."""
+    """The next question of a newcomer; None at its end."""
     try:
         async with asyncio.timeout(QUIET_S):
             return await stream.receive()
     except TimeoutError:
-        raise NotServing(f"no piece was asked for in {QUIET_S:g} s") from None
+        raise NotServing(f"nothing was asked for in {QUIET_S:g} s") from None
+
+
+async def _send(stream: Stream, transfer: int, data: memoryview) -> None:
+    try:
+        async with asyncio.timeout(SEND_S):
+            await stream.send_bulk(transfer, data, Priority.STATE)
+    except TimeoutError:
+        raise NotServing(f"{data.nbytes} bytes were not taken in {SEND_S:g} s") from None

@@ -1,69 +1,175 @@
-"""The newcomer's side of a download: it fetches a snapshot from one donor after another.
+"""The newcomer's side of a download: it carries out what `piece_download.py` wants.
+
+One stream goes to each donor that is asked. Its questions go out as they come, and its answers come
+in their order.
 
 Units:   seconds, bytes.
-Errors:  none; after an error of the network the next donor is asked.
+Errors:  none; a donor that fails is one that the rules ask no more for a while.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 
-from p2pswarm.errors import SwarmError
+from p2pswarm.errors import BadMessage, SwarmError
+from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Arrival, Rpc, Stream
-from p2pswarm.state.download_plan import DownloadPlan
-from p2pswarm.state.pieces import PIECE_BYTES, StatePiece
-from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.state import FetchPiece, FetchState
+from p2pswarm.state.base import StateInDownload
+from p2pswarm.state.piece_actions import HashesWanted, PieceWanted
+from p2pswarm.swarm.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
 
 log = logging.getLogger(__name__)
-FETCH_S = 3600.0  # for the whole stream: 100 GB at 30 MB/s
-PIECE_S = 120.0  # for one piece: 8 MiB at 0.6 Mbit/s
+HASH_BYTES = 32
+
+Wanted = PieceWanted | HashesWanted
 
 
-async def fetch(
-    rpc: Rpc,
-    donors: Callable[[], Awaitable[tuple[Contact, ...]]],
-    request: FetchState,
-    nbytes: int,
-    piece_bytes: int = PIECE_BYTES,
-) -> Snapshot:
-    """Download a snapshot of `nbytes`, of version `request.at_least` or later.
+class Download:
+    """Fills the memory of one stage from several donors; `run` it once in each session."""
 
-    `donors` gives the donors that can be asked now, and waits while there are none. Returns when
-    all bytes are here; the caller checks their digest. Tries donors until then, or until it is
-    cancelled.
-    """
-    plan = DownloadPlan(nbytes, piece_bytes)
-    while True:
-        donor = plan.donor(await donors())
+    def __init__(self, rpc: Rpc, opening: FetchPieces, state: StateInDownload) -> None:
+        self._rpc = rpc
+        self._opening = opening
+        self._state = state
+        self._talks: dict[bytes, _Talk] = {}
+
+    async def run(
+        self, donors: Callable[[], Sequence[Contact]], enough: Callable[[], bool]
+    ) -> None:
+        """Ask `donors`, whose answer may change, until there is `enough`."""
         try:
-            async with rpc.open_stream(donor, request, FETCH_S) as stream:
-                plan.offered(await stream.receive())
-                await _fetch_from(stream, plan)
-        except (SwarmError, TimeoutError) as error:
-            log.info("download from %s stopped: %s", donor.address, error)
-            await asyncio.sleep(plan.pause_s)
-        else:
-            return plan.snapshot()
+            async with asyncio.TaskGroup() as tasks:
+                await self._pump(donors, enough, tasks)
+                for talk in self._talks.values():
+                    talk.end()
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
+        finally:
+            self._talks = {}
+
+    async def _pump(
+        self,
+        donors: Callable[[], Sequence[Contact]],
+        enough: Callable[[], bool],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        loop, rules = asyncio.get_running_loop(), self._state.rules
+        while not enough():
+            contacts = {_raw(each): each for each in donors()}
+            rules.donors(tuple(contacts))
+            wanted = rules.wanted(loop.time())
+            self._end_dropped()
+            for one in wanted:
+                self._talk(contacts[one.donor], tasks).ask(one)
+            try:
+                async with asyncio.timeout_at(rules.next_deadline_s()):
+                    await self._state.moved.wait()
+            except TimeoutError:
+                rules.on_deadline(loop.time())
+
+    def _talk(self, donor: Contact, tasks: asyncio.TaskGroup) -> "_Talk":
+        raw = _raw(donor)
+        if (talk := self._talks.get(raw)) is None:
+            talk = self._talks[raw] = _Talk(raw, self._state)
+            talk.task = tasks.create_task(self._ask(donor, talk))
+        return talk
+
+    async def _ask(self, donor: Contact, talk: "_Talk") -> None:
+        try:
+            async with self._rpc.open_stream(donor, self._opening, None) as stream:
+                await talk.run(stream)
+        except* (SwarmError, TimeoutError) as group:
+            if self._talks.get(talk.donor) is talk:
+                log.info("the download from %s stopped: %s", donor.address, cause_of(group))
+                self._state.rules.donor_failed(talk.donor, asyncio.get_running_loop().time())
+        finally:
+            if self._talks.get(talk.donor) is talk:
+                del self._talks[talk.donor]
+            self._state.moved.fire()
+
+    def _end_dropped(self) -> None:
+        for blame in self._state.rules.blames():
+            log.warning("%s gave damaged weights: %s", blame.donor.hex()[:12], blame.reason)
+        for donor in self._state.rules.dropped():
+            if (talk := self._talks.pop(donor, None)) is not None:
+                talk.end()
 
 
-async def _fetch_from(stream: Stream, plan: DownloadPlan) -> None:
-    """Ask one donor for all that is missing."""
-    coming: deque[tuple[StatePiece, Arrival]] = deque()
-    try:
-        while not plan.complete:
-            while (piece := plan.ask()) is not None:
-                arrival = stream.expect(plan.memory(piece))
-                coming.append((piece, arrival))
-                await stream.send(FetchPiece(piece.offset, piece.nbytes, arrival.transfer))
-            piece, arrival = coming[0]
-            async with asyncio.timeout(PIECE_S):
+class _Talk:
+    """The stream with one donor."""
+
+    def __init__(self, donor: bytes, state: StateInDownload) -> None:
+        self.donor = donor
+        self.task: asyncio.Task[None] | None = None
+        self._state = state
+        self._questions: asyncio.Queue[Wanted] = asyncio.Queue()
+        self._asked: deque[tuple[Wanted, bytearray, Arrival]] = deque()
+
+    def ask(self, wanted: Wanted) -> None:
+        """Ask the donor, after all that it was asked before."""
+        self._questions.put_nowait(wanted)
+
+    def end(self) -> None:
+        """Nothing more is wanted of it."""
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self, stream: Stream) -> None:
+        """Ask and listen, until the donor has had enough."""
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._say(stream))
+                both.create_task(self._hear(stream))
+        finally:
+            for _, _, arrival in self._asked:
+                arrival.cancel()
+
+    async def _say(self, stream: Stream) -> None:
+        while True:
+            wanted = await self._questions.get()
+            pieces = self._state.rules.pieces
+            size = HASH_BYTES * pieces
+            if isinstance(wanted, PieceWanted):
+                size = self._state.piece_bytes(wanted.piece)
+            memory = bytearray(size)
+            arrival = stream.expect(memoryview(memory))
+            self._asked.append((wanted, memory, arrival))
+            match wanted:
+                case PieceWanted(_, piece, at_least):
+                    await stream.send(AskPiece(piece, at_least, arrival.transfer))
+                case HashesWanted(_, version):
+                    await stream.send(AskHashes(version, arrival.transfer))
+
+    async def _hear(self, stream: Stream) -> None:
+        while True:
+            offer = await stream.receive()
+            if not isinstance(offer, StateOffer) or not self._asked:
+                raise BadMessage(f"{offer} where an offer of state is due")
+            wanted, memory, arrival = self._asked[0]
+            if offer.known:
                 await arrival.wait()
-            coming.popleft()
-            plan.came(piece)
-    finally:
-        for _, arrival in coming:
-            arrival.cancel()
-        plan.stopped()
+            else:
+                arrival.cancel()
+            self._asked.popleft()
+            await self._answered(wanted, offer, memoryview(memory))
+            self._state.moved.fire()
+
+    async def _answered(self, wanted: Wanted, offer: StateOffer, data: memoryview) -> None:
+        rules = self._state.rules
+        match wanted:
+            case PieceWanted(_, piece, _) if offer.known:
+                await self._state.came(self.donor, piece, offer.version, data)
+            case HashesWanted(_, version) if offer.known and offer.version == version:
+                hashes = [bytes(data[i : i + HASH_BYTES]) for i in range(0, len(data), HASH_BYTES)]
+                rules.hashes_came(self.donor, version, hashes)
+            case HashesWanted(_, version):
+                rules.hashes_failed(self.donor, version)
+            case PieceWanted():
+                raise BadMessage("a donor offers a piece, and does not know it")
+
+
+def _raw(contact: Contact) -> bytes:
+    assert contact.peer is not None, "a member is known by its id"
+    return contact.peer.raw

@@ -21,68 +21,17 @@ Source:  docs/state.md.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from p2pswarm.state.piece_actions import (
+    DonorBlame,
+    DownloadLimits,
+    HashesWanted,
+    PieceWanted,
+    Placement,
+    StepParts,
+)
 from p2pswarm.tensors.state_tree import root_of
 
 RETRY_S = 1.0  # until a donor that failed is asked again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadLimits:
-    """How much a download may ask for, keep and wait."""
-
-    donors: int = 3
-    """Asked at a time: three fill most links, and a fourth would slow its own training too."""
-    ahead: int = 2
-    """Pieces asked of one donor at a time: one is on its way while it copies the next."""
-    kept: int = 16
-    """Commits whose part is kept for a piece that is coming: 32 MiB of float32 for each."""
-    versions: int = 8
-    """A donor may be so much further than the newcomer, whose reductions come late; one that is
-    further yet, or says so, is asked again later."""
-    piece_s: float = 120.0
-    """A donor that gives no piece for so long has failed: 6 MiB at 0.4 Mbit/s."""
-
-
-@dataclass(frozen=True, slots=True)
-class PieceWanted:
-    """Ask a donor for a piece, of a version that is not below `at_least`."""
-
-    donor: bytes
-    piece: int
-    at_least: int
-
-
-@dataclass(frozen=True, slots=True)
-class HashesWanted:
-    """Ask a donor for the hashes of all pieces of a version."""
-
-    donor: bytes
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Put a piece in its place, and then apply its kept parts of these steps."""
-
-    piece: int
-    steps: range
-
-
-@dataclass(frozen=True, slots=True)
-class StepParts:
-    """What to do with the reduced gradient of a committed step, piece by piece."""
-
-    apply: tuple[int, ...]
-    keep: tuple[int, ...]
-    """Keep its part for these pieces, and of each at most `DownloadLimits.kept` parts."""
-
-
-@dataclass(frozen=True, slots=True)
-class DonorBlame:
-    """A donor gave what it should not; it is not asked again."""
-
-    donor: bytes
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +64,7 @@ class PieceDownload:
         """`since`: the first step whose reduction and commit reach the newcomer."""
         self.version = since
         """The version that whole pieces are of: all commits before it were told."""
-        self._pieces = pieces
+        self.pieces = pieces
         self._limits = limits or DownloadLimits()
         self._coming: dict[int, _Coming] = {}
         self._held: dict[int, _Held] = {}
@@ -128,17 +77,65 @@ class PieceDownload:
         self._proved: dict[int, tuple[bytes, ...]] = {}
         self._claims: dict[int, dict[bytes, tuple[bytes, ...]]] = {}
         self._hashes_asked: dict[tuple[int, bytes], bool] = {}
+        self._dropped: list[bytes] = []
+        self._piece_s = self._limits.piece_s
+        self._averaging = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether a piece is here: what the memory held before is whole no more."""
+        return bool(self._held)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every piece is here and of the current version, proved or not."""
+        current = [held for held in self._held.values() if held.version == self.version]
+        return len(current) == self.pieces
+
+    @property
+    def provable(self) -> bool:
+        """Whether the digest of the current version is known: what is of it can be proved now."""
+        return self.version in self._digests
 
     @property
     def complete(self) -> bool:
         """Whether every piece is here, proved, and of the current version."""
         whole = [h for h in self._held.values() if h.version == self.version and not h.unproved]
-        return len(whole) == self._pieces
+        return len(whole) == self.pieces
 
     def blames(self) -> list[DonorBlame]:
         """The donors to name to the user; drained by reading."""
         drained, self._blames = self._blames, []
         return drained
+
+    def is_bad(self, donor: bytes) -> bool:
+        """Whether a donor gave what it should not."""
+        return donor in self._bad
+
+    def forget(self) -> None:
+        """The memory failed: no piece is what it was."""
+        self._held = {}
+
+    def dropped(self) -> list[bytes]:
+        """The donors from which nothing more is expected for now; drained by reading."""
+        drained, self._dropped = self._dropped, []
+        return drained
+
+    def rejoined(self, since: int) -> bool:
+        """Go on in another session, whose first reduction is that of step `since`.
+
+        Returns False if the stage has gone back to an older version: all begins anew then.
+        """
+        for donor in {coming.donor for coming in self._coming.values()}:
+            self._stop(donor)
+        self._averaging = False
+        while self.version < since:
+            self.missed(self.version)
+        return self.version == since
+
+    def averaging(self, *, now: bool) -> None:
+        """Whether the stage averages now: no piece is asked for meanwhile, gradients go first."""
+        self._averaging = now
 
     def donors(self, donors: Sequence[bytes]) -> None:
         """The members that can be asked now; those asked first that come first."""
@@ -200,7 +197,7 @@ class PieceDownload:
         if coming is None or coming.donor != donor:
             return None
         del self._coming[piece]
-        self._due_s[donor] = now_s + self._limits.piece_s
+        self._due_s[donor] = now_s + self._piece_s
         if version < coming.asked:
             reason = f"piece {piece} of version {version} where {coming.asked} was asked for"
             self._blame(donor, reason)
@@ -229,33 +226,43 @@ class PieceDownload:
         rested = self._rested_donors(now_s)
         donors = rested[: self._limits.donors]
         self._give_up_unprovable()
+        answering = self._asked()
         found: list[PieceWanted | HashesWanted] = [*self._hashes_wanted(rested)]
-        missing = [k for k in range(self._pieces) if k not in self._held | self._coming]
+        for wanted in found:
+            if wanted.donor not in answering:
+                self._due_s[wanted.donor] = now_s + self._piece_s
+        here = self._held.keys() | self._coming.keys()
+        missing = [k for k in range(self.pieces) if k not in here and not self._averaging]
         for _ in range(self._limits.ahead):
             for donor in donors:
                 busy = sum(coming.donor == donor for coming in self._coming.values())
                 if missing and busy < self._limits.ahead:
                     piece = missing.pop(0)
                     self._coming[piece] = _Coming(donor, self.version, self.version)
-                    if not busy:
-                        self._due_s[donor] = now_s + self._limits.piece_s
+                    if not busy and donor not in answering:
+                        self._due_s[donor] = now_s + self._piece_s
                     found.append(PieceWanted(donor, piece, self.version))
         return found
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`, or `wanted` again."""
-        sending = {coming.donor for coming in self._coming.values()}
-        due = [due_s for donor, due_s in self._due_s.items() if donor in sending]
+        asked = self._asked()
+        due = [due_s for donor, due_s in self._due_s.items() if donor in asked]
         return min([*due, *self._retry_s.values()], default=None)
 
     def on_deadline(self, now_s: float) -> None:
         """Give up donors that give nothing; ask those again that failed a while ago."""
         for donor in [d for d, retry_s in self._retry_s.items() if now_s >= retry_s]:
             del self._retry_s[donor]
-        sending = {coming.donor for coming in self._coming.values()}
-        for donor in sorted(sending):
+        for donor in sorted(self._asked()):
             if now_s >= self._due_s[donor]:
+                self._piece_s = min(2 * self._piece_s, self._limits.piece_max_s)
                 self.donor_failed(donor, now_s)
+
+    def _asked(self) -> set[bytes]:
+        """The donors that owe an answer."""
+        telling = {donor for (_, donor), open_ in self._hashes_asked.items() if open_}
+        return telling | {coming.donor for coming in self._coming.values()}
 
     def _require_next(self, step: int) -> None:
         if step != self.version:
@@ -284,7 +291,7 @@ class PieceDownload:
 
     def _judge_hashes(self, donor: bytes, version: int, hashes: tuple[bytes, ...]) -> None:
         """Prove the pieces of a version by their hashes, if those have the agreed root."""
-        if len(hashes) != self._pieces or root_of(hashes) != self._digests[version]:
+        if len(hashes) != self.pieces or root_of(hashes) != self._digests[version]:
             self._blame(donor, f"its hashes of version {version} do not have the agreed digest")
             return
         self._proved[version] = hashes
@@ -307,6 +314,7 @@ class PieceDownload:
 
     def _stop(self, donor: bytes) -> None:
         """Nothing more is expected of a donor."""
+        self._dropped.append(donor)
         self._coming = {k: coming for k, coming in self._coming.items() if coming.donor != donor}
         self._due_s.pop(donor, None)
         self._hashes_asked = {

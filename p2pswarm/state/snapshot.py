@@ -1,4 +1,4 @@
-"""A snapshot: weights and optimizer state of a stage at one version, as a donor serves them.
+"""A snapshot: weights and optimizer state of a stage at one version, in one piece of memory.
 
 Units:   bytes.
 """

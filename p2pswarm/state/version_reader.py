@@ -13,29 +13,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from p2pswarm.errors import NotServing
 from p2pswarm.flow.signal import Signal
+from p2pswarm.state.base import Aside
 from p2pswarm.state.version_holds import WINDOW_PARTS, Hold, Part, VersionHolds
-
-T = TypeVar("T")
 
 WINDOW_BYTES = 96 << 20  # WINDOW_PARTS of float32
 CHANGE_WAIT_S = 5.0  # a commit waits so long for readers; its sender waits 60 s for the answer
-
-
-class Aside(Protocol):
-    """A thread for what blocks and needs no turn of the compute thread: copies and hashes."""
-
-    async def __call__(self, work: Callable[[], T]) -> T:
-        """The result of `work`."""
-        ...
-
-
-async def at_once(work: Callable[[], T]) -> T:
-    """Do the work here: an `Aside` for virtual time."""
-    return work()
 
 
 class ReadableState(Protocol):
@@ -72,13 +58,20 @@ class VersionReader:
         self._changing = False
         self._moved = Signal()
 
-    async def piece(self, piece: int, at_least: int) -> tuple[int, list[memoryview]]:
-        """Copy a piece once it is of version `at_least` or later; its version, and its parts."""
-        while self._changing or (version := self._version()) is None or version < at_least:
+    async def reached(self, version: int) -> None:
+        """Wait until the memory is of `version` or later."""
+        while (now := self._version()) is None or now < version:
+            await self._moved.wait()
+
+    async def piece(self, piece: int) -> tuple[int, memoryview]:
+        """Copy a piece: the version that it is of, and its parts one after another."""
+        while self._changing or (version := self._version()) is None:
             await self._moved.wait()
         tensors = range(self._state.tensors)
         async with self._one_read():
-            return version, await self._aside(lambda: [self._state.read(t, piece) for t in tensors])
+            return version, await self._aside(
+                lambda: memoryview(b"".join(self._state.read(t, piece) for t in tensors))
+            )
 
     @contextmanager
     def hold(self) -> Iterator["HeldVersion"]:

@@ -49,6 +49,8 @@ class Admission:
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
         """Who has yet to apply a commit."""
+        self.still = 0
+        """How many fetch the weights just now: no step is reduced meanwhile."""
 
     def admit(self, peer: bytes, join: Join, step: int, now_s: float) -> list[act.Action]:
         """Begin an incarnation; what to tell it."""
@@ -62,8 +64,9 @@ class Admission:
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
+        known = self._digests.known(member.stage, step) or b""
         actions: list[act.Action] = [
-            act.Assign(to, Assigned(member.stage, to.number, step, keep)),
+            act.Assign(to, Assigned(member.stage, to.number, step, keep, known)),
             act.MemberJoined(to, member.stage, member.address),
         ]
         if welcome is Welcome.KEEP:
@@ -134,12 +137,21 @@ class Admission:
         """Stages where nobody can tell who is right; drained by reading."""
         return [act.DigestsTied(stage, version) for stage, version in self._digests.tied()]
 
+    def agreed(self, stage: int, version: int) -> bytes | None:
+        """The digest of a stage's state; None while it is not known."""
+        return self._digests.known(stage, version)
+
     def settled(self, version: int) -> bool:
         """Whether some member of each stage is known to hold exactly `version`."""
         return all(self._digests.known(stage, version) is not None for stage in range(self._stages))
 
     def awaited(self) -> bool:
-        """Whether a ready member has yet to apply a commit."""
+        """Whether the step that is counted may not be reduced yet.
+
+        A ready member has yet to apply the commit before, or somebody fetches the weights.
+        """
+        if self.still:
+            return True
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
 

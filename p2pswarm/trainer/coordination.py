@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
 from p2pswarm.flow.awake import AwakeClock
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.membership import Join, Leaving
@@ -89,6 +90,8 @@ class Coordination:
                 context, plan, self.coordinator, owner.chain, self._say_to, tasks
             )
         self._pumping = False
+        self.moved = Signal()
+        """Fired whenever the coordinator was told something."""
 
     def decided(self, step: int) -> None:
         """The voters have accepted the record of a step."""
@@ -215,6 +218,7 @@ class Coordination:
             self._pumping = False
         if self._connections.published():
             self._dispatcher.follow_view()
+        self.moved.fire()
         for connection in self._connections.changed():
             stream = self._streams[connection]
             stream.waker.set()

@@ -56,6 +56,7 @@ class Coordinator(StepNotes):
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
         self._admission = Admission(run, config.stages, self.members, start.last)
+        self.admission = self._admission  # who fetches weights asks it for their digests
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""

@@ -49,9 +49,9 @@ class DecidedStep:
     def commit(self, run: bytes, join: Join, to: Incarnation) -> Commit:
         """The commit for one that holds the reduction of any generation with these bytes."""
         assert join.held is not None, "asked only after `applies_to`"
-        return Commit(
-            run, self.step, join.held.generation, to.number, self.scale, self.learning_rate
-        )
+        state = b"" if join.stage is None else self.states.get(join.stage, b"")
+        numbers = self.scale, self.learning_rate
+        return Commit(run, self.step, join.held.generation, to.number, *numbers, state)
 
 
 def as_recorded(digest: bytes) -> bytes:

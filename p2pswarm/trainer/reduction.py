@@ -112,12 +112,14 @@ class Reduction:
 
     def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
         """The commits for all that were told to reduce; no other member has the gradient."""
+        numbers = decided.scale, learning_rate
         return [
             act.SendCommit(
                 to := one.incarnation,
-                Commit(run, self._step, self.generation, to.number, decided.scale, learning_rate),
+                Commit(run, self._step, self.generation, to.number, *numbers, state),
             )
             for group in self._groups
+            for state in [decided.states.get(group.members[0].stage, b"")]
             for one in (*group.members, *group.observers)
         ]
 

@@ -20,14 +20,13 @@ from p2pswarm.chain.chain_node import ChainNode, Told
 from p2pswarm.chain.record import VoterId, sign
 from p2pswarm.chain.seat import Seat
 from p2pswarm.chain.voter import Voter
-from p2pswarm.errors import BadMessage, NoRoute, NotServing
+from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
-from p2pswarm.state.download import fetch
+from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, StandsBy
 from p2pswarm.swarm.messages.run import Finished, OtherVersion
-from p2pswarm.swarm.messages.state import FetchState
 from p2pswarm.swarm.messages.trainers import Enlist, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import contact
@@ -41,10 +40,10 @@ from p2pswarm.trainer.standbys import Standbys
 from p2pswarm.trainer.trainer_roll import TrainerRoll, longest_serving
 from p2pswarm.trainer.version_refusals import VersionRefusals
 from p2pswarm.trainer.watch import Watch
+from p2pswarm.trainer.weights_download import download_weights
 
 log = logging.getLogger(__name__)
 
-WEIGHTS_S = 3600.0  # to download the trained weights of one stage
 LEAVES = "the trainer leaves"
 
 
@@ -157,22 +156,11 @@ class Trainer:
         if self._coordination.keeper is not None:
             await self._coordination.keeper.finish()
 
-    async def weights(self, sizes: Sequence[int]) -> list[Snapshot]:
-        """Download the state of every stage from its servers; `sizes` in bytes, by stage."""
-        loop, coordinator = asyncio.get_running_loop(), self.coordinator
-        snapshots = []
-        for stage, nbytes in enumerate(sizes):
-
-            async def donors(of: int = stage) -> tuple[Contact, ...]:
-                members = coordinator.members.ready(of)
-                if not members:
-                    raise NoRoute(f"stage {of} has no server left that holds its weights")
-                return tuple(contact(m.record) for m in members)
-
-            request = FetchState(self._context.run_id, stage, coordinator.step)
-            async with asyncio.timeout_at(loop.time() + WEIGHTS_S):
-                snapshots.append(await fetch(self._context.rpc, donors, request, nbytes))
-        return snapshots
+    async def weights(self, sizes: Sequence[StateSize]) -> list[Snapshot]:
+        """Download the state of every stage from its servers; the steps stand still meanwhile."""
+        if self._coordination is None:
+            raise ValueError("another trainer leads the run")
+        return await download_weights(self._context, self._coordination, sizes)
 
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""

@@ -29,8 +29,7 @@ from p2pswarm.checkpoint.saving import save_stage
 from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.digest import digest_of
-from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes
 from p2pswarm.compute.flat_parameters import state_of as tensors_of
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_weights import TorchSums, TorchWeights
@@ -38,6 +37,7 @@ from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 NUMBERS = itertools.count()
 CPU = torch.device("cpu")
@@ -97,11 +97,12 @@ def run_of(stages: int, dtype: str) -> RunConfig:
 def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None) -> bytes:
     """The state of a stage after some steps, from version 0 or from a state."""
     flat = FlatParameters(run, stage_blocks(run, stage), CPU)
-    weights = TorchWeights(run, flat)
+    weights = TorchWeights(run, flat, PIECE_VALUES)
     weights.reset(draw=True)
     if state is not None:
-        snapshot = memoryview(bytearray(state))
-        assert weights.install(snapshot, digest_of(*tensors_of(snapshot, flat.params_N.dtype)))
+        parts = tensors_of(memoryview(bytearray(state)), flat.params_N.dtype)
+        for place, part in zip(flat.state(), parts, strict=True):
+            place.copy_(part)
     for step in steps:
         sums = TorchSums(flat.sum_N, "raw")
         for name, segment in zip(layout_of(run, flat.numbers).tensors, flat.segments, strict=True):
@@ -113,7 +114,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
             gap_end = -(-segment.stop // 16) * 16
             sums.reduced_N[segment.stop : gap_end] = 0
         weights.apply(sums, Update(step + 1, 0.5, 1e-2))
-    return bytes(weights.snapshot())
+    return b"".join(bytes(host_bytes(part)) for part in flat.state())
 
 
 async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from p2pswarm.compute.base import StateMemory
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
@@ -22,6 +23,7 @@ from p2pswarm.roles.weights_file import (
 )
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.tensors.state_tree import root_of
 
 ROOM_BYTES = 10_000
 RUN = RunConfig(
@@ -41,19 +43,27 @@ def little_room():
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def state_in(state: StateMemory) -> memoryview:
+    """The whole state, tensor after tensor."""
+    parts = [state.read(t, k) for t in range(state.tensors) for k in range(state.pieces)]
+    return memoryview(bytearray(b"".join(parts)))
+
+
 def snapshots() -> list[Snapshot]:
     """Version 0 of each stage, as its servers would send it."""
     found = []
     for stage in range(RUN.stages):
         engine = torch_engine(RUN, stage, torch.device("cpu"), 0)
         engine.weights.reset(draw=True)
-        digest = engine.weights.digest()
-        found.append(Snapshot(0, digest, engine.weights.snapshot()))
+        digest = root_of(engine.weights.hashes())
+        found.append(Snapshot(0, digest, state_in(engine.state)))
     return found
 
 
 def test_the_sizes_are_those_of_the_snapshots():
-    assert state_sizes(RUN) == [snapshot.data.nbytes for snapshot in snapshots()]
+    assert [size.nbytes for size in state_sizes(RUN)] == [
+        snapshot.data.nbytes for snapshot in snapshots()
+    ]
 
 
 def test_every_parameter_of_the_model_is_named_once():

@@ -37,8 +37,8 @@ def newcomer(since=3, **limits):
 
 def holder(version=3, **limits):
     log = newcomer(version, **limits)
-    log.became(version, b"w%d" % version)
-    log.loaded()
+    log.became(version)
+    log.hashed(b"w%d" % version)
     return log
 
 

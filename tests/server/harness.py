@@ -17,7 +17,6 @@ from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.state.pieces import PIECE_BYTES
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Load, MemberRecord, Ready
 from p2pswarm.swarm.messages.microbatch import Counted, Push, Receipt
 from p2pswarm.swarm.messages.run import Finished
@@ -51,6 +50,7 @@ CONFIG = RunConfig(
 )
 
 
+PIECE_VALUES = 200  # 4.8 kB of state in a piece: a stage has about 25
 B = CONFIG.batch.microbatches
 
 
@@ -104,7 +104,8 @@ class ScriptedTrainer:
         to = Contact(stream.peer, Address.parse(join.address))
         member = self.members[raw] = Member(to, record, stream)
         keep = self.keep(join)
-        await stream.send(Assigned(where, self._incarnation, self.version, keep))
+        state = self.state_of(where, self.version)
+        await stream.send(Assigned(where, self._incarnation, self.version, keep, state))
         await self.publish()
         try:
             while (note := await stream.receive()) is not None:
@@ -207,6 +208,11 @@ class ScriptedTrainer:
                 bits |= 1 << (note.microbatch - first)
         return bits.to_bytes(-(-self.config.batch.microbatches // 8), "little")
 
+    def state_of(self, stage: int, version: int) -> bytes:
+        """The digest that a ready member has told; empty before."""
+        notes = [n for m in self.of_stage(stage) for n in m.notes if isinstance(n, Ready)]
+        return next((n.digest for n in notes if n.version == version), b"")
+
     def reduce_order(self, member: Member) -> Reduce:
         stage = member.record.stage
         return Reduce(
@@ -240,9 +246,12 @@ class ScriptedTrainer:
         answers: dict[bytes, Committed] = {}
         step, self.version = self.version, self.version + 1
 
+        states = [self.state_of(stage, step) for stage in range(self.config.stages)]
+
         async def one(raw: bytes, member: Member) -> None:
             r = member.record
-            order = Commit(RUN_ID, step, self.generation, r.incarnation, scale, rate)
+            state = states[r.stage]
+            order = Commit(RUN_ID, step, self.generation, r.incarnation, scale, rate, state)
             answer = await self.call(member, order)
             assert isinstance(answer, Committed)
             answers[raw] = answer
@@ -283,9 +292,8 @@ class Gate:
     """A compute thread that a test can hold up."""
 
     def __init__(self):
-        self.open = asyncio.Event()
+        self.open, self.waiting = asyncio.Event(), asyncio.Event()
         self.open.set()
-        self.waiting = asyncio.Event()
 
     async def __call__(self, work):
         if not self.open.is_set():
@@ -340,12 +348,11 @@ class Swarm:
         compute=compute_here,
         background=None,
         keep_bytes: int = 1 << 30,
-        piece_bytes: int = PIECE_BYTES,
     ) -> StageServer:
         who = peer(number)
 
         def make_engine(stage: int):
-            engine = torch_engine(self.config, stage, torch.device("cpu"), keep_bytes)
+            engine = torch_engine(self.config, stage, torch.device("cpu"), keep_bytes, PIECE_VALUES)
             self.engines.setdefault(who.raw, []).append(engine)
             return engine
 
@@ -360,7 +367,6 @@ class Swarm:
             make_router=lambda: Router(random.Random(number)),
             rejoin_s=20.0,
             say=lambda line: self.said.append((who.raw, line)),
-            piece_bytes=piece_bytes,
             background=background,
         )
         server = self.servers[who.raw] = StageServer(context)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from server.commits import average, commit, holder, make, newcomer, reduce, reduced
 
 from p2pswarm.allreduce.round import RoundId
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.errors import NotServing
 from p2pswarm.server.commit_log import CommitDecision
 from p2pswarm.swarm.messages.membership import HeldReduction
 
@@ -29,7 +29,7 @@ def test_a_commit_applies_its_reduction_once():
 
 def test_a_reduction_that_comes_before_the_digest_is_held_with_it():
     log = holder(3)
-    log.became(3, b"")
+    log.became(3)
     average(log, 3)
 
     log.hashed(b"w3")
@@ -66,7 +66,7 @@ def test_of_commits_beyond_the_limit_the_generation_is_forgotten():
         log.committed(commit(4, generation=9))
 
 
-def test_a_commit_that_a_snapshot_already_holds_is_not_applied():
+def test_a_commit_that_the_pieces_already_hold_is_not_applied():
     log = holder(3)
 
     assert log.committed(commit(2)) is CommitDecision.APPLIED
@@ -90,7 +90,7 @@ def test_a_commit_that_overtakes_its_reduction_waits_for_it(log):
 
     log.reduction_over(RoundId(3, 1), reduced(3))
 
-    assert log.committed(commit(3)) in (CommitDecision.APPLY, CommitDecision.KEPT)
+    assert log.committed(commit(3)) in (CommitDecision.APPLY, CommitDecision.FOLLOW)
 
 
 def test_a_commit_that_overtakes_the_commit_before_it_waits():
@@ -103,32 +103,36 @@ def test_a_commit_that_overtakes_the_commit_before_it_waits():
     assert log.committed(commit(4)) is CommitDecision.APPLY
 
 
-def test_a_snapshot_is_followed_by_the_commits_since():
+def follow(log, order):
+    """A commit that the pieces follow which are here; returns the sums that it applies."""
+    assert log.committed(order) is CommitDecision.FOLLOW
+    return log.take()
+
+
+def test_the_pieces_that_are_here_follow_each_commit():
     log = newcomer(3)
+    followed = []
     for step in (3, 4, 5):
         average(log, step)
-        assert log.committed(commit(step)) is CommitDecision.KEPT
+        followed.append(follow(log, commit(step)))
 
-    following = log.follow(4)
-
-    assert [kept.order.step for kept in following] == [4, 5]
-    assert [kept.sums for kept in following] == [
-        "sums of step 4, generation 1",
-        "sums of step 5, generation 1",
-    ]
+    assert followed == [f"sums of step {step}, generation 1" for step in (3, 4, 5)]
+    assert log.needed == 6
+    log.became(6)
+    assert log.version == 6
 
 
-def test_a_newcomer_that_missed_a_reduction_needs_a_later_snapshot():
+def test_a_newcomer_that_missed_a_reduction_goes_on_with_the_next():
     log = newcomer(3)
     average(log, 3)
-    log.committed(commit(3))
+    follow(log, commit(3))
     average(log, 4, fails=True)
 
     assert log.committed(commit(4)) is CommitDecision.MISSED
 
     assert log.needed == 5
-    assert log.follow(4) is None
-    assert log.follow(5) == []
+    average(log, 5)
+    follow(log, commit(5))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -143,7 +147,9 @@ def test_a_commit_of_a_slow_reduction_is_noted_until_that_is_over(fails):
     assert log.noted(RoundId(3, 1)) == commit(3)
     assert log.noted(RoundId(3, 1)) is None
     decision = log.committed(commit(3), patient=False)
-    assert decision is (CommitDecision.MISSED if fails else CommitDecision.KEPT)
+    assert decision is (CommitDecision.MISSED if fails else CommitDecision.FOLLOW)
+    if not fails:
+        log.take()
     assert not log.must_commit_before(4)
 
 
@@ -183,7 +189,7 @@ def test_what_a_missed_commit_leaves_of_a_later_step_stays():
 
     assert log.committed(commit(3)) is CommitDecision.MISSED
 
-    assert log.committed(commit(4)) is CommitDecision.KEPT
+    follow(log, commit(4))
     assert log.must_commit_before(6)
 
 
@@ -205,16 +211,18 @@ def test_weights_cannot_follow_a_commit_whose_reduction_does_not_come():
     assert ahead.committed(commit(4), patient=False) is CommitDecision.LOST
 
 
-def test_a_commit_that_a_newcomer_has_kept_may_come_again():
+def test_a_commit_that_pieces_have_followed_may_come_again():
     log = newcomer(3)
     for step in (3, 4):
         average(log, step)
-        assert log.committed(commit(step)) is CommitDecision.KEPT
+        follow(log, commit(step))
 
     assert log.committed(commit(3)) is CommitDecision.KEPT
     assert log.committed(commit(4)) is CommitDecision.KEPT
-
-    assert [kept.order.step for kept in log.follow(3)] == [3, 4]
+    assert log.committed(commit(4, generation=9)) is CommitDecision.MISSED
+    log.became(5)
+    with pytest.raises(NotServing, match="generation 1, not 9"):
+        log.committed(commit(4, generation=9))
 
 
 def test_a_commit_that_a_newcomer_has_missed_may_come_again():
@@ -222,31 +230,19 @@ def test_a_commit_that_a_newcomer_has_missed_may_come_again():
     average(log, 3, fails=True)
     assert log.committed(commit(3)) is CommitDecision.MISSED
     average(log, 4)
-    assert log.committed(commit(4)) is CommitDecision.KEPT
+    follow(log, commit(4))
 
     assert log.committed(commit(3)) is CommitDecision.MISSED
 
-    assert [kept.order.step for kept in log.follow(4)] == [4]
 
-
-def test_a_backlog_beyond_the_limit_is_given_up_for_a_later_snapshot():
-    log = newcomer(3, backlog_max=2)
-    for step in (3, 4):
-        average(log, step)
-        assert log.committed(commit(step)) is CommitDecision.KEPT
-    average(log, 5)
-
-    assert log.committed(commit(5)) is CommitDecision.MISSED
-    assert log.follow(6) == []
-
-
-def test_commits_that_do_not_follow_the_snapshot_are_an_error():
+def test_a_reduction_whose_commit_is_still_to_come_is_held_with_the_weights():
     log = newcomer(3)
-    average(log, 5)
-    log.committed(commit(5))
+    average(log, 3)
 
-    with pytest.raises(BadMessage, match="weights of version 3, commits from 5 on"):
-        log.follow(3)
+    log.became(3)
+
+    assert log.held.reduction == HeldReduction(3, 1, b"d")
+    assert log.committed(commit(3)) is CommitDecision.APPLY
 
 
 def test_a_reduction_waits_for_the_commit_of_the_step_before():
@@ -258,7 +254,7 @@ def test_a_reduction_waits_for_the_commit_of_the_step_before():
 
     log.reduction_over(RoundId(3, 1), reduced(3))
     assert log.must_commit_before(4)
-    log.committed(commit(3))
+    follow(log, commit(3))
 
     assert not log.must_commit_before(4)
 
@@ -276,57 +272,25 @@ def test_the_end_of_an_overtaken_reduction_leaves_the_newer_one():
 @given(
     st.integers(0, 5),
     st.lists(st.sampled_from(["whole", "late", "lost"]), min_size=1, max_size=8),
-    st.integers(0, 8),
 )
-def test_a_newcomer_applies_every_commit_since_its_snapshot_once_and_in_order(
-    since, steps, donors_lead
-):
-    """Whatever it misses on the way: the weights it ends with are those of the stage."""
-    log = newcomer(since)
+def test_pieces_follow_every_commit_once_and_in_order_or_are_told_of_the_gap(since, steps):
+    """Whatever comes again, and whatever is missed on the way."""
+    log, told = newcomer(since), []
     for step, fate in enumerate(steps, since):
         if fate == "late":
             assert log.committed(commit(step)) is CommitDecision.WAIT
         average(log, step, fails=fate == "lost")
-        decision = log.committed(commit(step))
-        assert decision is (CommitDecision.MISSED if fate == "lost" else CommitDecision.KEPT)
+        for again in range(since, step + 1):
+            decision = log.committed(commit(again))
+            if decision is CommitDecision.FOLLOW:
+                told.append(log.take())
+            elif again == step:
+                assert decision is CommitDecision.MISSED
+                told.append(None)
 
-    version = min(since + donors_lead, since + len(steps))
-    following = log.follow(version)
-
-    missed = [step for step, fate in enumerate(steps, since) if fate == "lost"]
-    if following is None:
-        assert version <= max(missed)
-    else:
-        assert all(step < version for step in missed)
-        wanted = list(range(version, since + len(steps)))
-        assert [kept.order.step for kept in following] == wanted
-
-
-def test_an_old_reduction_that_ends_late_does_not_bring_back_what_is_over():
-    log = newcomer(3)
-    average(log, 4, fails=True)
-
-    log.reduction_over(RoundId(3, 1), None)
-
-    assert log.committed(commit(4)) is CommitDecision.MISSED
-
-
-def test_a_reduction_under_way_that_a_snapshot_already_holds_delays_no_later_step():
-    log = newcomer(since=3)
-    log.reduction_begun(reduce(3))
-    assert log.must_commit_before(4)
-
-    log.became(4, b"a snapshot taken after the commit of step 3")
-    log.loaded()
-
-    assert not log.must_commit_before(4)
-
-
-def test_a_reduction_that_a_snapshot_already_holds_delays_no_later_step():
-    log = newcomer(since=3)
-    average(log, 3)
-
-    log.became(4, b"a snapshot taken after the commit of step 3")
-    log.loaded()
-
-    assert not log.must_commit_before(4)
+    wanted = [
+        None if fate == "lost" else f"sums of step {step}, generation 1"
+        for step, fate in enumerate(steps, since)
+    ]
+    assert told == wanted
+    assert log.needed == since + len(steps)

@@ -19,7 +19,7 @@ from server.harness import (
 
 from p2pswarm.errors import NotServing, Refused, Unusable
 from p2pswarm.swarm.messages.membership import Leaving
-from p2pswarm.swarm.messages.state import FetchState
+from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import Commit
 
 
@@ -30,8 +30,8 @@ def test_a_newcomer_that_downloads_while_steps_pass_ends_bit_identical():
                 r.serve(number)
             await r.trainer.until_ready(2)
             await r.trainer.whole_step()
-            r.serve(4, piece_bytes=5_000)  # small ones, so that shards get through
-            r.world.world.hosts[peer(4).raw].down_bytes_per_s = 10_000.0  # 20 s for the snapshot
+            r.serve(4)
+            r.world.world.hosts[peer(4).raw].down_bytes_per_s = 5_000.0  # 40 s for the state
             await r.trainer.until(lambda: len(r.trainer.members) == 3)
             for _ in range(2):
                 answers = await r.trainer.whole_step()
@@ -82,7 +82,7 @@ def test_a_stage_is_not_given_away_by_a_server_of_another():
             r.serve(2)
             await r.trainer.until_ready(1)
             (first,) = r.trainer.of_stage(0)
-            ask = FetchState(RUN_ID, 1, 0)
+            ask = FetchPieces(RUN_ID, 1)
             async with r.trainer.rpc.open_stream(first.contact, ask, 10.0) as stream:
                 with pytest.raises(NotServing, match="stage 1"):
                     await stream.receive()
@@ -164,14 +164,14 @@ def test_the_end_of_the_run_is_told():
     assert virtual(main) == "done"
 
 
-def test_a_newcomer_that_missed_a_reduction_keeps_its_place_and_fetches_a_later_snapshot():
+def test_a_newcomer_that_missed_a_reduction_keeps_its_place_and_fetches_what_is_later():
     async def main():
         config = dataclasses.replace(CONFIG, stages=1)
         async with swarm(config) as r:
             r.serve(2)
             await r.trainer.until_ready(1)
             await r.trainer.whole_step()
-            r.serve(3, piece_bytes=5_000)
+            r.serve(3)
             r.world.world.hosts[peer(3).raw].down_bytes_per_s = 2_000.0
             await r.trainer.until(lambda: len(r.trainer.members) == 2)
             await r.trainer.step_pushes()

@@ -1,226 +1,293 @@
-"""Donors and fetchers of snapshots, through the simulated network."""
+"""Donors and newcomers of pieces, through the simulated network."""
 
 import asyncio
+import hashlib
 import random
 
 import pytest
 
-from p2pswarm.errors import BadMessage, Busy, NotServing
+from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import PeerId
+from p2pswarm.rpc.base import Priority
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.state.donor import QUIET_S, VERSION_WAIT_S, Donor
-from p2pswarm.state.download import fetch
-from p2pswarm.state.held_snapshots import SNAPSHOTS_MAX
-from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.messages.state import FetchPiece, FetchState, StateOffer
+from p2pswarm.state.download import Download
+from p2pswarm.state.host_state import HostState, StateSize
+from p2pswarm.swarm.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
+from p2pswarm.tensors.state_tree import root_of
 
-NBYTES = 95_000
-PIECE = 10_000
-SLOW = WorldConfig(bandwidth_bytes_per_s=50_000.0)
-
-
-def content(version):
-    return random.Random(version).randbytes(NBYTES)
+SIZE = StateSize(values=1000, value_bytes=4, piece_values=100)  # 12 kB in ten pieces
+PIECES, PART = 10, 400
+SLOW = WorldConfig(bandwidth_bytes_per_s=5_000.0)
+OPENING = FetchPieces(b"r" * 16, 0)
 
 
 def peer(number):
     return PeerId(number.to_bytes(32))
 
 
-class Source:
-    """A donor whose version a test moves."""
+def part(version, tensor, piece):
+    return random.Random(f"{version} {tensor} {piece}").randbytes(PART)
 
-    def __init__(self, world, number, version=0):
+
+def piece_of(version, piece):
+    return b"".join(part(version, tensor, piece) for tensor in range(3))
+
+
+def hashes_of(version):
+    return tuple(hashlib.sha256(piece_of(version, piece)).digest() for piece in range(PIECES))
+
+
+def content(version):
+    return b"".join(part(version, t, k) for t in range(3) for k in range(PIECES))
+
+
+class Source:
+    """A donor whose version a test moves, and which may lie."""
+
+    def __init__(self, world, number, version=3):
         self.rpc = world.rpc(peer(number))
         self.version = version
-        self.moved = asyncio.Event()
-        self.copies = 0
-        self.donor = Donor(self.take, PIECE)
-        self.rpc.serve_stream(FetchState, self.donor.serve)
+        self.moved = Signal()
+        self.given = []
+        self.damaged = set()
+        self.pieces = PIECES
+        self.donor = Donor(self)
+        self.rpc.serve_stream(FetchPieces, self.serve)
 
-    def move(self, version):
-        self.version = version
-        self.moved.set()
+    async def serve(self, stream, opening):
+        del opening
+        await self.donor.serve(stream)
 
-    async def take(self, at_least):
-        while self.version < at_least:
-            self.moved.clear()
+    async def reached(self, version):
+        while self.version < version:
             await self.moved.wait()
-        self.copies += 1
-        return Snapshot(self.version, b"d%d" % self.version, memoryview(content(self.version)))
+
+    async def piece(self, piece):
+        self.given.append(piece)
+        data = bytearray(piece_of(self.version, piece))
+        data[0] ^= piece in self.damaged
+        return self.version, memoryview(data)
+
+    async def hashes(self, version):
+        return hashes_of(version) if version <= self.version else None
 
 
-def request(at_least=0):
-    return FetchState(b"r" * 16, 0, at_least)
+class Newcomer:
+    """Downloads a version that stands still."""
+
+    def __init__(self, world, *sources, version=3, number=9):
+        self.sources = list(sources)
+        self.moved = Signal()
+        self.state = HostState(SIZE, version, root_of(hashes_of(version)), self.moved)
+        self.download = Download(world.rpc(peer(number)), OPENING, self.state)
+
+    async def run(self):
+        await self.download.run(self.donors, lambda: self.state.enough)
+        return self.state.snapshot()
+
+    def donors(self):
+        return [source.rpc.contact for source in self.sources]
 
 
-async def fetched(rpc, *sources, at_least=0):
-    async def donors():
-        return tuple(s.rpc.contact for s in sources)
-
-    return await fetch(rpc, donors, request(at_least), NBYTES, PIECE)
-
-
-def test_a_snapshot_arrives_whole():
+def in_world(story, config=None):
     async def main():
-        world = SimWorld(1)
-        source, rpc = Source(world, 1, version=3), world.rpc(peer(9))
-        return await fetched(rpc, source), source
+        async with asyncio.timeout(3000):
+            return await story(SimWorld(1, config) if config else SimWorld(1))
 
-    snapshot, source = run(main(), seed=1)
-    assert (snapshot.version, snapshot.digest) == (3, b"d3")
+    return run(main(), seed=1)
+
+
+def test_three_donors_give_a_part_each():
+    async def story(world):
+        sources = [Source(world, number) for number in (1, 2, 3)]
+        return await Newcomer(world, *sources).run(), sources
+
+    snapshot, sources = in_world(story, SLOW)
     assert bytes(snapshot.data) == content(3)
-    assert len(source.donor.held) == 0
+    assert snapshot.version == 3
+    given = [piece for source in sources for piece in source.given]
+    assert sorted(given) == list(range(PIECES))  # each once
+    assert all(len(source.given) >= 2 for source in sources)
 
 
-def test_two_fetchers_share_one_copy():
-    async def main():
-        world = SimWorld(1, SLOW)
-        source = Source(world, 1)
-        async with asyncio.TaskGroup() as tasks:
-            going = [tasks.create_task(fetched(world.rpc(peer(n)), source)) for n in (8, 9)]
-        return [task.result() for task in going], source
-
-    snapshots, source = run(main(), seed=1)
-    assert source.copies == 1
-    assert all(bytes(s.data) == content(0) for s in snapshots)
-
-
-def test_a_snapshot_stands_still_while_the_donor_moves_on():
-    async def main():
-        world = SimWorld(1, SLOW)
-        source, rpc = Source(world, 1), world.rpc(peer(9))
-        going = asyncio.ensure_future(fetched(rpc, source))
-        await asyncio.sleep(1.0)
-        source.move(1)
-        return await going
-
-    snapshot = run(main(), seed=1)
-    assert snapshot.version == 0
-    assert bytes(snapshot.data) == content(0)
-
-
-def test_another_donor_of_the_same_version_goes_on_where_the_first_died():
-    async def main():
-        world = SimWorld(1, SLOW)
+def test_what_a_dead_donor_gave_is_not_fetched_again():
+    async def story(world):
         first, second = Source(world, 1), Source(world, 2)
-        rpc = world.rpc(peer(9))
-        going = asyncio.ensure_future(fetched(rpc, first, second))
-        await asyncio.sleep(1.5)
-        assert 0 < world.world.hosts[peer(1).raw].sent_bytes < NBYTES
+        newcomer = Newcomer(world, first, second)
+        going = asyncio.ensure_future(newcomer.run())
+        await asyncio.sleep(1.0)
+        here = len(newcomer.state.rules._held)
+        assert 0 < here < PIECES
         world.kill(peer(1), silent=False)
-        snapshot = await going
-        return snapshot, world.world.hosts[peer(2).raw].sent_bytes
+        newcomer.sources.remove(first)
+        return await going, len(first.given) + len(second.given)
 
-    snapshot, sent_bytes = run(main(), seed=1)
-    assert bytes(snapshot.data) == content(0)
-    assert sent_bytes < 0.8 * NBYTES
-
-
-def test_another_version_starts_over():
-    async def main():
-        world = SimWorld(1, SLOW)
-        first, second = Source(world, 1), Source(world, 2, version=1)
-        going = asyncio.ensure_future(fetched(world.rpc(peer(9)), first, second))
-        await asyncio.sleep(1.5)
-        world.kill(peer(1), silent=False)
-        return await going
-
-    snapshot = run(main(), seed=1)
-    assert snapshot.version == 1
-    assert bytes(snapshot.data) == content(1)
+    snapshot, given = in_world(story, SLOW)
+    assert bytes(snapshot.data) == content(3)
+    assert given <= PIECES + 2  # two were on their way from the dead one
 
 
-def test_a_donor_waits_for_the_version_that_is_asked_for():
-    async def main():
-        world = SimWorld(1)
+def test_a_download_that_is_cut_off_goes_on_where_it_was():
+    async def story(world):
         source = Source(world, 1)
-        going = asyncio.ensure_future(fetched(world.rpc(peer(9)), source, at_least=2))
+        newcomer = Newcomer(world, source)
+        going = asyncio.ensure_future(newcomer.run())
+        await asyncio.sleep(2.0)
+        going.cancel()
+        await asyncio.wait([going])
+        assert newcomer.state.rules.rejoined(3)
+        here = set(newcomer.state.rules._held)
+        assert 0 < len(here) < PIECES
+        source.given.clear()
+        await asyncio.sleep(10.0)
+        return await newcomer.run(), here & set(source.given)
+
+    snapshot, again = in_world(story, SLOW)
+    assert bytes(snapshot.data) == content(3)
+    assert again == set()
+
+
+def test_a_liar_is_found_by_the_piece_named_and_asked_no_more(caplog):
+    async def story(world):
+        liar, honest = Source(world, 1), Source(world, 2)
+        liar.damaged = set(range(PIECES))
+        return await Newcomer(world, liar, honest).run(), liar
+
+    snapshot, liar = in_world(story)
+    assert bytes(snapshot.data) == content(3)
+    assert len(liar.given) <= 4
+    assert f"{peer(1).raw.hex()[:12]} gave damaged weights: piece" in caplog.text
+
+
+def test_a_donor_of_another_version_is_passed_over_until_it_has_this_one():
+    async def story(world):
+        source = Source(world, 1, version=2)
+        newcomer = Newcomer(world, source)
+        going = asyncio.ensure_future(newcomer.run())
         await asyncio.sleep(5.0)
-        assert not going.done()
-        source.move(2)
+        source.version = 3
+        source.moved.fire()
         return await going
 
-    assert run(main(), seed=1).version == 2
+    assert in_world(story).version == 3
 
 
-async def conversation(world, source, at_least=0):
-    rpc = world.rpc(peer(9))
-    return rpc.open_stream(source.rpc.contact, request(at_least), 1e4)
+def test_a_donor_that_comes_later_is_used():
+    async def story(world):
+        newcomer = Newcomer(world)
+        going = asyncio.ensure_future(newcomer.run())
+        await asyncio.sleep(5.0)
+        newcomer.sources.append(Source(world, 1))
+        newcomer.moved.fire()
+        return await going
+
+    assert bytes(in_world(story).data) == content(3)
 
 
-def test_a_donor_does_not_wait_for_ever():
-    async def main():
-        world = SimWorld(1)
-        source = Source(world, 1)
-        async with await conversation(world, source, at_least=2) as stream:
-            with pytest.raises(NotServing, match="version 2"):
-                await stream.receive()
-        return asyncio.get_running_loop().time()
+def test_an_error_of_who_names_the_donors_ends_the_download_as_it_is():
+    async def story(world):
+        newcomer = Newcomer(world)
 
-    assert run(main(), seed=1) >= VERSION_WAIT_S
+        def nobody():
+            raise NotServing("nobody has it")
 
+        with pytest.raises(NotServing, match="nobody has it"):
+            await newcomer.download.run(nobody, lambda: False)
 
-def test_a_silent_fetcher_is_given_up():
-    async def main():
-        world = SimWorld(1)
-        source = Source(world, 1)
-        async with await conversation(world, source) as stream:
-            assert isinstance(await stream.receive(), StateOffer)
-            with pytest.raises(NotServing, match="no piece"):
-                await stream.receive()
-        return source, asyncio.get_running_loop().time()
-
-    source, ended_s = run(main(), seed=1)
-    assert ended_s >= QUIET_S
-    assert len(source.donor.held) == 0
+    in_world(story)
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [FetchPiece(NBYTES - 1, 2, 1), FetchPiece(0, PIECE + 1, 1), StateOffer(0, b"", 1)],
+    ("question", "error"),
+    [
+        (AskPiece(PIECES, 0, 1), BadMessage),
+        (AskPiece(0, 99, 1), NotServing),
+        (StateOffer(1, known=True), BadMessage),
+        (None, NotServing),
+    ],
 )
-def test_a_piece_that_no_honest_fetcher_asks_for_ends_the_stream(asked):
-    async def main():
-        world = SimWorld(1)
-        async with await conversation(world, Source(world, 1)) as stream:
-            await stream.receive()
-            await stream.send(asked)
-            with pytest.raises(BadMessage):
+def test_a_donor_refuses_what_it_cannot_give(question, error):
+    async def story(world):
+        source, rpc = Source(world, 1), world.rpc(peer(9))
+        async with rpc.open_stream(source.rpc.contact, OPENING, None) as stream:
+            if question is not None:
+                await stream.send(question)
+            with pytest.raises(error):
                 await stream.receive()
+            return asyncio.get_running_loop().time()
 
-    run(main(), seed=1)
-
-
-def test_a_donor_holds_so_many_versions_and_no_more():
-    async def main():
-        world = SimWorld(1, SLOW)
-        source = Source(world, 1)
-        going = []
-        for version in range(SNAPSHOTS_MAX):
-            source.move(version)
-            rpc = world.rpc(peer(10 + version))
-            going.append(asyncio.ensure_future(fetched(rpc, source, at_least=version)))
-            await asyncio.sleep(0.5)
-        source.move(SNAPSHOTS_MAX)
-        async with await conversation(world, source, SNAPSHOTS_MAX) as stream:
-            with pytest.raises(Busy):
-                await stream.receive()
-        return [(await task).version for task in going]
-
-    assert run(main(), seed=1) == list(range(SNAPSHOTS_MAX))
+    assert in_world(story) < max(QUIET_S, VERSION_WAIT_S) + 1.0
 
 
-def test_an_offer_of_another_size_is_passed_over():
-    async def main():
-        world = SimWorld(1)
-        small, right = Source(world, 1), Source(world, 2)
-        small.donor._take = lambda at_least: short()
-        return await fetched(world.rpc(peer(9)), small, right)
+def test_a_donor_says_when_it_does_not_know_the_hashes():
+    async def story(world):
+        source, rpc = Source(world, 1), world.rpc(peer(9))
+        async with rpc.open_stream(source.rpc.contact, OPENING, None) as stream:
+            await stream.send(AskHashes(4, 1))
+            return await stream.receive()
 
-    async def short():
-        return Snapshot(0, b"x", memoryview(b"short"))
+    assert in_world(story) == StateOffer(4, known=False)
 
-    assert bytes(run(main(), seed=1).data) == content(0)
+
+@pytest.mark.parametrize("answer", ["nothing", "a question", "a piece that it does not know"])
+def test_a_donor_that_answers_rubbish_costs_only_time(answer):
+    async def story(world):
+        rpc = world.rpc(peer(1))
+
+        async def rubbish(stream, opening):
+            del opening
+            asked = await stream.receive()
+            if answer == "a question":
+                await stream.send(asked)
+            elif answer != "nothing":
+                await stream.send(StateOffer(3, known=False))
+
+        rpc.serve_stream(FetchPieces, rubbish)
+        newcomer = Newcomer(world, Source(world, 2))
+        donors = [rpc.contact, newcomer.sources[0].rpc.contact]
+        await newcomer.download.run(lambda: donors, lambda: newcomer.state.enough)
+        return newcomer.state.snapshot()
+
+    assert bytes(in_world(story).data) == content(3)
+
+
+def test_a_donor_copies_no_more_pieces_at_a_time_than_its_limit():
+    async def story(world):
+        source, most, now = Source(world, 1), 0, 0
+        source.donor = Donor(source, copies_max=2)
+        whole = source.piece
+
+        class Counted:
+            def __init__(self, stream):
+                self.stream = stream
+                self.receive, self.send = stream.receive, stream.send
+
+            async def send_bulk(self, transfer, data, priority):
+                nonlocal now
+                assert priority is Priority.STATE
+                try:
+                    await self.stream.send_bulk(transfer, data, priority)
+                finally:
+                    now -= data.nbytes == 3 * PART
+
+        async def piece(number):
+            nonlocal most, now
+            now += 1
+            most = max(most, now)
+            return await whole(number)
+
+        async def serve(stream, opening):
+            del opening
+            await source.donor.serve(Counted(stream))
+
+        source.piece = piece
+        source.rpc.serve_stream(FetchPieces, serve)
+        newcomers = [Newcomer(world, source, number=number) for number in range(10, 16)]
+        await asyncio.gather(*(newcomer.run() for newcomer in newcomers))
+        return most
+
+    assert in_world(story, SLOW) == 2

@@ -17,15 +17,14 @@ from state.stage_of_donors import (
     true,
 )
 
-from p2pswarm.state.piece_download import (
-    RETRY_S,
+from p2pswarm.state.piece_actions import (
     DownloadLimits,
     HashesWanted,
-    PieceDownload,
     PieceWanted,
     Placement,
     StepParts,
 )
+from p2pswarm.state.piece_download import RETRY_S, PieceDownload
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 

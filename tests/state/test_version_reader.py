@@ -100,23 +100,35 @@ def test_a_commit_gives_up_a_reader_that_stands_still_and_tells_it_so():
     assert version == 1
 
 
-def test_a_piece_is_of_one_version_and_of_no_older_one_than_was_asked_for():
+def test_a_piece_is_of_one_version():
     async def main():
         memory = Memory()
-        asked = asyncio.ensure_future(memory.reader.piece(2, at_least=1))
-        at_once = await memory.reader.piece(2, at_least=0)
+        later = asyncio.ensure_future(memory.reader.reached(1))
+        at_once = await memory.reader.piece(2)
+        assert not later.done()
         await memory.commit()
-        return at_once, await asked
+        await later
+        return at_once, await memory.reader.piece(2)
 
-    (first, before), (second, after) = run(main(), seed=1)
-    assert (first, [bytes(p) for p in before]) == (0, [b"0.0.2", b"0.1.2", b"0.2.2"])
-    assert (second, [bytes(p) for p in after]) == (1, [b"1.0.2", b"1.1.2", b"1.2.2"])
+    assert run(main(), seed=1) == ((0, b"0.0.20.1.20.2.2"), (1, b"1.0.21.1.21.2.2"))
+
+
+def test_a_piece_is_not_read_while_a_commit_changes_it():
+    async def main():
+        memory = Memory()
+        going = asyncio.ensure_future(memory.commit())
+        await asyncio.sleep(0.5)
+        version, _ = await memory.reader.piece(2)
+        await going
+        return version
+
+    assert run(main(), seed=1) == 1
 
 
 def test_a_read_that_is_cancelled_holds_up_no_commit():
     async def main():
         memory = Memory()
-        asked = asyncio.ensure_future(memory.reader.piece(2, at_least=0))
+        asked = asyncio.ensure_future(memory.reader.piece(2))
         await asyncio.sleep(0.05)
         asked.cancel()
         await memory.commit()

@@ -16,6 +16,7 @@ from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.rpc import SimRpc, SimWorld
+from p2pswarm.state.host_state import StateSize
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -99,7 +100,8 @@ class ManyTrainers:
         engines = [
             torch_engine(self.config, s, torch.device("cpu"), 0) for s in range(self.config.stages)
         ]
-        snapshots = await trainer.weights([engine.state_bytes for engine in engines])
+        sizes = [StateSize(engine.state.part_bytes(0) // 8, 8) for engine in engines]  # one piece
+        snapshots = await trainer.weights(sizes)
         values = [torch.frombuffer(s.data, dtype=torch.float64) for s in snapshots]
         return torch.cat([value[: len(value) // 3] for value in values])
 

@@ -19,6 +19,7 @@ from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.loop import run as run_simulated
 from p2pswarm.sim.rpc import SimWorld
+from p2pswarm.state.host_state import StateSize
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.tensors.budget import Budget
@@ -121,6 +122,9 @@ def plain(config: RunConfig = CONFIG) -> ReferenceTrainer:
     return loop
 
 
+VALUE_BYTES = 8  # of float64; a stage's state is one piece
+
+
 async def trained(swarm: Swarm) -> tuple[act.RunFinished, torch.Tensor]:
     """Run to the end; all stages' parameters in one vector."""
     async with swarm.trainer as trainer:
@@ -128,7 +132,7 @@ async def trained(swarm: Swarm) -> tuple[act.RunFinished, torch.Tensor]:
         sizes = []
         for stage in range(swarm.config.stages):
             engine = torch_engine(swarm.config, stage, torch.device("cpu"), 0)
-            sizes.append(engine.state_bytes)
+            sizes.append(StateSize(engine.state.part_bytes(0) // VALUE_BYTES, VALUE_BYTES))
         snapshots = await trainer.weights(sizes)
     parts = []
     for snapshot in snapshots:

@@ -62,6 +62,9 @@ class Assigned(Message):
     """The first step whose reduction and commit reach it: fetch this version or a later one."""
     keep: bool
     """The weights it holds are those of version `since`: nothing to fetch."""
+    state: Digest = b""
+    """Of the stage's state of version `since`, by which what is fetched is proved; empty if not
+    known yet."""
 
 
 @message(97)

@@ -1,42 +1,58 @@
-"""Weights and optimizer state on their way to a newcomer.
+"""Pieces of weights and optimizer state on their way to a newcomer.
+
+A newcomer asks, and its donor answers in the order of what was asked: `StateOffer`, and then the
+bytes into the memory that was granted.
 
 Units:   bytes.
 Errors:  BadMessage on arrival when a field breaks its limit.
+Source:  docs/state.md.
 """
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.swarm.messages.types import Digest, RunId, Stage, Step
+from p2pswarm.swarm.messages.types import RunId, Stage, Step
 from p2pswarm.wire.message import Message, Range, message
 
+Transfer = Annotated[int, Range(0, 2**62)]
+"""Memory that the sender of the message has set aside."""
 
-@message(75)
+
+@message(88)
 @dataclass(frozen=True, slots=True)
-class FetchState(Message):
-    """Opens the stream that downloads weights: `StateOffer`, then `FetchPiece` after piece."""
+class FetchPieces(Message):
+    """Opens the stream on which a newcomer asks a donor."""
 
     run: RunId
     stage: Stage
+
+
+@message(89)
+@dataclass(frozen=True, slots=True)
+class AskPiece(Message):
+    """Asks for a piece: its part of the weights, of the first and of the second moments."""
+
+    piece: Annotated[int, Range(0, 2**32)]
     at_least: Step
     """The donor waits until it has this version."""
+    transfer: Transfer
 
 
-@message(76)
+@message(90)
 @dataclass(frozen=True, slots=True)
-class StateOffer(Message):
-    """The donor holds a snapshot still for this stream."""
+class AskHashes(Message):
+    """Asks for the hashes of all pieces of a version, 32 bytes each."""
 
     version: Step
-    digest: Digest
-    nbytes: Annotated[int, Range(0, 2**50)]
+    transfer: Transfer
 
 
-@message(77)
+@message(91)
 @dataclass(frozen=True, slots=True)
-class FetchPiece(Message):
-    """Asks for bytes of the snapshot, into memory that the sender of this message has set aside."""
+class StateOffer(Message):
+    """Answers one question; the bytes follow."""
 
-    offset: Annotated[int, Range(0, 2**50)]
-    nbytes: Annotated[int, Range(0, 2**30)]
-    transfer: Annotated[int, Range(0, 2**62)]
+    version: Step
+    """What the bytes are of."""
+    known: bool
+    """False: the donor does not know the hashes of that version; no bytes follow."""

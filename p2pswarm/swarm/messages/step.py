@@ -102,6 +102,8 @@ class Commit(Message):
     scale: Annotated[float, Range(0.0, 1.0)]
     """Clipping by the global norm, the same on every stage; 0 skips the update."""
     learning_rate: Annotated[float, Range(0.0, 1e3)]
+    state: Digest = b""
+    """Of the state of the receiver's stage that the step was computed with; empty if unknown."""
 
 
 @message(71)
