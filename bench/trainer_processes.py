@@ -41,17 +41,14 @@ class Trainers:
 
     def events(self) -> Iterator[Event]:
         """What the coordinator tells, whoever that is, until the run is over and all have left."""
-        living, over = set(self._names), False
-        while living:
+        gone: set[str] = set()
+        over = False
+        while set(self._names) - gone:
             name, event = self._said.get()
-            living |= set(self._names)
-            if isinstance(event, Exception):
-                if self._killed(name):
-                    living.discard(name)
-                    continue
+            if isinstance(event, Exception) and not self._killed(name):
                 raise event
-            if event is None:
-                living.discard(name)
+            if event is None or isinstance(event, Exception):
+                gone.add(name)
                 continue
             if isinstance(event, Started):
                 self.takeovers += self.leader != ""

@@ -31,3 +31,24 @@ def test_a_killed_server_leaves_no_trace_in_the_weights(tmp_path):
     assert figures["kills"] == 1
     assert figures["relative"] <= 1e-9
     assert figures["microbatches"]["counted"] == 36
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("trainers", [1, 2], ids=["started again", "taken over"])
+def test_a_killed_trainer_leaves_no_trace_in_the_weights_and_the_chain_is_whole(tmp_path, trainers):
+    text = tmp_path / "text"
+    text.write_bytes(random.Random(1).randbytes(20_000).replace(b"\0", b" "))
+    told = tmp_path / "told.json"
+    size = ("--steps", "30", "--microbatches", "12", "--rows", "2", "--d-model", "16")
+    kills = ("--trainers", str(trainers), "--kill-trainer-every", "20", "--kill-every", "28")
+    files = ("--sequence-length", "16", "--data", text, "--json", told)
+
+    made = subprocess.run(
+        [sys.executable, BENCH, *size, *kills, *files], capture_output=True, text=True, check=False
+    )
+
+    assert made.returncode == 0, made.stdout + made.stderr
+    figures = json.loads(told.read_text())
+    assert figures["trainer_kills"] == 1
+    assert figures["takeovers"] == 1
+    assert figures["relative_difference"] <= 1e-9
