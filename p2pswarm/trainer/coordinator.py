@@ -180,7 +180,7 @@ class Coordinator(StepNotes):
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
             for incarnation in self._step.silent:
-                if not self.silence.silent(incarnation, now_s):  # else silence decides, or its link
+                if not self.silence.may_come_back(incarnation, now_s):
                     self._evict(incarnation, "it did not answer a fence", now_s)
             self._step.wait_longer(now_s)
         for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):

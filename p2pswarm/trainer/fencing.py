@@ -14,7 +14,7 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.in_flight import JobPhase, MicrobatchJob
 
-FENCE_S = 5.0  # a member's event loop answers at once, whatever it computes; so it is a round trip
+FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 
 

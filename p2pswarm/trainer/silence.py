@@ -72,6 +72,10 @@ class Silence:
         heard_s = self._heard_s.get(one)
         return heard_s is not None and now_s >= heard_s + self.limit_s(one.peer)
 
+    def may_come_back(self, one: Incarnation, now_s: float) -> bool:
+        """Whether a member is silent, and not for longer than a link would last."""
+        return self.silent(one, now_s) and now_s < self._heard_s[one] + self._max_s
+
     def to_evict(self, step: Step, reduction: Reduction | None, now_s: float) -> list[Incarnation]:
         """The silent members without whom the step cannot end, though their stages have others.
 
