@@ -40,10 +40,13 @@ class Trainers:
             self._start(number)
 
     def events(self) -> Iterator[Event]:
-        """What the coordinator tells, whoever that is, until the run is over and all have left."""
+        """What the coordinator tells, whoever that is, until one that has ended the run has left.
+
+        A trainer that comes back only then finds nobody who could tell it that the run is over.
+        """
         gone: set[str] = set()
-        over = False
-        while set(self._names) - gone:
+        over = ""
+        while set(self._names) - gone and not (over in gone and over == self.leader):
             name, event = self._said.get()
             if isinstance(event, Exception) and not self._killed(name):
                 raise event
@@ -57,9 +60,11 @@ class Trainers:
                 self.leader = name
             if isinstance(event, Ended) and event.failed:
                 raise RunFailed(event.reason)
-            if not (isinstance(event, Ended) and over):  # standbys tell of the end, too
-                over = over or isinstance(event, Ended)
-                yield event
+            if isinstance(event, Ended):
+                if name != self.leader:  # a standby tells of the end, too
+                    continue
+                over = name
+            yield event
 
     def kill_leader(self) -> None:
         """SIGKILL to the coordinator, unless it is done; it is started again with its folder."""
