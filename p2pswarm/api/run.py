@@ -27,6 +27,8 @@ class RunSettings(TypedDict, total=False):
     """The servers of each stage that the first step waits for."""
     on_stage_lost: str
     """When no server holds a stage's weights: "wait" for one that does, or "end"."""
+    spot_check_share: float
+    """The share of microbatches that are computed twice, to find servers that compute wrong."""
     optimizer: OptimizerConfig | Table
     """AdamW and its schedule: `learning_rate`, `warmup_steps`, ..."""
     batch: BatchConfig | Table
