@@ -75,7 +75,8 @@ class ChainNode:
         self._closed = False
         self._disk = asyncio.Lock()
         self._fetching: set[bytes] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In order, so that a simulation ends them in the same order each time."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -258,8 +259,8 @@ class ChainNode:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     def _due(self) -> None:
         self._timer = None

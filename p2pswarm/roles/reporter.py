@@ -57,10 +57,6 @@ class Reporter:
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
 
-    def offered(self) -> list[Event]:
-        """What the run waits for while no server has come yet."""
-        return [Waiting(0.0, tuple(range(self._stages)))]
-
     def report(self, report: act.Report, now_s: float) -> list[Event]:
         """What a report means to people."""
         seconds = now_s - self._begun_s if self._begun_s is not None else 0.0
@@ -101,8 +97,8 @@ class Reporter:
     ) -> list[Event]:
         """Who coordinates the run, and who stands by."""
         match report:
-            case act.Leads(version=0):
-                return []
+            case act.Leads(version=0):  # no server has come yet
+                return [Waiting(0.0, tuple(range(self._stages)))]
             case act.Leads(version=version):
                 self._done, self._counted = version, version * self._size
                 self._asked = self._counted + self._size * (version < self._steps)

@@ -109,10 +109,6 @@ class RunReports:
         """Take a report of the trainer."""
         self._show(self._reporter.report(report, self._loop.time()))
 
-    def offered(self) -> None:
-        """Tell what the run waits for."""
-        self._show(self._reporter.offered())
-
     def _show(self, events: Iterable[Event]) -> None:
         for event in events:
             self._status.told(event, self._loop.time())
@@ -161,8 +157,6 @@ async def open_trainer(
             announcing = tasks.create_task(announce(stack, manifest))
             async with Trainer(context) as trainer:
                 meeting = tasks.create_task(_meet_others(stack, identity.run, trainer))
-                if trainer.leads:
-                    reports.offered()
                 yield trainer
                 meeting.cancel()
             announcing.cancel()

@@ -26,8 +26,8 @@ class WatchedRpc:
         self._tasks = tasks
         self._roads = Roads(silent_s=silent_s)
         self._contacts: dict[bytes, Contact] = {}
-        self._scopes: dict[bytes, set[asyncio.Timeout]] = defaultdict(set)
-        """The streams in use; they end when their deadline is moved to now."""
+        self._scopes: dict[bytes, dict[asyncio.Timeout, None]] = defaultdict(dict)
+        """The streams in use, oldest first; they end when their deadline is moved to now."""
         self._timer: asyncio.TimerHandle | None = None
         rpc.serve_unary(StillThere, _answer)
 
@@ -62,7 +62,7 @@ class WatchedRpc:
         self._pump()
         try:
             async with asyncio.timeout(None) as scope:
-                self._scopes[peer].add(scope)
+                self._scopes[peer][scope] = None
                 async with self._rpc.open_stream(to, opening, timeout_s) as stream:
                     yield stream
         except TimeoutError as error:
@@ -70,7 +70,7 @@ class WatchedRpc:
                 raise
             raise LinkLost(f"nothing comes from {to.peer.short}") from None
         finally:
-            self._scopes[peer].discard(scope)
+            self._scopes[peer].pop(scope, None)
             self._roads.closed(peer)
             self._pump()
 

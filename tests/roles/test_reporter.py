@@ -53,7 +53,9 @@ def test_time_counts_from_the_first_step():
 
 
 def test_a_run_that_is_offered_waits_for_every_stage():
-    assert Reporter(RunConfig(stages=3), 1000).offered() == [Waiting(0.0, (0, 1, 2))]
+    reporter = Reporter(RunConfig(stages=3), 1000)
+
+    assert reporter.report(act.Leads(1, 0), 5.0) == [Waiting(0.0, (0, 1, 2))]
 
 
 def test_a_step_counts_what_all_stages_counted_and_asks_for_the_next():
