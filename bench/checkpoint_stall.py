@@ -35,6 +35,7 @@ from p2pswarm.errors import NotSaved, NotServing  # noqa: E402
 from p2pswarm.models.partition import stage_blocks  # noqa: E402
 from p2pswarm.roles.stage import StageThreads  # noqa: E402
 from p2pswarm.state.version_reader import HeldVersion, VersionReader  # noqa: E402
+from p2pswarm.tensors.state_tree import root_of  # noqa: E402
 
 MB = 1_000_000
 WRITER = "bbbbbbbb"
@@ -70,7 +71,7 @@ class Stage:
             update = Update(self.version + 1, 1.0, RATE)
             await self.threads.compute(lambda: self.engine.weights.apply(self.sums, update))
             self.version += 1
-        self.digest = await self.threads.background(self.engine.weights.digest)
+        self.digest = root_of(await self.threads.background(self.engine.weights.hashes))
         return time.perf_counter() - begun_s
 
     async def save(self) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from swarm_processes import TRAINER, Nodes, Run, RunFailed, Site, events, first_match, steady
+from swarm_processes import TRAINER, Nodes, Run, RunFailed, Site, events, steady
 
 from p2pswarm.cli import main as p2pswarm
 from p2pswarm.swarm.messages.step import Committed, Reduced
@@ -97,9 +97,7 @@ def spans(times: dict[int, Times]) -> Iterator[Times]:
 def measure(run: Run, options: argparse.Namespace, folder: Path) -> dict[int, Times]:
     """The times of a whole run."""
     with Nodes(Site(), folder, options.patience_s) as nodes:
-        nodes.start("bootstrap", 1, 'role = "bootstrap"\n')
-        address = first_match(nodes.lines("bootstrap"), r"at (\S+), ready")
-        nodes.joining = f'bootstrap = ["{address}"]\n'
+        nodes.start_bootstrap()
         settings = f'listen = "127.0.0.1:0"\nleave_at_eof = true\n{nodes.joining}role = "trainer"\n'
         config = nodes.write("trainer", settings + run.settings())
         command = [sys.executable, __file__, "--trainer", "--config", str(config)]

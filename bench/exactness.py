@@ -37,6 +37,7 @@ from swarm_processes import (
     Run,
     RunFailed,
     Site,
+    events,
     first_match,
     plain,
     swarm,
@@ -83,7 +84,7 @@ class Killer:
             self._kill(event.step)
         elif self.trainers_due and event.step >= self.trainers_due[0] and self.trainers:
             del self.trainers_due[0]
-            time.sleep(self.rng.uniform(0.0, max(0.0, 0.8 * self.step_s)))
+            self._wait_within_step()
             print(f"  step {event.step + 1}: SIGKILL to {self.trainers.leader}", flush=True)
             self.trainers.kill_leader()
 
@@ -92,10 +93,17 @@ class Killer:
         counts = [sum(p.ready and p.stage == stage for p in self.peers) for stage in range(STAGES)]
         return min(counts) >= REPLICAS
 
+    def _wait_within_step(self) -> None:
+        """Let some of the next step pass, so that a kill falls anywhere in it.
+
+        A new coordinator counts its seconds anew: the first step after a takeover has none.
+        """
+        time.sleep(self.rng.uniform(0.0, max(0.0, 0.8 * self.step_s)))
+
     def _kill(self, step: int) -> None:
         stage = len(self.killed) % STAGES
         victim = self.rng.choice([p.peer for p in self.peers if p.stage == stage])
-        time.sleep(self.rng.uniform(0.0, 0.8 * self.step_s))  # anywhere in the next step
+        self._wait_within_step()
         print(f"  step {step + 1}: SIGKILL to {self.servers[victim]} of stage {stage}", flush=True)
         self.nodes.kill(self.servers[victim])
         self.peers = tuple(p for p in self.peers if p.peer != victim)
@@ -132,11 +140,11 @@ def train(run: Run, options: argparse.Namespace) -> tuple[Killer, MicrobatchCoun
     return killer, ended.counts
 
 
-def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> None:
-    """The same in one process."""
+def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> list[float]:
+    """The same in one process; the losses of the steps."""
     with plain(run, ["--weights", str(weights)], options.patience_s) as nodes:
-        for _ in nodes.lines("plain"):
-            pass
+        told = events(nodes.lines("plain"))
+        return [event.loss for event in told if isinstance(event, Stepped)]
 
 
 def tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -148,6 +156,16 @@ def tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
             start, end = (begin + offset for offset in about["data_offsets"])
             values = torch.frombuffer(memoryview(data)[start:end], dtype=KINDS[about["dtype"]])
             yield name, values.view(about["shape"])
+
+
+def written(folder: Path) -> dict[str, Tensor]:
+    """The weights that the swarm's last coordinator wrote; their name tells run and step."""
+    found = max(
+        folder.glob("swarm-*.safetensors"), key=lambda path: path.stat().st_mtime, default=None
+    )
+    if found is None:
+        raise RunFailed("no trainer wrote the weights")
+    return dict(tensors(found))
 
 
 def compare(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> tuple[float, float, str]:
@@ -185,9 +203,7 @@ def main() -> int:
         try:
             killer, counts = train(run, options)
             train_plainly(run, theirs, options)
-            found = Path(folder).glob("swarm-*.safetensors")  # the name tells run and step
-            written = max(found, key=lambda path: path.stat().st_mtime)
-            relative, largest, name = compare(dict(tensors(written)), dict(tensors(theirs)))
+            relative, largest, name = compare(written(Path(folder)), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
             return 1

@@ -22,26 +22,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from exactness import SERVE, WANTED, compare, tensors
+from exactness import SERVE, WANTED, compare, tensors, train_plainly, written
 from rich.console import Console
 from rich.table import Table
 from survival_picture import draw
 from swarm_processes import (
-    BOOTSTRAP,
-    ROOT,
     STANDARD_LIBRARY,
-    TRAINER,
     Nodes,
     Run,
     RunFailed,
     Site,
-    first_match,
-    plain,
 )
+from trainer_processes import checked
 
 from p2pswarm.progress.events import Ended, Event, PeerLine, Peers, Stepped, from_line
 
@@ -232,12 +227,8 @@ class Swarm:
 
     def _start_trainer(self, name: str, *, standby: bool) -> None:
         """A trainer with a folder of its own; one that was killed comes back with its folder."""
-        state = json.dumps(str(self._folder / name.replace(" ", "-")))
-        settings = f'{self._nodes.joining}role = "trainer"\nstate = {state}\n'
-        mode = "standby = true\n" if standby else ""
-        self._nodes.start(
-            name, TRAINER, settings + self._run.settings().replace("[train]\n", f"[train]\n{mode}")
-        )
+        state = self._folder / name.replace(" ", "-")
+        self._nodes.start_trainer(name, self._run, state, standby=standby)
         self._read(name)
 
     def _read(self, name: str) -> None:
@@ -264,41 +255,14 @@ class Swarm:
 def survive(run: Run, options: argparse.Namespace, folder: Path) -> tuple[Swarm, dict]:
     """The swarm's run; and what the independent script says of the newest chain file."""
     with Nodes(Site(), folder, options.patience_s) as nodes:
-        nodes.start("bootstrap", BOOTSTRAP, 'role = "bootstrap"\n')
-        address = first_match(nodes.lines("bootstrap"), r"at (\S+), ready")
-        nodes.joining = f'bootstrap = ["{address}"]\n'
+        nodes.start_bootstrap()
         swarm = Swarm(nodes, run, options, folder)
         swarm.play()
-        (ended,) = list(swarm.ended)[:1]
-        for _ in range(int(options.patience_s)):  # it writes the weights last
-            if ended not in nodes.pids:
-                break
-            time.sleep(1.0)
+        nodes.wait(next(iter(swarm.ended)))  # it writes the weights last
     chains = [checked(path) for path in sorted(folder.rglob("*.chain"))]
     if not chains:
         raise RunFailed("no trainer left a chain file")
     return swarm, max(chains, key=lambda chain: chain["steps"])
-
-
-def checked(path: Path) -> dict:
-    """What check_chain.py says of a file."""
-    script = ROOT / "bench" / "check_chain.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(path)], capture_output=True, text=True, check=False
-    )
-    said = json.loads(done.stdout or '{"ok": false, "steps": 0, "head": ""}')
-    if not said["ok"]:
-        print(f"  {path.name}: {done.stderr.strip()}")
-    return said
-
-
-def train_plainly(run: Run, weights: Path, options: argparse.Namespace) -> Iterator[float]:
-    """The same in one process; the losses."""
-    with plain(run, ["--weights", str(weights)], options.patience_s) as nodes:
-        for line in nodes.lines("plain"):
-            event = from_line(line)
-            if isinstance(event, Stepped):
-                yield event.loss
 
 
 def main() -> int:
@@ -325,9 +289,8 @@ def main() -> int:
         )
         try:
             swarm, chain = survive(run, options, folder)
-            swarm.record.plain_losses = list(train_plainly(run, theirs, options))
-            written = max(folder.glob("swarm-*.safetensors"), key=lambda p: p.stat().st_mtime)
-            relative, largest, name = compare(dict(tensors(written)), dict(tensors(theirs)))
+            swarm.record.plain_losses = train_plainly(run, theirs, options)
+            relative, largest, name = compare(written(folder), dict(tensors(theirs)))
         except RunFailed as error:
             print(f"error: {error}")
             return 1

@@ -148,6 +148,19 @@ class Nodes:
         config = self.write(name, listen + settings)
         return self.start_program(name, host, [*NODE, "--config", str(config)])
 
+    def start_bootstrap(self) -> None:
+        """The node that all others join through."""
+        self.start("bootstrap", BOOTSTRAP, 'role = "bootstrap"\n')
+        address = first_match(self.lines("bootstrap"), r"at (\S+), ready")
+        self.joining = f'bootstrap = ["{address}"]\n'
+
+    def start_trainer(self, name: str, run: Run, state: Path, *, standby: bool) -> None:
+        """A trainer with a folder for what outlives it; it founds the run, or stands by for it."""
+        mode = "[train]\nstandby = true\n" if standby else "[train]\n"
+        about = f'role = "trainer"\nstate = {json.dumps(str(state))}\n'
+        settings = run.settings().replace("[train]\n", mode)
+        self.start(name, TRAINER, self.joining + about + settings)
+
     def start_server(self, settings: str) -> str:
         """One more server, on a host of its own; its name."""
         name = f"server {self._servers}"
@@ -180,6 +193,10 @@ class Nodes:
     def kill(self, name: str) -> None:
         """SIGKILL: it has no chance to say goodbye."""
         self._all[name].kill()
+
+    def wait(self, name: str) -> None:
+        """Return when a node has ended."""
+        self._all[name].wait()
 
     def kill_all(self) -> None:
         """End all at once."""
@@ -223,9 +240,7 @@ def swarm(
     than `patience_s` is killed.
     """
     with tempfile.TemporaryDirectory() as folder, Nodes(site, Path(folder), patience_s) as nodes:
-        nodes.start("bootstrap", BOOTSTRAP, 'role = "bootstrap"\n')
-        address = first_match(nodes.lines("bootstrap"), r"at (\S+), ready")
-        nodes.joining = f'bootstrap = ["{address}"]\n'
+        nodes.start_bootstrap()
         if trains:
             nodes.start("trainer", TRAINER, nodes.joining + 'role = "trainer"\n' + run.settings())
         for settings in servers:

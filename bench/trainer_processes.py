@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from swarm_processes import ROOT, TRAINER, Nodes, Run, RunFailed
+from swarm_processes import ROOT, Nodes, Run, RunFailed
 
 from p2pswarm.progress.events import Ended, Event, Started, Stepped, from_line
 
@@ -80,12 +81,7 @@ class Trainers:
         longest = 0
         for number in self._lives:
             for file in self._state(number).glob("*.chain"):
-                made = subprocess.run(
-                    [sys.executable, CHECK, file], capture_output=True, text=True, check=False
-                )
-                if made.returncode:
-                    raise RunFailed(made.stderr.strip())
-                longest = max(longest, json.loads(made.stdout)["steps"])
+                longest = max(longest, checked(file)["steps"])
         if longest != self._run.steps:
             raise RunFailed(f"the chain has {longest} of {self._run.steps} steps")
 
@@ -93,12 +89,7 @@ class Trainers:
         life = self._lives[number] = self._lives.get(number, -1) + 1
         name = f"trainer {number} life {life}"
         self._names = {n: k for n, k in self._names.items() if k != number} | {name: number}
-        state = json.dumps(str(self._state(number)))
-        settings = self._run.settings()
-        if number:
-            settings = settings.replace("[train]\n", "[train]\nstandby = true\n")
-        about = f'role = "trainer"\nstate = {state}\n'
-        self._nodes.start(name, TRAINER, self._nodes.joining + about + settings)
+        self._nodes.start_trainer(name, self._run, self._state(number), standby=number > 0)
         threading.Thread(target=self._read, args=(name,), daemon=True).start()
 
     def _read(self, name: str) -> None:
@@ -121,3 +112,14 @@ class Trainers:
 
     def _state(self, number: int) -> Path:
         return self._folder / f"trainer-{number}"
+
+
+def checked(file: Path) -> dict[str, Any]:
+    """What the independent script says of a chain file; RunFailed unless all of it is right."""
+    made = subprocess.run(
+        [sys.executable, CHECK, file], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        raise RunFailed(f"{file.name}: {made.stderr.strip()}")
+    said: dict[str, Any] = json.loads(made.stdout)
+    return said

@@ -8,12 +8,12 @@ Errors:  SystemExit with one line for flags that cannot be read, as argparse doe
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig
+from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig, TrainConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
 from p2pswarm.roles.addresses import check
@@ -44,6 +44,8 @@ DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
     "the way, and draws what was learnt."
 )
+
+S = TypeVar("S", NodeConfig, TrainConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +115,25 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         "identity": flags.identity,
         "log_level": flags.log_level,
     }
+    train: dict[str, Any] = {"standby": flags.standby, "new": flags.new}
     if flags.resume is not None:
-        given["train"] = dataclasses.replace(config.train, resume=_resumed(flags.resume, config))
-    config = dataclasses.replace(config, **{name: value for name, value in given.items() if value})
+        train["resume"] = _resumed(flags.resume, config)
+    given["train"] = _given(config.train, train)
+    config = _given(config, given)
     if flags.announce:
         network = dataclasses.replace(config.network, announce=flags.announce)
         config = dataclasses.replace(config, network=network)
-    if getattr(flags, "standby", False) or getattr(flags, "new", False):
-        train = config.train
-        standby, new = flags.standby or train.standby, flags.new or train.new
-        train = dataclasses.replace(train, standby=standby, new=new)
-        config = dataclasses.replace(config, train=train)
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
     if config.role == "trainer" and config.train.data is None:
         raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
     return config
+
+
+def _given(settings: S, given: Mapping[str, Any]) -> S:
+    """The settings with those values that a flag gives."""
+    return dataclasses.replace(settings, **{name: v for name, v in given.items() if v})
 
 
 def _resumed(named: str, config: NodeConfig) -> str:
@@ -173,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         description=NODE_TEXT,
         epilog="python -m p2pswarm.node is the same.",
     )
-    node.set_defaults(resume=None)
+    node.set_defaults(resume=None, standby=False, new=False)
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )

@@ -21,7 +21,6 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
-from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.flat_layout import flat_layout
 
 STATE_TENSORS = 3  # weights, first and second moments
@@ -122,8 +121,3 @@ def sum_of_squares(squares: Sequence[float]) -> float:
 def state_of(snapshot: memoryview, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Weights, first and second moments of a snapshot, without a copy."""
     return torch.frombuffer(snapshot, dtype=dtype).chunk(STATE_TENSORS)
-
-
-def host_bytes(x_N: Tensor) -> memoryview:
-    """The memory of a tensor on the CPU, a copy of one on a GPU."""
-    return bytes_of(x_N.detach().cpu())

@@ -14,6 +14,7 @@ from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.roles.run_folder import RunFolder, SavedRun
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer, read_offer
 from p2pswarm.swarm.messages.run import Manifest
+from p2pswarm.trainer import chain_place
 from p2pswarm.wire.message import decode
 
 
@@ -29,12 +30,7 @@ def check_records(run: RunConfig) -> None:
 
 def genesis_of(identity: RunIdentity) -> Genesis:
     """What the first record of a run is checked against."""
-    config = identity.config
-    size = config.batch.microbatches
-    genesis = Genesis.founded(identity.run, identity.founder, config.stages, size)
-    if (origin := identity.origin) is not None:
-        genesis = genesis.after(origin.version, origin.checkpoint)
-    return genesis
+    return chain_place.genesis_of(identity.run, identity.founder, identity.config, identity.origin)
 
 
 def fitting(

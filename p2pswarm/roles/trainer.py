@@ -135,10 +135,11 @@ async def open_trainer(
         text = await asyncio.to_thread(corpus.digest)
         entry = await enter_run(stack, text, log.info)
     identity = entry.identity
-    text = identity.corpus
-    saving = await on_thread(lambda: saving_plan(config.checkpoint, stack.identity, text))
+    saving = await on_thread(
+        lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
+    )
     manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
-    reports = RunReports(stack, entry.identity, tell)
+    reports = RunReports(stack, identity, tell)
     context = TrainerContext(
         rpc=stack.rpc,
         tensors=tensors_within(stack.config.network, torch.device("cpu")),

@@ -1,7 +1,7 @@
 """Saves the state of our stage when the trainer asks, and loads the run's first state.
 
-Training goes on meanwhile (`frozen_state`). What goes wrong costs the checkpoint and nothing else:
-the trainer and the user are told in one line, and the weights stay as they are.
+Training goes on meanwhile (`state/version_reader.py`). What goes wrong costs the checkpoint and
+nothing else: the trainer and the user are told in one line, and the weights stay as they are.
 
 Units:   bytes, seconds on the loop's clock.
 Errors:  none; those of a target become notes.

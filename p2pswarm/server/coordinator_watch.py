@@ -8,7 +8,8 @@ Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
-SILENCE_S = 4.0  # four signs of life; a standby stands after 5 s without them
+from p2pswarm.swarm.messages.trainers import SILENCE_S
+
 ASK_AGAIN_S = 1.0  # a takeover takes about one; a trainer that was asked in vain may lead by then
 
 

@@ -59,11 +59,11 @@ class SessionParts:
         finally:
             self.orders.remove(scope)
 
-    async def tell_states(self, replica: Replica) -> None:
+    async def tell_states(self) -> None:
         """Tell the trainer the digest of each version, as soon as it is known."""
         version = None
         while True:
-            version, digest = await replica.hashed(other_than=version)
+            version, digest = await self.replica.hashed(other_than=version)
             self.session.note(Ready(version, digest))
 
     def fail(self, error: SwarmError) -> None:

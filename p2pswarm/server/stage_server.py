@@ -206,9 +206,9 @@ class StageServer:
                 self._moved()
                 tasks.create_task(self._listen(stream, parts, lifecycle))
                 tasks.create_task(self._tell(stream, parts, lifecycle))
-                tasks.create_task(parts.tell_states(replica))
+                tasks.create_task(parts.tell_states())
                 tasks.create_task(parts.worker.work())
-                await self._load(parts, replica, assigned.stage)
+                await self._load(parts)
                 lifecycle.loaded()
                 self._moved()
                 await parts.failed  # or a task ends the session
@@ -216,10 +216,11 @@ class StageServer:
                 self._session = None
                 parts.close()
 
-    async def _load(self, parts: SessionParts, replica: Replica, stage: int) -> None:
+    async def _load(self, parts: SessionParts) -> None:
         """Get the weights."""
-        context, members = self._context, parts.session.members
-        opening, me = FetchPieces(context.run_id, stage), context.rpc.contact.peer
+        context, members, replica = self._context, parts.session.members, parts.replica
+        stage, me = replica.stage, context.rpc.contact.peer
+        opening = FetchPieces(context.run_id, stage)
         await parts.checkpointing.load()
         while replica.version is None and (loading := replica.loading) is not None:
             download = Download(context.rpc, opening, loading)
@@ -308,10 +309,9 @@ class StageServer:
             return parts.worker.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
-        parts, replica = await self._ordered(peer, order.run), self._replica
-        assert replica is not None, "a session has weights, or memory for them"
-        me = parts.session.me
-        async with self._moving(parts, replica):
+        parts = await self._ordered(peer, order.run)
+        me, replica = parts.session.me, parts.replica
+        async with self._moving(parts):
             if me in order.group:
                 await replica.reached(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
@@ -321,15 +321,14 @@ class StageServer:
         return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
-        parts, replica = await self._ordered(peer, order.run), self._replica
-        assert replica is not None, "a session has weights, or memory for them"
+        parts = await self._ordered(peer, order.run)
         parts.session.scheduler.check_commit(order)
-        async with self._moving(parts, replica):
-            applied = await replica.commit(order)
+        async with self._moving(parts):
+            applied = await parts.replica.commit(order)
         return Committed(order.step + 1, applied)
 
     @contextlib.asynccontextmanager
-    async def _moving(self, parts: SessionParts, replica: Replica) -> AsyncIterator[None]:
+    async def _moving(self, parts: SessionParts) -> AsyncIterator[None]:
         """Run a block that may change the weights or lose them."""
         try:
             async with parts.carrying_out():
@@ -338,11 +337,11 @@ class StageServer:
             parts.fail(error)
             raise
         finally:
-            self._weights_moved(parts, replica)  # even if nobody waits for the answer now
+            self._weights_moved(parts)  # even if nobody waits for the answer now
 
-    def _weights_moved(self, parts: SessionParts, replica: Replica) -> None:
+    def _weights_moved(self, parts: SessionParts) -> None:
         """Begin the next step, if a commit has made new weights."""
-        lifecycle, version = self.seeker.lifecycle, replica.version
+        lifecycle, version = self.seeker.lifecycle, parts.replica.version
         if lifecycle is None or parts is not self._session:
             return
         if version is None or version == parts.session.scheduler.version:

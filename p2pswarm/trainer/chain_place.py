@@ -10,10 +10,6 @@ from p2pswarm.config import RunConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.swarm.manifest import RunOrigin
 
-RECORDS_KEPT = (
-    4096  # of a trainer without a folder: 10 MB; standbys that lack more begin with a file
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
@@ -30,13 +26,16 @@ class ChainPlace:
     """Another process can go on with the store, so leaving does not end the run."""
 
 
+def genesis_of(run: bytes, founder: bytes, config: RunConfig, origin: RunOrigin | None) -> Genesis:
+    """What the first record of a run is checked against; `founder`: the peer that made it."""
+    genesis = Genesis.founded(run, founder, config.stages, config.batch.microbatches)
+    return genesis if origin is None else genesis.after(origin.version, origin.checkpoint)
+
+
 def founding_place(
     identity: Identity, run: bytes, config: RunConfig, origin: RunOrigin | None = None
 ) -> ChainPlace:
     """The place of a trainer that makes a run, and keeps its chain in memory."""
-    microbatches = config.batch.microbatches
-    genesis = Genesis.founded(run, identity.peer_id.raw, config.stages, microbatches)
-    if origin is not None:
-        genesis = genesis.after(origin.version, origin.checkpoint)
+    genesis = genesis_of(run, identity.peer_id.raw, config, origin)
     store = MemoryChain(genesis.voters[0].memory)
     return ChainPlace(identity, genesis, store, store.restored(genesis), leads_at_once=True)

@@ -14,14 +14,12 @@ from collections.abc import Iterable
 
 from p2pswarm.swarm.messages.membership import Assigned
 from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.trainers import Alive, Trainers
+from p2pswarm.swarm.messages.trainers import ALIVE_S, Alive, Trainers
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.views import Views
 from p2pswarm.wire.message import Message
-
-ALIVE_S = 1.0  # a member that was told nothing for 4 s looks for another coordinator
 
 
 class MemberConnection:

@@ -55,8 +55,8 @@ class Coordinator(StepNotes):
         self._generations = Generations(former=former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
-        self._admission = Admission(run, config.stages, self.members, start.last)
-        self.admission = self._admission  # who fetches weights asks it for their digests
+        self.admission = Admission(run, config.stages, self.members, start.last)
+        """Who has which weights; who fetches them asks it for their digests."""
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
@@ -81,14 +81,14 @@ class Coordinator(StepNotes):
         if former := self.members.of_peer(peer):
             self._end_incarnation(former.incarnation, "it joined anew", now_s)
         if self._phase in (Phase.REDUCING, Phase.DECIDING):
-            self._admission.newcomers.park(peer, join)
+            self.admission.newcomers.park(peer, join)
         else:
-            self._actions += self._admission.admit(peer, join, self.step, now_s)
+            self._actions += self.admission.admit(peer, join, self.step, now_s)
         self._advance(now_s)
 
     def withdrawn(self, peer: bytes) -> None:
         """A server left before it was answered."""
-        self._admission.newcomers.withdraw(peer)
+        self.admission.newcomers.withdraw(peer)
 
     def closed(self) -> None:
         """The trainer leaves, or leads no more: no more actions, whatever happens."""
@@ -107,7 +107,7 @@ class Coordinator(StepNotes):
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
         """A member holds a version of the weights, and says its digest."""
         if note.version == self.step:
-            self._admission.holds(incarnation, note)
+            self.admission.holds(incarnation, note)
             self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -120,7 +120,7 @@ class Coordinator(StepNotes):
         reduction = self._generations.current(generation)
         if reduction is not None and self._phase is Phase.REDUCING:
             if sound(answer):
-                self._admission.computed_with(by, self.step, answer.state)
+                self.admission.computed_with(by, self.step, answer.state)
                 reduction.reduced(by, answer)
             elif reduction.awaits(by):
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
@@ -149,13 +149,13 @@ class Coordinator(StepNotes):
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit, or keeps it while it still lacks its weights."""
-        if reason := self._admission.committed(by, step, answer):
+        if reason := self.admission.committed(by, step, answer):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
     def commit_failed(self, by: Incarnation, step: int, reason: str, now_s: float) -> None:
         """A member did not apply a commit; a newcomer may skip some."""
-        if self.members.alive(by) and self._admission.commits.failed(by, step):
+        if self.members.alive(by) and self.admission.commits.failed(by, step):
             self._evict(by, f"it did not commit: {reason}", now_s)
         self._advance(now_s)
 
@@ -166,7 +166,7 @@ class Coordinator(StepNotes):
         reduction = self._generations.reduction
         times = [
             self._step.fence_deadline_s,
-            self._admission.commits.next_deadline_s(),
+            self.admission.commits.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
@@ -187,7 +187,7 @@ class Coordinator(StepNotes):
             self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
-        for incarnation in self._admission.commits.overdue(now_s):
+        for incarnation in self.admission.commits.overdue(now_s):
             self._evict(incarnation, "it did not commit in time", now_s)
         if self._phase is Phase.FILLING:
             for failed in self._step.late(now_s):
@@ -210,7 +210,7 @@ class Coordinator(StepNotes):
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
-        self._admission.end(incarnation)
+        self.admission.end(incarnation)
         self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
@@ -230,8 +230,8 @@ class Coordinator(StepNotes):
         self._end_misfits(now_s)
         self._settle_fences(now_s)
         if self._phase in (Phase.GATHERING, Phase.FILLING):
-            for peer, join in self._admission.newcomers.parked():
-                self._actions += self._admission.admit(peer, join, self.step, now_s)
+            for peer, join in self.admission.newcomers.parked():
+                self._actions += self.admission.admit(peer, join, self.step, now_s)
             self._make_ready(now_s)
         if self._phase is Phase.GATHERING and not self.members.unserved_stages(
             self._config.min_replicas
@@ -273,7 +273,7 @@ class Coordinator(StepNotes):
         if self._step.fencing:
             return
         servers = self._blame.servers
-        outcome = self._admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
+        outcome = self.admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
         self._actions += outcome.ready
         for incarnation in outcome.differing:
             self._evict(incarnation, OTHER_WEIGHTS, now_s)
@@ -282,8 +282,8 @@ class Coordinator(StepNotes):
         """Evict the members that fail all the time, or hold other weights than most of a stage."""
         for incarnation, reason in self._blame.to_end():
             self._evict(incarnation, reason, now_s)
-        self._actions += self._admission.tied()
-        for incarnation in self._admission.differing():
+        self._actions += self.admission.tied()
+        for incarnation in self.admission.differing():
             self._void_step(incarnation, now_s)
 
     def _void_step(self, wrong: Incarnation, now_s: float) -> None:
@@ -304,10 +304,10 @@ class Coordinator(StepNotes):
                 window = launch_window(self._config, self.members)
                 self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
-            if self._admission.settled(self.step):  # else the last commit has yet to arrive
+            if self.admission.settled(self.step):  # else the last commit has yet to arrive
                 self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
-        elif not unserved and not self._admission.awaited():
+        elif not unserved and not self.admission.awaited():
             self._reduce(now_s)
 
     def _reduce(self, now_s: float) -> None:
@@ -315,7 +315,7 @@ class Coordinator(StepNotes):
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
         limit_s = self._generations.limit.seconds
         reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
-        self._admission.reducing(self.step, reduction.stages)
+        self.admission.reducing(self.step, reduction.stages)
         self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
 
     def _average_again(self) -> None:
@@ -363,7 +363,7 @@ class Coordinator(StepNotes):
     def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Tell all that have the gradient, and begin the next step."""
         rate = learning_rate(self._config, self.step)
-        self._actions += self._admission.decided(self.step, reduction, decided, rate, now_s)
+        self._actions += self.admission.decided(self.step, reduction, decided, rate, now_s)
         self._deciding = None
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))

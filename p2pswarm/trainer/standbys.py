@@ -12,8 +12,7 @@ from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.trainers import Alive, Trainers
-from p2pswarm.trainer.connections import ALIVE_S
+from p2pswarm.swarm.messages.trainers import ALIVE_S, Alive, Trainers
 from p2pswarm.trainer.trainer_roll import TrainerRoll
 
 HEARD_S = 2.0  # for the last word to reach a standby

@@ -15,11 +15,9 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc, Stream
 from p2pswarm.swarm.messages.membership import StandsBy
 from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.trainers import Alive, Enlist, Trainers
+from p2pswarm.swarm.messages.trainers import SILENCE_S, Alive, Enlist, Trainers
 from p2pswarm.trainer.standby_search import PAUSE_S, StandbySearch
 from p2pswarm.trainer.trainer_roll import TrainerRoll
-
-SILENT_S = 4.0  # a coordinator says something each second
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +70,7 @@ class Watch:
         opening = Enlist(self._run, str(self._rpc.contact.address))
         try:
             async with (
-                asyncio.timeout(SILENT_S) as silence,
+                asyncio.timeout(SILENCE_S) as silence,
                 self._rpc.open_stream(to, opening, None) as stream,
             ):
                 if await self._hear(to, stream, silence):
@@ -90,7 +88,7 @@ class Watch:
         assert to.peer is not None, "trainers are known by their ids"
         known = False
         while (message := await stream.receive()) is not None:
-            silence.reschedule(asyncio.get_running_loop().time() + SILENT_S)
+            silence.reschedule(asyncio.get_running_loop().time() + SILENCE_S)
             match message:
                 case Trainers():
                     self._roll.told(message, asyncio.get_running_loop().time())

@@ -29,7 +29,7 @@ from p2pswarm.checkpoint.saving import save_stage
 from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes
+from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.flat_parameters import state_of as tensors_of
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_weights import TorchSums, TorchWeights
@@ -37,6 +37,7 @@ from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 NUMBERS = itertools.count()
@@ -114,7 +115,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
             gap_end = -(-segment.stop // 16) * 16
             sums.reduced_N[segment.stop : gap_end] = 0
         weights.apply(sums, Update(step + 1, 0.5, 1e-2))
-    return b"".join(bytes(host_bytes(part)) for part in flat.state())
+    return b"".join(bytes(bytes_of(part)) for part in flat.state())
 
 
 async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:

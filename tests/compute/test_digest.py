@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from p2pswarm.compute.digest import digest_of, piece_hashes
-from p2pswarm.compute.flat_parameters import host_bytes
+from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.state_tree import root_of
 
 PIECE_VALUES = 128
@@ -20,7 +20,7 @@ def digest(*tensors):
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 129, 1000])
 def test_it_is_the_hash_of_the_hashes_of_the_pieces(length, count):
     tensors = [torch.randn(length, dtype=torch.float64) for _ in range(count)]
-    whole = [bytes(host_bytes(x)) for x in tensors]
+    whole = [bytes(bytes_of(x)) for x in tensors]
 
     size = 8 * PIECE_VALUES
     pieces = [

@@ -5,8 +5,9 @@ import torch
 
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes, squared_norm
+from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.tensors.codecs.base import bytes_of
 from p2pswarm.tensors.flat_layout import ALIGN
 
 CPU = torch.device("cpu")
@@ -56,7 +57,7 @@ def test_drawing_starts_everything_over():
 
 def test_memory_is_seen_without_a_copy():
     _, flat = made()
-    view = host_bytes(flat.params_N)
+    view = bytes_of(flat.params_N)
     flat.params_N[0] = 123.0
 
     assert view.cast("B").cast("d")[0] == 123.0

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from p2pswarm.compute.flat_parameters import FlatParameters, host_bytes
+from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
 from p2pswarm.models.blocks import block_count
 from p2pswarm.models.first_weights import CHUNK, PortableDraws, normals
+from p2pswarm.tensors.codecs.base import bytes_of
 
 CPU = torch.device("cpu")
 NORMAL = NormalDist()
@@ -38,7 +39,7 @@ def gpt_digest(dtype):
     run = run_of(dtype)
     flat = FlatParameters(run, range(block_count(run.model)), CPU)
     flat.draw()
-    return hashlib.sha256(host_bytes(flat.params_N)).hexdigest()
+    return hashlib.sha256(bytes_of(flat.params_N)).hexdigest()
 
 
 def filled(draw, seed=1, number=0, shape=(100,)):

@@ -28,7 +28,8 @@ def order_of(trainer, member, step=0):
 
 
 async def reduced_step(r):
-    """A step of a stage with one server, up to its decision."""
+    """A step of a stage with one server, which is coming, up to its decision."""
+    await r.trainer.until_ready(1)
     await r.trainer.step_pushes()
     await r.trainer.reduce()
     (member,) = r.trainer.members.values()
@@ -40,7 +41,6 @@ def test_a_link_that_is_lost_while_the_optimizer_works_leaves_the_weights_whole(
         async with swarm(ONE_STAGE) as r:
             gate = Gate()
             server = r.serve(2, compute=gate)
-            await r.trainer.until_ready(1)
             member = await reduced_step(r)
             gate.open.clear()
             order = order_of(r.trainer, member)
@@ -72,7 +72,6 @@ def test_a_commit_whose_caller_has_lost_patience_is_applied_and_begins_the_next_
         async with swarm(ONE_STAGE) as r:
             gate = Gate()
             server = r.serve(2, compute=gate)
-            await r.trainer.until_ready(1)
             member = await reduced_step(r)
             gate.open.clear()
             order = order_of(r.trainer, member)
@@ -93,7 +92,6 @@ def test_a_commit_that_is_sent_again_is_answered_alike_and_applied_once():
     async def main():
         async with swarm(ONE_STAGE) as r:
             r.serve(2)
-            await r.trainer.until_ready(1)
             member = await reduced_step(r)
             order = order_of(r.trainer, member)
             async with asyncio.TaskGroup() as tasks:
@@ -116,7 +114,6 @@ def test_a_decided_commit_that_did_not_come_is_applied_in_the_next_session():
     async def main():
         async with swarm(ONE_STAGE) as r:
             r.serve(2)
-            await r.trainer.until_ready(1)
             member = await reduced_step(r)
             r.world.world.partition([peer(2)])
             await member.over.wait()
@@ -142,7 +139,6 @@ def test_weights_that_were_not_kept_are_offered_again_while_no_newer_are_here():
     async def main():
         async with swarm(ONE_STAGE) as r:
             r.serve(2)
-            await r.trainer.until_ready(1)
             member = await reduced_step(r)
             for _ in range(2):  # the second session finds nobody to fetch from
                 r.world.world.partition([peer(2)])

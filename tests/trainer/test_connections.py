@@ -2,10 +2,10 @@
 
 from p2pswarm.swarm.messages.membership import Assigned, MemberRecord
 from p2pswarm.swarm.messages.run import Finished
-from p2pswarm.swarm.messages.trainers import Alive, Trainers, Whereabouts
+from p2pswarm.swarm.messages.trainers import ALIVE_S, Alive, Trainers, Whereabouts
 from p2pswarm.swarm.messages.types import REASON_CHARS, VIEW_PART_MAX
 from p2pswarm.swarm.view import Incarnation, view_parts
-from p2pswarm.trainer.connections import ALIVE_S, Connections, MemberConnection
+from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.views import Views
 

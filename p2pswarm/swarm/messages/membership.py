@@ -6,7 +6,8 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.ids import Contact
+from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
     Digest,
@@ -84,10 +85,7 @@ class StandsBy(Message):
     @property
     def contact(self) -> Contact | None:
         """Where the coordinator is; None if it is not known, or the address cannot be read."""
-        try:
-            return Contact(PeerId(self.peer), Address.parse(self.address))
-        except ValueError:
-            return None
+        return Whereabouts(self.peer, self.address).contact
 
 
 @message(54)

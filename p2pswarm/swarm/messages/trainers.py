@@ -10,6 +10,9 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import TRAINERS_MAX, VOTERS_MAX, Peer, RunId, Term
 from p2pswarm.wire.message import Message, Size, message
 
+ALIVE_S = 1.0  # a coordinator says something as often to each member and standby
+SILENCE_S = 4.0  # four signs of life; then it is looked past. A standby stands after 5 s
+
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts(Message):
