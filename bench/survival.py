@@ -11,6 +11,7 @@ plain loop, and the chain of commits is checked by `check_chain.py`, which uses 
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import queue
@@ -238,12 +239,17 @@ class Swarm:
         """Pass on what a node says; a node that we killed falls silent."""
         try:
             for line in self._nodes.lines(name):
+                self._keep(name, line)
                 try:
                     self._lines.put((name, from_line(line)))
                 except ValueError:
                     self._lines.put((name, line))
         except RunFailed:
             pass  # killed, or its trainer said why it failed
+
+    def _keep(self, name: str, line: str) -> None:
+        with (self._folder / f"{name}.said").open("a") as file:
+            file.write(f"{self._now_s():.2f} {line}")
 
     def _happened(self, what: str, stage: int | None = None) -> None:
         self.record.happenings.append(Happening(self._now_s(), what, stage))
@@ -268,8 +274,9 @@ def survive(run: Run, options: argparse.Namespace, folder: Path) -> tuple[Swarm,
 def main() -> int:
     """Train twice, compare, print, write."""
     options = _options()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with contextlib.ExitStack() as places:
+        folder = options.keep or Path(places.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
         ours, theirs = (folder / f"{kind}.safetensors" for kind in ("swarm", "plain"))
         run = Run(
             name="survival",
@@ -337,6 +344,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=24, help="a step")
     parser.add_argument("--seed", type=int, default=1, help="of who is hurt, and how")
     parser.add_argument("--patience-s", type=float, default=3600.0)
+    parser.add_argument("--keep", type=Path, help="a folder for all that the processes write")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     return parser.parse_args()
