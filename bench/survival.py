@@ -101,6 +101,8 @@ class Swarm:
         """When to continue or to replace which process."""
         self._stopped: set[str] = set()
         self._trainers = 0
+        self._hurt = ""
+        """The coordinator that was hurt last, until another one, or itself, does a step."""
         self.coordinator = ""
         self.record = Record()
         self.ended: dict[str, Ended] = {}
@@ -153,6 +155,7 @@ class Swarm:
                 self._happened("takeover")
                 print(f"  {self._now_s():.1f} s: {name} coordinates", flush=True)
             self.coordinator = name
+        self._hurt = ""
         if self.record.steps and event.step <= self.record.steps[-1].step:
             return  # an old coordinator's word, read late
         members = tuple(len(self._ready(stage)) for stage in range(self._run.stages))
@@ -188,8 +191,9 @@ class Swarm:
     def _hurt_trainer(self) -> None:
         name = self.coordinator
         others = [n for n in self._up if n.startswith("trainer") and n != name]
-        if name not in self._up or not others:
-            return  # the last one is spared: another would have to know the run's text
+        if name not in self._up or name == self._hurt or not others:
+            return  # nobody has taken over since, or it is the last one that knows the text
+        self._hurt = name
         if self._rng.random() < self._options.stop_share:
             self._stop(name, "trainer stopped", None)
             return
