@@ -44,6 +44,7 @@ from p2pswarm.progress.events import Ended, Event, PeerLine, Peers, Stepped, fro
 STOPS_S = (2.0, 25.0)  # a link is given up after 15 s of silence: shorter and longer than that
 REPLACED_S = 1.0  # after a kill
 LOOK_S = 0.2
+TRAINER_FAULTS = ("trainer killed", "trainer stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,17 @@ class Record:
         """The times between steps, shortest first."""
         times_s = [step.at_s for step in self.steps]
         return sorted(b - a for a, b in itertools.pairwise(times_s))
+
+    def takeovers_s(self, what: str) -> list[float]:
+        """From each `what` done to a coordinator until another one did a step, shortest first."""
+        taken, since_s = [], None
+        for one in self.happenings:
+            if one.what in TRAINER_FAULTS:
+                since_s = one.at_s if one.what == what else None
+            elif one.what == "takeover" and since_s is not None:
+                taken.append(one.at_s - since_s)
+                since_s = None
+        return sorted(taken)
 
     def count(self, what: str) -> int:
         """How often something happened."""
@@ -327,6 +339,11 @@ def _show(record: Record, chain: dict, difference: str) -> None:
     counts = [str(record.count(kind)) for kind in kinds]
     table.add_row(*counts, str(len(record.steps)), f"{median_s:.2f}", f"{longest_s:.1f}")
     Console().print(table)
+    for what in TRAINER_FAULTS:
+        if times_s := record.takeovers_s(what):
+            shown = ", ".join(f"{seconds:.1f}" for seconds in times_s)
+            median_s = times_s[len(times_s) // 2]
+            print(f"{what}: another did a step after {median_s:.1f} s in the median ({shown})")
     print(f"chain: {json.dumps(chain)}")
     print(f"relative difference of all parameters {difference}")
 
