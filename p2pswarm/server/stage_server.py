@@ -166,6 +166,7 @@ class StageServer:
             if lifecycle.end is not None:
                 return
             self.leadership.heard()
+            lifecycle.trainers.reached(asyncio.get_running_loop().time())
             assigned = lifecycle.answered(await self.seeker.knocking(JOIN_S, stream.receive()))
             if assigned is None:
                 return
