@@ -1,4 +1,4 @@
-"""A swarm whose network is cut in two for a while, and what becomes of the weights.
+"""A swarm that is cut in two for a while, and what becomes of the weights.
 
 Two stages of two servers each, two trainers and a bootstrap node, every one a process through the
 real command line, on a host of its own in the WAN lab (`tests/wanlab`): a network namespace with
@@ -8,6 +8,7 @@ the kernel's own TCP. When the run has three voters, the hosts are cut in two:
              servers and the third voter on the other side
     kept     as `halves`, but the third voter is on the coordinator's side, which keeps the majority
     alone    the coordinator on one side, all others on the other
+    stopped  nothing is cut: the coordinator and a server get SIGSTOP, and later SIGCONT
 
 `--one-way` loses only what the coordinator's side says; it still hears. The side with the majority
 of the voters has to go on; the other must not decide anything. After `--apart-s` the cut heals, all
@@ -18,8 +19,11 @@ loop, every trainer's chain is checked by `check_chain.py`, and all chains must 
 """
 
 import argparse
+import functools
 import json
+import os
 import queue
+import signal
 import sys
 import tempfile
 import threading
@@ -74,7 +78,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Told:
-    """When what happened, in seconds since the cut, and the steps."""
+    """When what happened."""
 
     cut_after: int = 0
     """The step after which the network was cut."""
@@ -167,21 +171,22 @@ class Swarm:
 
 def sides(swarm: Swarm, how: str) -> tuple[list[int], list[int]]:
     """The hosts on the coordinator's side, and the others."""
-    if how == "alone":
-        ours = [TRAINER]
-    else:
+    ours = [TRAINER]
+    if how != "alone":
         voters = {PeerId(bytes(peer)).short for peer, _ in swarm.chain(FIRST)[-1].voters}
         (third,) = (swarm.hosts[peer] for peer in voters if peer in swarm.hosts)
         ready = swarm.ready(FIRST)
         (stage,) = (stage for stage, host in ready if host == third)
         (beside,) = (host for s, host in ready if s == stage and host != third)
         other = next(host for s, host in ready if s != stage)
-        ours = [TRAINER, other, third if how == "kept" else beside]
+        ours.append(third if how == "kept" else beside)
+        if how != "stopped":
+            ours.append(other)
     return ours, [host for host in range(HOSTS) if host not in ours]
 
 
 def cut(lab: Lab, parts: Sequence[Sequence[int]], link: Link, *, one_way: bool) -> None:
-    """Give the roads from one part to the other this link, and those back too if `one_way`."""
+    """Give the roads from one part to the other this link, and those back too unless `one_way`."""
     ours, others = parts
     for here in ours:
         for there in others:
@@ -190,22 +195,46 @@ def cut(lab: Lab, parts: Sequence[Sequence[int]], link: Link, *, one_way: bool) 
                 lab.set_link(link, there, here)
 
 
-def play(lab: Lab, swarm: Swarm, run: Run, options: argparse.Namespace) -> Told:
-    """One run, cut and healed; raises RunFailed for a side that does what it must not."""
+def parting(
+    lab: Lab, nodes: Nodes, swarm: Swarm, options: argparse.Namespace
+) -> tuple[str, Callable[[], None], Callable[[], None]]:
+    """What is parted, for people; what parts it, and what mends it."""
+    ours, others = sides(swarm, options.cut)
+    if options.cut == "stopped":
+        names = [FIRST, *(f"server {host - FIRST_SERVER}" for host in ours if host != TRAINER)]
+        pids = [nodes.pids[name] for name in names]
+        text = f"{' and '.join(names)} are stopped"
+        ways = (functools.partial(tell, pids, how) for how in (signal.SIGSTOP, signal.SIGCONT))
+    else:
+        text = f"hosts {ours} | {others}"
+        parts = functools.partial(cut, lab, (ours, others), one_way=options.one_way)
+        ways = (functools.partial(parts, link) for link in (CUT, WHOLE))
+    part, mend = ways
+    return text, part, mend
+
+
+def tell(pids: Sequence[int], what: signal.Signals) -> None:
+    """Send a signal to processes."""
+    for pid in pids:
+        os.kill(pid, what)
+
+
+def play(lab: Lab, nodes: Nodes, swarm: Swarm, run: Run, options: argparse.Namespace) -> Told:
+    """One run, parted and mended; raises RunFailed for a side that does what it must not."""
     told, first, second = Told(), swarm.seen[FIRST], swarm.seen[SECOND]
     swarm.start()
     swarm.until(lambda: len(swarm.ready(FIRST)) == SERVERS, "all servers are ready")
     swarm.until(lambda: len(first.steps) > 1 and _voters(swarm) == VOTERS, "three voters")
 
-    parts = sides(swarm, options.cut)
-    goes_on = first if options.cut == "kept" else second
-    stays = second if goes_on is first else first
-    print(f"  step {first.steps[-1]}: hosts {parts[0]} | {parts[1]}", flush=True)
-    cut(lab, parts, CUT, one_way=options.one_way)
+    text, part, mend = parting(lab, nodes, swarm, options)
+    who = FIRST if options.cut == "kept" else SECOND
+    goes_on = swarm.seen[who]
+    print(f"  step {first.steps[-1]}: {text}", flush=True)
+    part()
     told.cut_after, begun_s = first.steps[-1], time.monotonic()
     before = len(goes_on.steps) + (goes_on is first)  # one may have been under way
     told.goes_on_s = swarm.until(lambda: len(goes_on.steps) > before, "the majority goes on")
-    print(f"  step {goes_on.steps[-1]} {told.goes_on_s:.1f} s after the cut", flush=True)
+    print(f"  step {goes_on.steps[-1]} {told.goes_on_s:.1f} s later", flush=True)
     last = run.steps - LAST_STEPS
     swarm.until(
         lambda: time.monotonic() > begun_s + options.apart_s or goes_on.steps[-1] >= last,
@@ -214,17 +243,16 @@ def play(lab: Lab, swarm: Swarm, run: Run, options: argparse.Namespace) -> Told:
     )
 
     told.apart_s, told.healed_after = time.monotonic() - begun_s, goes_on.steps[-1]
-    cut(lab, parts, WHOLE, one_way=options.one_way)
-    print(f"  step {told.healed_after}: the network is whole again", flush=True)
-    who = FIRST if goes_on is first else SECOND
+    mend()
+    print(f"  step {told.healed_after}: mended after {told.apart_s:.1f} s", flush=True)
     told.whole_again_s = swarm.until(
         lambda: len(swarm.ready(who)) == SERVERS or goes_on.ended is not None, "all are back"
     )
     if goes_on.ended is not None:
         raise RunFailed("the run was over before all servers were back")
     print(f"  step {goes_on.steps[-1]}: all are back", flush=True)
-    swarm.until(lambda: goes_on.ended and stays.ended, "both trainers end", 120.0)
-    check_steps(first.steps, second.steps, run.steps)
+    swarm.until(lambda: bool(first.ended and second.ended), "both trainers end")
+    check_steps(first.steps, second.steps)
     return told
 
 
@@ -234,10 +262,10 @@ def _voters(swarm: Swarm) -> int:
     return len(chain[-2].voters) if len(chain) > 1 else 0
 
 
-def check_steps(first: list[int], second: list[int], steps: int) -> None:
-    """Every step was decided by one trainer, once."""
-    if sorted(first + second) != list(range(1, steps + 1)):
-        raise RunFailed(f"steps were decided twice, or not at all: {first} and {second}")
+def check_steps(first: list[int], second: list[int]) -> None:
+    """No step was decided by both trainers, nor twice by one."""
+    if len(set(first + second)) < len(first + second):
+        raise RunFailed(f"a step was decided twice: {first} and {second}")
 
 
 def check_chains(swarm: Swarm, steps: int) -> dict[str, object]:
@@ -282,7 +310,7 @@ def main() -> int:
             ):
                 nodes.start_bootstrap()
                 swarm = Swarm(nodes, run, folder)
-                told = play(lab, swarm, run, options)
+                told = play(lab, nodes, swarm, run, options)
                 for name in swarm.seen:
                     nodes.wait(name)
             chain = check_chains(swarm, run.steps)
@@ -311,7 +339,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cut", choices=("halves", "kept", "alone"), default="halves")
+    parser.add_argument("--cut", choices=("halves", "kept", "alone", "stopped"), default="halves")
     parser.add_argument("--one-way", action="store_true")
     parser.add_argument("--apart-s", type=float, default=17.0, help="a link lives for 15 s")
     parser.add_argument("--steps", type=int, default=60)
