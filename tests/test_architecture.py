@@ -101,6 +101,7 @@ SHELL = frozenset(
         "swarm/watched_rpc.py",
         "tensors/transfer.py",
         "trainer/checkpoint_keeper.py",
+        "trainer/rewinding.py",
         "trainer/coordination.py",
         "trainer/dispatch.py",
         "trainer/standbys.py",
