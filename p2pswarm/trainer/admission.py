@@ -18,6 +18,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import Commits
 from p2pswarm.trainer.decided_step import DecidedStep, Welcome, as_recorded
+from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import Decided, Reduction
@@ -37,14 +38,17 @@ class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, last: DecidedStep | None = None
+        self, run: bytes, stages: int, members: Membership, start: Start = FROM_THE_FIRST
     ) -> None:
-        """`last`: the step that was decided last, under a former coordinator."""
+        """`start`: what was decided before, under former coordinators."""
         self._run = run
         self._stages = stages
         self._members = members
+        self._start = start
         self._digests = StageDigests()
-        self._last = last
+        for stage, digest in start.states.items():
+            self._digests.believe(stage, start.version, digest)
+        self._last = start.last
         self.newcomers = Newcomers()
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
@@ -65,8 +69,12 @@ class Admission:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
         known = self._digests.known(member.stage, step) or b""
+        loads = self._start.loads and step == self._start.version and not keep
+        assigned = Assigned(
+            member.stage, to.number, step, keep, known, self._start.era, loads=loads
+        )
         actions: list[act.Action] = [
-            act.Assign(to, Assigned(member.stage, to.number, step, keep, known)),
+            act.Assign(to, assigned),
             act.MemberJoined(to, member.stage, member.address),
         ]
         if welcome is Welcome.KEEP:
@@ -185,13 +193,15 @@ class Admission:
         """How a server that joins comes to the weights of version `step`.
 
         A digest that nobody can confirm is believed for now; the server is ready only after that.
+        Of weights of another era, only those whose very digest is known are the run's.
         """
         if join.stage is None or join.stage >= self._stages:
             return Welcome.FETCH
         known = self._digests.known(join.stage, step)
-        if join.version == step and known in (None, join.digest):
+        ours = join.era == self._start.era
+        if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
-        if self._last is not None and self._last.applies_to(join):
+        if ours and self._last is not None and self._last.applies_to(join):
             return Welcome.RESEND
         return Welcome.FETCH
 

@@ -11,7 +11,7 @@ Source:  docs/training.md.
 
 import math
 
-from p2pswarm.chain.record import first_number, members_that_fit
+from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.swarm.messages.membership import Join, Load, Ready
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
@@ -45,22 +45,23 @@ class Coordinator(StepNotes):
         """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
-        former = first_number(start.term)
         members_max = members_that_fit(config.stages, config.batch.microbatches)
-        self.members = Membership(config.stages, members_max=members_max, former=former)
+        self.members = Membership(config.stages, members_max=members_max, former=start.former)
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
         self._step = Step(start.version, config, self._timeout, self._guards)
-        self._generations = Generations(former=former)
+        self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
-        self.admission = Admission(run, config.stages, self.members, start.last)
+        self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
-        self._unserved = UnservedStages(config.on_stage_lost)
+        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
+        self._loaded = start.version if start.loads or not start.version else -1
+        """The version that whoever comes loads or draws: nothing is lost while the run is at it."""
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -68,6 +69,17 @@ class Coordinator(StepNotes):
     def step(self) -> int:
         """The step in progress; equal to the number of steps while the last evaluation runs."""
         return self._step.number
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether a stage has lost its weights, and the run could go back for them."""
+        lost = self._phase is Phase.FILLING and self.members.unserved_stages(1)
+        return bool(lost) and not self._held and self.step != self._loaded
+
+    @property
+    def numbered(self) -> int:
+        """The highest number that was given to an incarnation or a generation."""
+        return max(self.members.numbered, self._generations.numbered)
 
     def actions(self) -> list[act.Action]:
         """What to do now; drained by reading."""
@@ -192,9 +204,7 @@ class Coordinator(StepNotes):
         if self._phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 self._actions += self._blame.attempt_failed(failed, now_s)
-        stage = self._unserved.hopeless(now_s)
-        if stage is not None:
-            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
+        self._unserved_for_long(now_s)
         self._advance(now_s)
 
     def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -375,6 +385,13 @@ class Coordinator(StepNotes):
         gathering = self._phase is Phase.GATHERING
         unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
         self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
+
+    def _unserved_for_long(self, now_s: float) -> None:
+        if (stage := self._unserved.hopeless(now_s)) is not None:
+            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
+        self._actions += self._unserved.to_tell(now_s, self.step)
+        if self._unserved.rewind_due(now_s) and self.may_go_back:
+            self._actions.append(act.GoBack(self.step))
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -64,7 +64,7 @@ class Step:
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
-        self._patient = config.on_stage_lost == "wait"
+        self._patient = config.on_stage_lost != "end"
 
     @property
     def complete(self) -> bool:
