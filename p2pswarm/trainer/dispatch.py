@@ -55,10 +55,10 @@ class Dispatcher:
         """The pushes of each microbatch that are not over, with their attempts."""
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
         self._pushing: dict[asyncio.Timeout, Incarnation] = {}
-        """Our pushes to one server each; one ends when its deadline is moved to now."""
+        """Our pushes and calls to one server each; one ends when its deadline is moved to now."""
 
     def follow_view(self) -> None:
-        """Give the router the new membership; end our pushes to those that are gone."""
+        """Give the router the new membership; end what we ask of those that are gone."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
         for scope, to in self._pushing.items():
             if self._coordinator.members.alive(to) is None and not scope.expired():
@@ -161,4 +161,5 @@ class Dispatcher:
         if member is None:
             raise NoRoute(f"{order.incarnation} is gone")
         to = contact(member.record)
-        return await self._context.rpc.call(to, order.message, orders.limit_s(order))
+        async with self._while_alive(order.incarnation):
+            return await self._context.rpc.call(to, order.message, orders.limit_s(order))
