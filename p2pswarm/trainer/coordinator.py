@@ -55,7 +55,7 @@ class Coordinator(StepNotes):
         self._generations = Generations(former=former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
-        self.admission = Admission(run, config.stages, self.members, start.last)
+        self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
@@ -166,7 +166,7 @@ class Coordinator(StepNotes):
         reduction = self._generations.reduction
         times = [
             self._step.fence_deadline_s,
-            self.admission.commits.next_deadline_s(),
+            self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
@@ -210,7 +210,7 @@ class Coordinator(StepNotes):
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
-        self.admission.end(incarnation)
+        self.admission.end(member)
         self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
@@ -270,6 +270,7 @@ class Coordinator(StepNotes):
         self._actions += self._step.guarded(now_s)
 
     def _make_ready(self, now_s: float) -> None:
+        self.admission.settle(now_s)
         if self._step.fencing:
             return
         servers = self._blame.servers

@@ -6,7 +6,7 @@ Source:  docs/chain.md.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2pswarm.chain.chain import ChainHead
 from p2pswarm.chain.record import (
@@ -39,19 +39,28 @@ class Start:
     """The last decided step, for members that were not told its commit."""
     gathers: bool = True
     """Nothing is decided yet: it waits until each stage has its servers."""
+    states: dict[int, bytes] = field(default_factory=dict)
+    """The digest of each stage's state of this very version, if the last record says it."""
 
     @classmethod
     def after(cls, term: int, head: ChainHead, last: CommitRecord | None) -> "Start":
         """The leader of `term` begins after `last`, the record that made `head`."""
-        if last is None or last.kind == RecordKind.BACK:
-            return cls(term, head.version, gathers=last is None)
-        gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
+        if last is None:
+            return cls(term, head.version)
         states = {
             stage: commit.state
             for stage, commit in enumerate(last.stages)
             if commit.state != NO_DIGEST
         }
-        decided = DecidedStep(last.step, last.scale, last.learning_rate, gradients, states)
+        if last.kind == RecordKind.BACK:
+            return cls(term, head.version, gathers=False, states=states)
+        gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
+        members = {
+            stage: tuple(one.peer for one in commit.members)
+            for stage, commit in enumerate(last.stages)
+        }
+        numbers = last.step, last.scale, last.learning_rate
+        decided = DecidedStep(*numbers, gradients, states, members)
         return cls(term, head.version, decided, gathers=False)
 
 
