@@ -139,7 +139,7 @@ class CommitLog:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Guard a block that changes the weights: if it fails, they count as lost."""
+        """Guard a block that changes the weights: if it fails, they count as lost for now."""
         done = False
         try:
             yield
@@ -154,13 +154,19 @@ class CommitLog:
         self._loading = False
         self._drop_closed()
 
+    def untouched(self, before: HeldWeights, digest: bytes) -> None:
+        """A change has failed: what was held `before` is here still if its digest is."""
+        if before.digest == digest:
+            self.held = before
+
     def overwritten(self) -> None:
         """The weights in memory make way, piece by piece, for those that come."""
         self.held = None
 
     def unchanged(self, digest: bytes) -> None:
-        """Raise NotServing if weights that were kept are not what they were any more."""
+        """Give up weights that were kept and are not what they were, with NotServing."""
         if digest != self.digest:
+            self.held = None
             raise NotServing("the weights in memory have changed by themselves: a fault of it")
 
     def hashed(self, digest: bytes) -> None:

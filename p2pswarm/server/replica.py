@@ -2,7 +2,8 @@
 
 `commit_log` decides what a commit means; this file computes and waits. Weights and
 version change together: nothing cuts a change short, be it a lost link, a deadline, or the end of
-the session.
+the session. Weights in memory may be the last of their stage. So they are kept, whatever fails,
+until others take their place or they are known to be damaged: a stale copy is brought up to date.
 
 The digest of a version is needed only when the next one is decided. So it is computed in the
 background, beside the microbatches of the step, and whatever changes the weights waits for it.
@@ -99,9 +100,15 @@ class Replica:
         return self.engine.state.pieces
 
     async def held(self) -> HeldWeights | None:
-        """The weights in memory, and what could be applied to them, once no change is under way."""
+        """The weights in memory, and what could be applied to them, once no change is under way.
+
+        Raises WeightsLost if their digest cannot be computed just now; they are kept.
+        """
         async with self._lock:
-            with contextlib.suppress(WeightsLost):  # then it holds none
+            with contextlib.suppress(WeightsLost):
+                await self._hashed()
+            if self._log.held is not None and not self._log.digest:
+                self._hash_later()
                 await self._hashed()
             return self._log.held
 
@@ -248,7 +255,11 @@ class Replica:
 
     def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
         if decision is CommitDecision.LOST:
-            raise WeightsLost(f"no reduction of step {order.step}, generation {order.generation}")
+            held = self._log.held
+            kept = "" if held is None else f"; the weights of version {held.version} are kept"
+            raise WeightsLost(
+                f"no reduction of step {order.step}, generation {order.generation} is here{kept}"
+            )
 
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
@@ -278,7 +289,7 @@ class Replica:
         async with contextlib.AsyncExitStack() as blocks:
             if draw:
                 await blocks.enter_async_context(self.reader.changing())
-            blocks.enter_context(self._log.changing())
+                blocks.enter_context(self._log.changing())
             await self._compute(reset)
             if keep:
                 hashes = await self._background(weights.hashes)
@@ -330,10 +341,17 @@ class Replica:
             self.engine.weights.apply(sums, update)
 
         self.loading = None  # the weights go on by themselves
+        before = self._log.held
+        assert before is not None, "a commit is applied to weights that are here"
         async with self.reader.changing():
-            with self._log.changing():
-                await self._compute(step)
-                self._log.applied(order)
+            try:
+                with self._log.changing():
+                    await self._compute(step)
+                    self._log.applied(order)
+            except SwarmError:
+                hashes = await self._background(self.engine.weights.hashes)
+                self._log.untouched(before, root_of(hashes))
+                raise
 
     def _hash_later(self) -> None:
         """Compute the digest of the weights as they are now, in the background."""
@@ -342,12 +360,11 @@ class Replica:
 
     async def _hash(self) -> None:
         try:
-            with self._log.changing():
-                hashes = await self._background(self.engine.weights.hashes)
-                self._log.hashed(root_of(hashes))
-                assert self._log.held is not None, "what is hashed does not change"
-                self._hashes[version := self._log.held.version] = hashes
-                self._hashes.pop(version - HASHES_KEPT, None)
+            hashes = await self._background(self.engine.weights.hashes)
+            self._log.hashed(root_of(hashes))
+            assert self._log.held is not None, "what is hashed does not change"
+            self._hashes[version := self._log.held.version] = hashes
+            self._hashes.pop(version - HASHES_KEPT, None)
         except SwarmError as error:
             raise WeightsLost(f"their digest could not be computed: {error}") from error
         finally:

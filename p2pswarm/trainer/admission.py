@@ -8,7 +8,7 @@ Units:   seconds on the caller's clock; versions count commits.
 Errors:  none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from p2pswarm.errors import Unusable
@@ -19,7 +19,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import Commits
 from p2pswarm.trainer.decided_step import DecidedStep, Welcome, as_recorded
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
-from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.membership import Member, Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import Decided, Reduction
 from p2pswarm.trainer.stage_digests import StageDigests
@@ -46,9 +46,11 @@ class Admission:
         self._members = members
         self._start = start
         self._digests = StageDigests()
-        for stage, digest in start.states.items():
-            self._digests.believe(stage, start.version, digest)
         self._last = start.last
+        for stage, digest in start.states.items():
+            self._digests.recorded(stage, start.version, digest)
+        if self._last is not None:
+            self._recall(self._last, range(stages))
         self.newcomers = Newcomers()
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
@@ -78,18 +80,21 @@ class Admission:
             act.Assign(to, assigned),
             act.MemberJoined(to, member.stage, member.address),
         ]
+        resent = self._last if welcome is Welcome.RESEND else None
+        self._digests.came(to, member.stage, step, reports=keep)
         if welcome is Welcome.KEEP:
+            self._digests.claim(member.stage, step, to, join.digest)
             self.newcomers.caught_up(to, join.digest)
-        elif welcome is Welcome.RESEND and self._last is not None:
-            self._expect(self._last.step, member.stage, [to], now_s)
-            actions.append(act.SendCommit(to, self._last.commit(self._run, join, to)))
+        elif resent is not None:
+            self.commits.decided(resent.step, [to], now_s)
+            actions.append(act.SendCommit(to, resent.commit(self._run, join, to)))
         return actions
 
-    def end(self, incarnation: Incarnation) -> None:
+    def end(self, member: Member) -> None:
         """An incarnation is over."""
-        self.newcomers.end(incarnation)
-        self.commits.end(incarnation)
-        self._digests.end(incarnation)
+        self.newcomers.end(member.incarnation)
+        self.commits.end(member.incarnation)
+        self._digests.end(member.incarnation, served=member.ready)
 
     def decided(
         self, step: int, reduction: Reduction, decided: Decided, rate: float, now_s: float
@@ -97,11 +102,15 @@ class Admission:
         """A step is decided: remember its commit, and tell it to all that have the gradient."""
         states = {stage: as_recorded(digest) for stage, digest in decided.states.items()}
         gradients = {stage: as_recorded(one) for stage, one in reduction.gradients.items()}
-        self._last = DecidedStep(step, decided.scale, rate, gradients, states)
-        living = [one for one in reduction.stages if self._members.alive(one)]
-        for stage in range(self._stages):
-            group = [one for one in living if reduction.stages[one] == stage]
-            self._expect(step, stage, group, now_s)
+        groups = {stage: reduction.group(stage) for stage in range(self._stages)}
+        peers = {stage: tuple(one.peer for one in group) for stage, group in groups.items()}
+        self._last = DecidedStep(step, decided.scale, rate, gradients, states, peers)
+        for stage, group in groups.items():
+            living = [one for one in group if self._members.alive(one)]
+            self.commits.decided(step, living, now_s)
+            self._digests.expect(stage, step + 1, living)
+            if not living:
+                self._recall(self._last, [stage])
         self.newcomers.candidates()  # drop them: they catch up anew with the new version
         commits = reduction.commits(self._run, decided, rate)
         return [one for one in commits if self._members.alive(one.incarnation)]
@@ -113,6 +122,7 @@ class Admission:
             return
         self._digests.report(member.stage, note.version, by, note.digest)
         if not member.ready:
+            self._digests.claim(member.stage, note.version, by, note.digest)
             self.newcomers.caught_up(by, note.digest)
             self.commits.caught_up(by)
 
@@ -139,11 +149,6 @@ class Admission:
                 reasons.append((one, "it did not get the weights of its stage in time"))
         return reasons
 
-    def next_deadline_s(self) -> float | None:
-        """When to ask who is overdue."""
-        times = self.commits.next_deadline_s(), self.newcomers.next_deadline_s()
-        return min((time_s for time_s in times if time_s is not None), default=None)
-
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> str | None:
         """A member has answered a commit; returns why its incarnation must end, if it must."""
         owed = self.commits.answered(by, step, now_s)
@@ -167,6 +172,16 @@ class Admission:
     def agreed(self, stage: int, version: int) -> bytes | None:
         """The digest of a stage's state; None while it is not known."""
         return self._digests.known(stage, version)
+
+    def settle(self, now_s: float) -> None:
+        """Wait no more for those who should have come back by now."""
+        self._digests.settle(now_s)
+
+    def next_deadline_s(self) -> float | None:
+        """When somebody has not committed, caught up or come back in time."""
+        limits = self.commits, self.newcomers, self._digests
+        times = [limit.next_deadline_s() for limit in limits]
+        return min((time_s for time_s in times if time_s is not None), default=None)
 
     def settled(self, version: int) -> bool:
         """Whether some member of each stage is known to hold exactly `version`."""
@@ -193,15 +208,10 @@ class Admission:
             assert member is not None, "an incarnation that ended is no candidate"
             others = self._members.ready(member.stage)
             known = self._digests.known(member.stage, step)
-            asked = bool(others) or self._digests.undecided(member.stage, step)
-            held_back = others and avoided(incarnation.peer)
-            if held_back or (known is None and asked):
-                # wait until the members' digest stands, and no better one serves
+            if known is None or (others and avoided(incarnation.peer)):
+                # wait until the stage's digest stands, and no better one serves
                 self.newcomers.caught_up(incarnation, digest)
-                continue
-            if known is None:
-                self._digests.believe(member.stage, step, digest)
-            if known in (None, digest):
+            elif known == digest:
                 self._members.make_ready(incarnation)
                 self.newcomers.end(incarnation)
                 outcome.ready.append(act.MemberReady(incarnation, member.stage))
@@ -212,7 +222,7 @@ class Admission:
     def _welcome(self, join: Join, step: int) -> Welcome:
         """How a server that joins comes to the weights of version `step`.
 
-        A digest that nobody can confirm is believed for now; the server is ready only after that.
+        A digest that is not known yet is kept for now; the server is ready only when it stands.
         Of weights of another era, only those whose very digest is known are the run's.
         """
         if join.stage is None or join.stage >= self._stages:
@@ -225,6 +235,7 @@ class Admission:
             return Welcome.RESEND
         return Welcome.FETCH
 
-    def _expect(self, step: int, stage: int, members: list[Incarnation], now_s: float) -> None:
-        self.commits.decided(step, members, now_s)
-        self._digests.expect(stage, step + 1, members)
+    def _recall(self, last: DecidedStep, stages: Iterable[int]) -> None:
+        """Ask those who averaged the last step for what they made of it, as they come back."""
+        for stage in stages:
+            self._digests.recall(stage, last.step + 1, last.members.get(stage, ()))

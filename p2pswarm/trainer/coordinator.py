@@ -13,7 +13,7 @@ import math
 
 from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.membership import Join, Load, Ready
+from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
@@ -50,9 +50,8 @@ class Coordinator(StepNotes):
         self.members = Membership(config.stages, members_max=members_max, former=start.former)
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
-        self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
-        self._fences = AnswerLimits(FENCE_S, FENCE_MAX_S)
-        self._step = self._begun(start.version)
+        limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
+        self._step = Step(start.version, config, *limits)
         self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
@@ -112,11 +111,6 @@ class Coordinator(StepNotes):
     def hold(self) -> None:
         """Launch and reduce nothing more; what is being decided is decided still."""
         self._held = True
-
-    def loaded(self, incarnation: Incarnation, note: Load) -> None:
-        """A member reports how busy it is."""
-        if member := self.members.alive(incarnation):
-            self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
         """A member holds a version of the weights, and says its digest."""
@@ -223,7 +217,7 @@ class Coordinator(StepNotes):
         """Void an incarnation: what it counted and what went through it is done again."""
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
-        self.admission.end(incarnation)
+        self.admission.end(member)
         self.silence.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
@@ -283,6 +277,7 @@ class Coordinator(StepNotes):
         self._actions += self._step.guarded(now_s)
 
     def _make_ready(self, now_s: float) -> None:
+        self.admission.settle(now_s)
         if self._step.fencing:
             return
         servers = self._blame.servers
@@ -381,11 +376,7 @@ class Coordinator(StepNotes):
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = self._begun(self.step + 1)
-
-    def _begun(self, step: int) -> Step:
-        """A step that begins; it knows what was learned in those before."""
-        return Step(step, self._config, self._timeout, self._guards, self._fences)
+        self._step = self._step.following()
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

@@ -8,7 +8,7 @@ Units:   versions count commits: the commit of step t makes version t + 1.
 Errors:  none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from p2pswarm.chain.record import DIGEST_BYTES
@@ -36,6 +36,8 @@ class DecidedStep:
     """The digest of each stage's reduced gradient, as the step's record has it."""
     states: dict[int, bytes]
     """The digest of each stage's state before the commit, as the record has it; where known."""
+    members: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    """The peers that averaged each stage's gradient: they hold what the commit applies to."""
 
     def applies_to(self, join: Join) -> bool:
         """Whether a server that joins could apply this commit to what it holds."""

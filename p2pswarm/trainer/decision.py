@@ -62,17 +62,21 @@ class Start:
         """The leader of `term` begins after `last`, the record that made `head`."""
         if last is None:
             return cls(term, head.version, era=era, loads=head.version > 0)
-        if last.kind == RecordKind.BACK:
-            states = {stage: commit.state for stage, commit in enumerate(last.stages)}
-            start = cls(term, head.version, None, gathers=False, era=era, states=states)
-            return replace(start, loads=head.version > 0, numbered=numbered)
-        gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
         states = {
             stage: commit.state
             for stage, commit in enumerate(last.stages)
             if commit.state != NO_DIGEST
         }
-        decided = DecidedStep(last.step, last.scale, last.learning_rate, gradients, states)
+        if last.kind == RecordKind.BACK:
+            start = cls(term, head.version, None, gathers=False, era=era, states=states)
+            return replace(start, loads=head.version > 0, numbered=numbered)
+        gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
+        members = {
+            stage: tuple(one.peer for one in commit.members)
+            for stage, commit in enumerate(last.stages)
+        }
+        numbers = last.step, last.scale, last.learning_rate
+        decided = DecidedStep(*numbers, gradients, states, members)
         return cls(term, head.version, decided, gathers=False, era=era)
 
 

@@ -78,6 +78,10 @@ class Reduction:
         """The members that add their sums, with their stages."""
         return dict(self._stage)
 
+    def group(self, stage: int) -> list[Incarnation]:
+        """The members of one stage that add their sums, in the group's order."""
+        return [incarnation for incarnation, where in self._stage.items() if where == stage]
+
     @property
     def gradients(self) -> dict[int, bytes]:
         """The digest of each stage's reduced gradient, once it is decided."""
@@ -156,21 +160,18 @@ class Reduction:
     def _stages(self) -> list[int]:
         return sorted(set(self._stage.values()))
 
-    def _incarnations(self, stage: int) -> list[Incarnation]:
-        return [incarnation for incarnation, where in self._stage.items() if where == stage]
-
     def _votes(self, stage: int) -> list[tuple[bytes, int]]:
         """The digests of a stage, the commonest first; in a tie, the first in group order."""
-        digests = (self._answers[one].digest for one in self._incarnations(stage))
+        digests = (self._answers[one].digest for one in self.group(stage))
         return Counter(digests).most_common()
 
     def _odd(self, stage: int) -> list[Incarnation]:
         (usual, _), *_ = self._votes(stage)
-        return [one for one in self._incarnations(stage) if self._answers[one].digest != usual]
+        return [one for one in self.group(stage) if self._answers[one].digest != usual]
 
     def _tied(self, stage: int) -> bool:
         (_, most), *others = self._votes(stage)
         return any(votes == most for _, votes in others)
 
     def _squared_norm(self, stage: int) -> float | None:
-        return self._answers[self._incarnations(stage)[0]].squared_norm
+        return self._answers[self.group(stage)[0]].squared_norm

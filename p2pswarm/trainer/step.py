@@ -54,6 +54,7 @@ class Step:
     ) -> None:
         """`fences`: how long each member may take to answer one."""
         self.number = number
+        self._learns = config, timeout, guards, fences
         batch = config.batch
         last = number >= config.steps
         size = 0 if last else batch.microbatches
@@ -72,6 +73,10 @@ class Step:
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
         self._patient = config.on_stage_lost != "end"
+
+    def following(self) -> "Step":
+        """The next step; it knows what was learned in those before."""
+        return Step(self.number + 1, *self._learns)
 
     @property
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""What members tell of a step's microbatches, and what the coordinator makes of it.
+"""What members tell of their work on a step's microbatches, and what the coordinator makes of it.
 
 Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
 Errors:  none; a member that breaks the protocol is evicted with the reason.
@@ -7,6 +7,7 @@ Errors:  none; a member that breaks the protocol is evicted with the reason.
 from abc import ABC, abstractmethod
 
 from p2pswarm.config import RunConfig
+from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -24,6 +25,11 @@ class StepNotes(ABC):
     _step: Step
     _blame: Blame
     _actions: list[act.Action]
+
+    def loaded(self, incarnation: Incarnation, note: Load) -> None:
+        """A member reports how busy it is."""
+        if member := self.members.alive(incarnation):
+            self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def handed(self, to: Incarnation, note: Handed, now_s: float) -> None:
         """A server, or the trainer itself, handed a microbatch to the member `to`."""

@@ -121,6 +121,19 @@ def test_kept_weights_that_have_changed_by_themselves_are_found_out():
     log.unchanged(b"w3")
     with pytest.raises(NotServing, match="changed by themselves"):
         log.unchanged(b"another")
+    assert log.held is None
+
+
+def test_after_a_change_that_failed_the_weights_are_here_still_if_their_digest_is():
+    log = holder(3)
+    before = log.held
+    with pytest.raises(BadMessage), log.changing():
+        raise BadMessage("of the weights")
+
+    log.untouched(before, b"another")
+    assert log.held is None
+    log.untouched(before, b"w3")
+    assert log.held is before
 
 
 def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():

@@ -45,11 +45,9 @@ def test_nothing_stands_while_another_digest_could_have_more_votes():
     digests.report(0, 1, ANN, b"x")
 
     assert digests.known(0, 1) is None
-    assert digests.undecided(0, 1)
     digests.report(0, 1, BOB, b"x")
 
     assert digests.known(0, 1) == b"x"
-    assert not digests.undecided(0, 1)
 
 
 @pytest.mark.parametrize("order", [(ANN, BOB), (BOB, ANN)])
@@ -69,7 +67,7 @@ def test_one_that_is_lost_before_it_reports_is_not_waited_for():
     digests = poll(ANN, BOB)
     digests.report(0, 1, BOB, b"x")
 
-    digests.end(ANN)
+    digests.end(ANN, served=True)
 
     assert digests.known(0, 1) == b"x"
 
@@ -77,7 +75,7 @@ def test_one_that_is_lost_before_it_reports_is_not_waited_for():
 def test_one_that_is_lost_after_its_report_has_still_voted():
     digests = poll(ANN, BOB, CID)
     digests.report(0, 1, ANN, b"x")
-    digests.end(ANN)
+    digests.end(ANN, served=True)
     digests.report(0, 1, BOB, b"y")
 
     digests.report(0, 1, CID, b"x")
@@ -85,13 +83,12 @@ def test_one_that_is_lost_after_its_report_has_still_voted():
     assert digests.known(0, 1) == b"x"
 
 
-def test_when_all_are_lost_nothing_stands_until_somebody_is_believed():
+def test_when_all_are_lost_nothing_stands_but_what_the_record_says():
     digests = poll(ANN)
-    digests.end(ANN)
-    assert not digests.undecided(0, 1)
+    digests.end(ANN, served=True)
     assert digests.known(0, 1) is None
 
-    digests.believe(0, 1, b"x")
+    digests.recorded(0, 1, b"x")
 
     assert digests.known(0, 1) == b"x"
 
