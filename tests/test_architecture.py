@@ -79,6 +79,7 @@ SHELL = frozenset(
         "server/forwarder.py",
         "server/leadership.py",
         "server/loading.py",
+        "server/piece_keeping.py",
         "server/replica.py",
         "server/seeker.py",
         "server/session_parts.py",

@@ -108,6 +108,7 @@ class Reporter:
                 text = f"this trainer coordinates the run: it goes on after step {version}"
                 return [Started(0.0, self._parameters), Note(0.0, text)]
             case act.SteppedDown(reason=reason):
+                self._peers.clear()  # who lives from now on, the next coordinator knows
                 return [Note(seconds, f"this trainer stands by from now on: {reason}")]
             case act.TrainerEnlisted(peer=peer, address=address):
                 return [Note(seconds, f"trainer {PeerId(peer).short} at {address} stands by")]

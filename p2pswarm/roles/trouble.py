@@ -19,6 +19,7 @@ TroubleReport = (
     | act.NotFiniteThere
     | act.WrongResult
     | act.ResultsTied
+    | act.VotesLacking
 )
 
 
@@ -37,6 +38,8 @@ def trouble_text(report: TroubleReport) -> str:
                 f"the servers of stage {stage} disagree about version {version}, as many on each "
                 "side; the first goes on: a third server would tell which is wrong"
             )
+        case act.VotesLacking(voters):
+            return _votes(voters)
         case act.AveragingSlow(step, took_s, limit_s):
             return (
                 f"averaging step {step} took longer than {took_s:g} s; the next try may take "
@@ -70,6 +73,16 @@ def _work(
             return _road(report)
         case _:
             return _not_finite(report)
+
+
+def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:
+    names = ", ".join(
+        PeerId(peer).short + (f" at {address}" if address else "") for peer, address in voters
+    )
+    return (
+        f"nothing can be decided without an answer of {names}: start them again with their `state` "
+        "folders, or go on from a checkpoint with `p2pswarm train --resume`"
+    )
 
 
 def _versions(report: act.VersionsRefused) -> str:

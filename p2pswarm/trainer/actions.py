@@ -236,6 +236,14 @@ class TrainerEnlisted:
 
 
 @dataclass(frozen=True, slots=True)
+class VotesLacking:
+    """Report: nothing can be decided, because these voters are silent and hold the majority."""
+
+    voters: tuple[tuple[bytes, str], ...]
+    """Peer and address; "" if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is over; `failed` if it could not go on."""
 
@@ -348,6 +356,7 @@ Report = (
     | Leads
     | SteppedDown
     | TrainerEnlisted
+    | VotesLacking
     | Loaded
     | VersionsRefused
     | RunFinished

@@ -15,7 +15,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.chain.actions import Deposed, Leading, RecordDecided, StoreFailed
+from p2pswarm.chain.actions import (
+    Deposed,
+    Leading,
+    RecordDecided,
+    StoreFailed,
+    VotesMissing,
+)
 from p2pswarm.chain.chain_node import ChainNode, Told
 from p2pswarm.chain.record import VoterId, sign
 from p2pswarm.chain.seat import Seat
@@ -235,6 +241,8 @@ class Trainer:
                     self._announce()
             case Deposed(why=why):
                 self._step_down(why)
+            case VotesMissing(voters=voters):
+                self._context.report(act.VotesLacking(tuple(map(self._located, voters))))
             case StoreFailed(reason=reason):
                 self._over(act.RunFinished(reason, failed=True))
                 self._step_down(reason)
@@ -296,6 +304,10 @@ class Trainer:
         servers = longest_serving([(one.number, one.peer) for one in ready], leader.head.voters)
         leader.meet((*self._roll.standbys, *servers))
         return servers
+
+    def _located(self, voter: VoterId) -> tuple[bytes, str]:
+        where = self._find(voter.peer)
+        return voter.peer, str(where.address) if where else ""
 
     def _find(self, peer: bytes) -> Contact | None:
         """Where a trainer, a voter or a member is dialled."""

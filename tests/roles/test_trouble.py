@@ -91,6 +91,14 @@ TEXTS = [
         ),
     ),
     (
+        act.VotesLacking(((ANN.peer, "10.0.0.7:4001"), (BOB.peer, ""))),
+        (
+            f"nothing can be decided without an answer of {A} at 10.0.0.7:4001, {B}: start them "
+            "again with their `state` folders, or go on from a checkpoint with `p2pswarm train "
+            "--resume`"
+        ),
+    ),
+    (
         act.RoadBroken(ANN, BOB, 1, 3, "it was late"),
         (
             f"microbatches do not get through between server {A} of stage 0 and server {B} of "
