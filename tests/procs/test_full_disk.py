@@ -10,6 +10,7 @@ import pytest
 import torch
 from procs.harness import plain_loop, tensors
 
+pytestmark = pytest.mark.timeout(300)  # several processes each, and machines may be busy
 HERE = ("--listen", "127.0.0.1:0")
 STEPS = 40
 MANY_STEPS = 200  # so that two trainers are there before they are done
