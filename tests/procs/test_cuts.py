@@ -11,7 +11,7 @@ from wanlab.lab import Lab, LabUnavailable
 from wanlab.link import Link
 
 BENCH = Path(__file__).parents[2] / "bench" / "cut_in_two.py"
-STEPS = 36
+STEPS = 42
 
 
 @pytest.mark.timeout(500)
