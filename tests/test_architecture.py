@@ -104,6 +104,7 @@ SHELL = frozenset(
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",
         "trainer/dispatch.py",
+        "trainer/rewinding.py",
         "trainer/standbys.py",
         "trainer/trainer.py",
         "trainer/watch.py",

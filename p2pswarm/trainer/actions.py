@@ -13,6 +13,7 @@ from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.checkpoint_reports import CheckpointReport
 from p2pswarm.trainer.membership import MemberChange
+from p2pswarm.trainer.rewind_reports import RewindReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,23 @@ class WeightsSought:
 
 
 @dataclass(frozen=True, slots=True)
+class SeekCopy:
+    """Say where the newest copy of weights is that no server has brought back."""
+
+    stages: tuple[int, ...]
+    version: int
+    rewind_s: float | None
+    """When the run goes back; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """Find a checkpoint and have it decided that the run goes back to it, if it still may then."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class DigestsTied:
     """Report: as many members of a stage report one digest as another; the first peer's stands."""
 
@@ -361,6 +379,7 @@ Report = (
     | VersionsRefused
     | RunFinished
     | CheckpointReport
+    | RewindReport
 )
 """What a person may want to know."""
 
@@ -374,6 +393,8 @@ Action = (
     | SendReduce
     | SendCommit
     | Decide
+    | SeekCopy
+    | GoBack
     | Evict
     | Report
 )

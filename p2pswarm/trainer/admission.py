@@ -18,6 +18,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import Commits
 from p2pswarm.trainer.decided_step import DecidedStep, Welcome, as_recorded
+from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.newcomers import Newcomers
 from p2pswarm.trainer.reduction import Decided, Reduction
@@ -37,14 +38,17 @@ class Admission:
     """The way of every member from its `Join` to ready, and from commit to commit."""
 
     def __init__(
-        self, run: bytes, stages: int, members: Membership, last: DecidedStep | None = None
+        self, run: bytes, stages: int, members: Membership, start: Start = FROM_THE_FIRST
     ) -> None:
-        """`last`: the step that was decided last, under a former coordinator."""
+        """`start`: what was decided before, under former coordinators."""
         self._run = run
         self._stages = stages
         self._members = members
+        self._start = start
         self._digests = StageDigests()
-        self._last = last
+        for stage, digest in start.states.items():
+            self._digests.believe(stage, start.version, digest)
+        self._last = start.last
         self.newcomers = Newcomers()
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
@@ -61,12 +65,17 @@ class Admission:
         except Unusable as error:
             return [act.Decline(peer, str(error))]
         to = member.incarnation
+        self.newcomers.began(to, now_s)
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
         known = self._digests.known(member.stage, step) or b""
+        loads = self._start.loads and step == self._start.version and not keep
+        assigned = Assigned(
+            member.stage, to.number, step, keep, known, self._start.era, loads=loads
+        )
         actions: list[act.Action] = [
-            act.Assign(to, Assigned(member.stage, to.number, step, keep, known)),
+            act.Assign(to, assigned),
             act.MemberJoined(to, member.stage, member.address),
         ]
         if welcome is Welcome.KEEP:
@@ -117,9 +126,27 @@ class Admission:
         if member := self._members.alive(by):
             self._digests.report(member.stage, step, by, state)
 
-    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
+    def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
+        """The members whose incarnation must end because they took too long, and why.
+
+        A newcomer keeps its place while nobody else of its stage has the weights.
+        """
+        reasons = [(one, "it did not commit in time") for one in self.commits.overdue(now_s)]
+        for one in self.newcomers.overdue(now_s):
+            member = self._members.alive(one)
+            if member is not None and self._members.ready_count(member.stage):
+                self.newcomers.too_slow(one)
+                reasons.append((one, "it did not get the weights of its stage in time"))
+        return reasons
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask who is overdue."""
+        times = self.commits.next_deadline_s(), self.newcomers.next_deadline_s()
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> str | None:
         """A member has answered a commit; returns why its incarnation must end, if it must."""
-        owed = self.commits.answered(by, step)
+        owed = self.commits.answered(by, step, now_s)
         member = self._members.alive(by)
         if member is None or not owed:
             return None  # a newcomer that lacks its weights: its `Ready` counts instead
@@ -176,6 +203,7 @@ class Admission:
                 self._digests.believe(member.stage, step, digest)
             if known in (None, digest):
                 self._members.make_ready(incarnation)
+                self.newcomers.end(incarnation)
                 outcome.ready.append(act.MemberReady(incarnation, member.stage))
             else:
                 outcome.differing.append(incarnation)
@@ -185,13 +213,15 @@ class Admission:
         """How a server that joins comes to the weights of version `step`.
 
         A digest that nobody can confirm is believed for now; the server is ready only after that.
+        Of weights of another era, only those whose very digest is known are the run's.
         """
         if join.stage is None or join.stage >= self._stages:
             return Welcome.FETCH
         known = self._digests.known(join.stage, step)
-        if join.version == step and known in (None, join.digest):
+        ours = join.era == self._start.era
+        if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
-        if self._last is not None and self._last.applies_to(join):
+        if ours and self._last is not None and self._last.applies_to(join):
             return Welcome.RESEND
         return Welcome.FETCH
 
