@@ -75,9 +75,9 @@ def test_a_user_that_does_not_exist_is_no_crash():
 def test_progress_is_told_at_most_once_a_second():
     notes = ProgressNotes(ORDER, size=100)
 
-    told = [notes.passed(10, now_s) for now_s in (5.0, 5.5, 5.9, 6.0)]
+    told = [notes.done(share, 5.0 + share) for share in (0.0, 0.5, 0.9, 1.0)]
 
-    assert [note and note.written for note in told] == [10, None, None, 40]
+    assert [note and note.written for note in told] == [0, None, None, 100]
     assert all(note is None or decode(encode(note)) == note for note in told)
 
 
