@@ -86,6 +86,11 @@ class Steps:
         if self.failed:
             raise RunFailed(self.failed)
 
+    def whole_s(self, end_s: float) -> list[float]:
+        """How long each step took that was over by then."""
+        pairs = zip(self._ended, self._ended[1:], strict=False)
+        return [b - a for a, b in pairs if b <= end_s]
+
     @property
     def count(self) -> int:
         """How many have ended."""
@@ -213,7 +218,7 @@ def measure(options: argparse.Namespace) -> Measured:
             joined_s = time.monotonic()
             one = Newcomer(nodes, newcomer, came, options.patience_s)
             lives = download(one, size.nbytes, kill, nodes)
-            before = steps.lengths_s(0.0, joined_s)[:-1]  # it starts in the last of them
+            before = steps.whole_s(joined_s)
             steps.until(steps.count + 1)  # the one that it began to serve in
     links = options.donors * options.rate_mbit * 1e6
     return figures(lives, steps, size.nbytes, links, statistics.median(before))

@@ -17,7 +17,7 @@ from p2pswarm.net.base import BulkPipe, Connection
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
-from p2pswarm.transport.bulk.upload_share import UploadShare
+from p2pswarm.transport.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
 
@@ -119,6 +119,9 @@ class BulkChannels:
         transfer_out = self._send_queue.add(transfer, flat, priority, share, lambda: _settle(done))
         self._wake()
         try:
+            while priority >= BACKGROUND and not done.done():
+                await asyncio.wait((done,), timeout=HELD_S)
+                self._wake()
             await done
         finally:
             self._sends.pop(done, None)

@@ -7,8 +7,9 @@ While nothing does, they have all.
 
     tokens += share / (1 - share) * urgent bytes + FLOOR_BYTES_PER_S * seconds
 
-A chunk may be sent while there are tokens, and takes as many as it has bytes. No timer is needed:
-something urgent is under way, so a chunk of it, or its end, comes.
+A chunk may be sent while there are tokens, and takes as many as it has bytes. Who is held back is
+woken when urgent bytes have made tokens, or when the last urgent transfer is over. It also asks
+again by itself, because something urgent may be stuck for as long as a slow peer likes.
 
 Units:   bytes; `now_s` seconds on a clock that all links share.
 Errors:  none.
@@ -26,6 +27,9 @@ FLOOR_BYTES_PER_S = 256 * 1024.0
 """Something urgent may trickle to a slow peer all day: 1 GB then takes an hour."""
 TOKENS_MAX = 1024 * 1024.0
 """One large chunk: what was not used before is no right to a burst."""
+
+HELD_S = 1.0
+"""After so long a link that is held back asks again."""
 
 Wake = Callable[[], None]
 
