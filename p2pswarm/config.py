@@ -257,6 +257,8 @@ class NetworkConfig:
     """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
     """TCP connections for tensors, to each peer."""
+    state_share: Annotated[float, Between(0.0, 1.0)] = 0.1
+    """Of what is sent while training sends too: weights for newcomers; 1: all that they can."""
     peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
     """The most tensor bytes on their way from one peer, in MiB."""
     total_mib: Annotated[int, Between(1, 2**20)] = 4_096

@@ -131,19 +131,26 @@ class Checkpointing:
         store = await on_thread(lambda: open_store(order.target, writer))
         digest = await replica.state_of(order.step)
         what = stage_to_save(context, replica.stage, order, digest)
-        saved = await save_stage(store, what, self._pieces(order, held), writer)
+        progress, loop = (
+            ProgressNotes(order, replica.engine.state_bytes),
+            asyncio.get_running_loop(),
+        )
+
+        def told(share: float) -> None:
+            if (note := progress.done(share, loop.time())) is not None:
+                self._note(note)
+
+        pieces = self._pieces(order, held)
+        saved = await save_stage(store, what, pieces, writer, told=told)
         self._note(report_of(saved, order.run, order.step))
 
     async def _pieces(self, order: SaveState, held: HeldVersion) -> AsyncGenerator[memoryview]:
-        """The state in the order of a file; tells on the way how far we are."""
-        loop, engine = asyncio.get_running_loop(), self._replica.engine
-        progress = ProgressNotes(order, engine.state_bytes)
+        """The state in the order of a file."""
+        engine = self._replica.engine
         for tensor in range(engine.state.tensors):
             for number in range(engine.state.pieces):
                 try:
                     piece = await held.read(tensor, number)
                 except NotServing as error:
                     raise too_slow(order) from error
-                if (note := progress.passed(piece.nbytes, loop.time())) is not None:
-                    self._note(note)
                 yield piece

@@ -81,21 +81,19 @@ def failed(order: SaveState, reason: str) -> Saving:
 
 
 class ProgressNotes:
-    """Tells how far a file is, at most once a second."""
+    """Tells how far a file is, written and hashed, at most once a second."""
 
     def __init__(self, order: SaveState, size: int) -> None:
         self._order = order
         self._size = size
-        self._passed = 0
         self._due_s = float("-inf")
 
-    def passed(self, nbytes: int, now_s: float) -> Saving | None:
-        """So many more bytes are on their way; the note to send now, if it is time for one."""
-        self._passed += nbytes
+    def done(self, share: float, now_s: float) -> Saving | None:
+        """So much of the work is done; the note to send now, if it is time for one."""
         if now_s < self._due_s:
             return None
         self._due_s = now_s + PROGRESS_EVERY_S
-        return Saving(self._order.run, self._order.step, self._passed, self._size, "")
+        return Saving(self._order.run, self._order.step, int(share * self._size), self._size, "")
 
 
 def source_of(

@@ -88,9 +88,9 @@ def test_a_checkpoint_of_another_run_is_not_opened_unless_the_run_began_from_it(
 def test_progress_is_told_at_most_once_a_second():
     notes = ProgressNotes(ORDER, size=100)
 
-    told = [notes.passed(10, now_s) for now_s in (5.0, 5.5, 5.9, 6.0)]
+    told = [notes.done(share, 5.0 + share) for share in (0.0, 0.5, 0.9, 1.0)]
 
-    assert [note and note.written for note in told] == [10, None, None, 40]
+    assert [note and note.written for note in told] == [0, None, None, 100]
     assert all(note is None or decode(encode(note)) == note for note in told)
 
 
