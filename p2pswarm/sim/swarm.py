@@ -159,7 +159,7 @@ class SimSwarm:
             return
         before = self._machine_at(seat)
         self._seats[seat - self.config.trainers] = len(self.machines)
-        self._join(before if same else None)
+        self.join(before if same else None)
 
     def kill(self, machine: _Machine, *, silent: bool, same: bool = False) -> None:
         """End a machine's process; `silent` as a power cut does."""
@@ -168,6 +168,17 @@ class SimSwarm:
         machine.gone = not same
         machine.disk = machine.disk.copy()  # what the old process still writes, nobody reads
         self.world.kill(machine.rpc.host.peer, silent=silent)
+
+    async def dismiss(self, machine: _Machine, notice_s: float, grace_s: float) -> None:
+        """Tell a machine, as SIGTERM does, that it will end: it leaves, or is ended in the end.
+
+        `notice_s`: when its cloud ends it. `grace_s`: the most that its server takes to leave.
+        """
+        leaving = _task_of(self._tasks, machine.rpc, machine.server.leave(grace_s))
+        await asyncio.wait((leaving, machine.task), timeout=notice_s)
+        leaving.cancel()
+        if machine.died_s is None:
+            self.kill(machine, silent=False)
 
     def _may_lose_disk(self, victim: ChainDisk) -> bool:
         disks = [one.chain_disk for one in self.trainers.seats if not one.gone]
@@ -180,11 +191,11 @@ class SimSwarm:
             self.trainers.come()
         for number in range(self.config.servers):
             self._seats.append(number)
-            self._join()
+            self.join()
             await asyncio.sleep(JOIN_EVERY_S)
         for pause_s in self.config.latecomers_s:
             await asyncio.sleep(pause_s)
-            self._join()
+            self.join()
         while self.config.death_every_s:
             await asyncio.sleep(self._rng.expovariate(1 / self.config.death_every_s))
             victims = may_die([machine.record for machine in self.machines])
@@ -195,12 +206,12 @@ class SimSwarm:
                 continue
             self.kill(victim, silent=self._rng.random() < 1 / 2)
             await asyncio.sleep(self.config.rebirth_s)
-            self._join()
+            self.join()
 
     def _machine_at(self, seat: int) -> _Machine:
         return self.machines[self._seats[seat - self.config.trainers]]
 
-    def _join(self, before: _Machine | None = None) -> None:
+    def join(self, before: _Machine | None = None) -> _Machine:
         """Start a server, as a new peer or as one that was here."""
         config, number = self.config, len(self.machines)
         if before is not None:
@@ -232,7 +243,9 @@ class SimSwarm:
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)
         task = _task_of(self._tasks, rpc, self._serve(server, rpc))
-        self.machines.append(_Machine(rpc, processor, disk, now_s, server, task))
+        machine = _Machine(rpc, processor, disk, now_s, server, task)
+        self.machines.append(machine)
+        return machine
 
     async def _serve(self, server: StageServer, rpc: SimRpc) -> None:
         """Serve until the run ends; the run copes with a server that gives up."""

@@ -1,5 +1,7 @@
 """Whole runs in virtual time: exactly once through deaths, work by speed, the same run again."""
 
+import asyncio
+
 import pytest
 from sim.seed import SEED
 
@@ -102,3 +104,24 @@ def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
     assert digest(SEED) == digest(SEED)
     assert digest(SEED) != digest(SEED + 1)
+
+
+@pytest.mark.parametrize("notice_s", [30.0, 0.5], ids=["in time", "too late"])
+def test_machine_that_is_told_of_its_end_costs_work_only_if_it_is_told_too_late(notice_s):
+    swarm = SimSwarm(SwarmConfig(seed=SEED, run=small_run(steps=4)))
+
+    async def main() -> SwarmResult:
+        playing = asyncio.create_task(swarm.play())
+        await asyncio.sleep(2.0)
+        begun_s = asyncio.get_running_loop().time()
+        victim = swarm.machines[0]
+        await swarm.dismiss(victim, notice_s, 0.9 * notice_s)
+        assert victim.died_s is not None
+        assert victim.died_s - begun_s <= notice_s
+        return await playing
+
+    result = run(main(), SEED)
+
+    assert result.ended == act.RunFinished("all steps are done", failed=False)
+    void = [one.voided for one in swarm.reports if isinstance(one, act.MemberLost)]
+    assert (sum(void) == 0) == (notice_s == 30.0)
