@@ -57,7 +57,6 @@ def play(hours: int, seed: int, trainers: int) -> dict[str, object]:
         swarm = SimSwarm(config)
         result = await swarm.play()
         losses = [one for one in swarm.reports if isinstance(one, act.MemberLost)]
-        computed = result.steps * MICROBATCHES + result.replayed
         return {
             "hours": result.seconds / HOUR_S,
             "stops": len(swarm.faults.happened),
@@ -67,7 +66,7 @@ def play(hours: int, seed: int, trainers: int) -> dict[str, object]:
             "steps": result.steps,
             "incarnations_lost": len(losses),
             "microbatches_done_again": result.replayed,
-            "useful": result.steps * MICROBATCHES / computed,
+            "useful": swarm.useful_share,
         }
 
     return run(main(), seed) | {"seconds": time.process_time() - begun_s}

@@ -25,7 +25,7 @@ from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.sim.compute import Processor, sim_engine
+from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
 from p2pswarm.sim.fault_injection import FaultInjection
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
@@ -52,7 +52,7 @@ REGION_RADIUS = 0.03  # of the unit square: machines of a region are close to ea
 
 
 @dataclass(slots=True)
-class _Machine:
+class Machine:
     """A server and what it runs on."""
 
     rpc: SimRpc
@@ -91,7 +91,7 @@ class SimSwarm:
         self.config = config
         self.world = SimWorld(config.seed, config.world)
         self.reports: list[act.Report] = []
-        self.machines: list[_Machine] = []
+        self.machines: list[Machine] = []
         """All servers that ever came, in the order in which they came."""
         self.faults = FaultInjection(config.faults, self, self.world)
         self.trainers: SwarmTrainers
@@ -132,6 +132,18 @@ class SimSwarm:
         """The trainers, and then the servers that came first."""
         return self.config.trainers + self.config.servers
 
+    @property
+    def useful_share(self) -> float:
+        """The share of all computing so far that is in the weights.
+
+        Each microbatch of a step counts once forward and once backward in each stage. Whatever was
+        begun besides is waste: what was done again or was cut short, evaluations, spot checks.
+        """
+        run, begun_s = self.config.run, self._begun_work_s()
+        steps = sum(isinstance(report, act.StepDone) for report in self.reports)
+        passes = steps * run.batch.microbatches * run.stages
+        return passes * (1 + BACKWARD_SHARE) * self.config.cost.forward_s / begun_s
+
     def process_at(self, seat: int) -> SimRpc:
         """The process of a seat, dead or alive."""
         trainers = self.config.trainers
@@ -161,7 +173,7 @@ class SimSwarm:
         self._seats[seat - self.config.trainers] = len(self.machines)
         self.join(before if same else None)
 
-    def kill(self, machine: _Machine, *, silent: bool, same: bool = False) -> None:
+    def kill(self, machine: Machine, *, silent: bool, same: bool = False) -> None:
         """End a machine's process; `silent` as a power cut does."""
         machine.task.cancel()
         machine.died_s = asyncio.get_running_loop().time()
@@ -169,7 +181,7 @@ class SimSwarm:
         machine.disk = machine.disk.copy()  # what the old process still writes, nobody reads
         self.world.kill(machine.rpc.host.peer, silent=silent)
 
-    async def dismiss(self, machine: _Machine, notice_s: float, grace_s: float) -> None:
+    async def dismiss(self, machine: Machine, notice_s: float, grace_s: float) -> None:
         """Tell a machine, as SIGTERM does, that it will end: it leaves, or is ended in the end.
 
         `notice_s`: when its cloud ends it. `grace_s`: the most that its server takes to leave.
@@ -179,6 +191,11 @@ class SimSwarm:
         leaving.cancel()
         if machine.died_s is None:
             self.kill(machine, silent=False)
+
+    def _begun_work_s(self) -> float:
+        """What all machines have begun to compute, in seconds of a machine of speed 1."""
+        processors = [machine.processor for machine in self.machines]
+        return sum(one.busy_s * one.speed for one in processors)
 
     def _may_lose_disk(self, victim: ChainDisk) -> bool:
         disks = [one.chain_disk for one in self.trainers.seats if not one.gone]
@@ -208,10 +225,10 @@ class SimSwarm:
             await asyncio.sleep(self.config.rebirth_s)
             self.join()
 
-    def _machine_at(self, seat: int) -> _Machine:
+    def _machine_at(self, seat: int) -> Machine:
         return self.machines[self._seats[seat - self.config.trainers]]
 
-    def join(self, before: _Machine | None = None) -> _Machine:
+    def join(self, before: Machine | None = None) -> Machine:
         """Start a server, as a new peer or as one that was here."""
         config, number = self.config, len(self.machines)
         if before is not None:
@@ -243,7 +260,7 @@ class SimSwarm:
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)
         task = _task_of(self._tasks, rpc, self._serve(server, rpc))
-        machine = _Machine(rpc, processor, disk, now_s, server, task)
+        machine = Machine(rpc, processor, disk, now_s, server, task)
         self.machines.append(machine)
         return machine
 

@@ -28,6 +28,7 @@ def test_calm_run_does_every_step_and_loses_nothing() -> None:
     assert result.steps == swarm.config.run.steps
     assert (result.lost, result.replayed) == (0, 0)
     assert 0.3 < result.busy_share <= 1.0
+    assert swarm.useful_share == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 2])
@@ -43,11 +44,12 @@ def test_run_through_deaths_counts_each_microbatch_once(seed: int) -> None:
         rebirth_s=2.0,
     )
 
-    result, _swarm = play(config)
+    result, swarm = play(config)
 
     assert result.ended == act.RunFinished("all steps are done", failed=False)
     assert result.steps == 12
     assert result.lost >= 2
+    assert swarm.useful_share < 1.0
 
 
 def test_machine_twice_as_fast_does_twice_the_work() -> None:
