@@ -258,7 +258,7 @@ class StageServer:
                 break
             if parts.notes.load_is_due(loop.time()):
                 await stream.send(parts.worker.load(loop.time()))
-                parts.session.route_anew()  # a lost server may be back
+                parts.session.view_changed.fire()  # a lost server may be back
                 continue
             due_s = parts.notes.next_deadline_s()
             with contextlib.suppress(TimeoutError):
