@@ -119,8 +119,9 @@ class Reporter:
         self._goes_on_after(report.version)
         self._ended_s.clear()
         self._ended_s.append(now_s)
-        lost = report.before - report.version
-        text = f"the run goes on after step {report.version}: {lost} steps are done anew"
+        version, before = report.version, report.before
+        anew = f"the steps up to {before} are done anew" if before > version else "nothing is lost"
+        text = f"the run has gone back to its checkpoint of step {version}: {anew}"
         return [Note(seconds, text)]
 
     def _goes_on_after(self, version: int) -> None:

@@ -19,6 +19,7 @@ from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
+from p2pswarm.trainer.rewind_reports import WentBack
 
 RUN = RunConfig(
     steps=3,
@@ -108,6 +109,21 @@ def test_a_run_that_goes_on_counts_its_steps_from_there():
 
     assert [event.step for event in steps] == [2, 3]
     assert (ended.step, ended.tokens_per_s) == (3, 2 * STEP_TOKENS / 3)
+
+
+@pytest.mark.parametrize(("at", "lost"), [(1, "the steps up to 2 are done anew"), (2, "nothing")])
+def test_a_run_that_goes_back_counts_the_steps_from_there(at, lost):
+    telling = begun()
+    telling.report(done(1), 101.0)
+    telling.report(done(2), 102.0)
+
+    (note,) = telling.report(WentBack(at, 2), 110.0)
+    (again,) = telling.report(done(at), 112.0)
+
+    assert isinstance(note, Note)
+    assert f"gone back to its checkpoint of step {at}: {lost}" in note.text
+    assert (again.step, again.tokens_per_s) == (at + 1, STEP_TOKENS / 2)
+    assert again.counts.counted == (at + 1) * RUN.batch.microbatches
 
 
 def test_a_checkpoint_is_told():

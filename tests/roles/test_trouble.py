@@ -9,6 +9,7 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.trouble import TroubleReport, trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
@@ -21,6 +22,36 @@ TEXTS = [
             "start it again if it stands still"
         ),
     ),
+    (
+        NewestCopy((1,), 7, 5, "checkpoints/x", 31.4, None),
+        (
+            "no server has brought back the weights of stage 1: the newest copy is the checkpoint "
+            "of step 5, 31 s old, in checkpoints/x; to go on from there, stop this trainer and "
+            "start it with --resume"
+        ),
+    ),
+    (
+        NewestCopy((0, 1), 7, 5, "checkpoints", None, 55.0),
+        (
+            "no server has brought back the weights of stages 0, 1: the newest copy is the "
+            "checkpoint of step 5, in checkpoints; the run goes back to it in 55 s"
+        ),
+    ),
+    (
+        NewestCopy((1,), 7, None, "checkpoints", None, 55.0),
+        (
+            "no server has brought back the weights of stage 1: there is no checkpoint yet in "
+            "checkpoints; the run goes back to its first weights in 55 s"
+        ),
+    ),
+    (
+        NewestCopy((1,), 7, None, "", None, None),
+        (
+            "no server has brought back the weights of stage 1: the run has no checkpoints "
+            "(checkpoint.target); the run waits for a server that has them"
+        ),
+    ),
+    (CannotGoBack("x is gone"), "no checkpoint to go back to: x is gone"),
     (
         act.DigestsTied(0, 3),
         (

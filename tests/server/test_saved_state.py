@@ -70,8 +70,9 @@ def test_only_a_checkpoint_is_opened_for_a_trainer(tmp_path, target, folder):
 
 
 def test_a_user_that_does_not_exist_is_no_crash():
+    order = LoadState(RUN, "~nobody-has-this-name/x", "", SOURCE)
+
     with pytest.raises(Unusable, match="there is no such user"):
-        order = LoadState(RUN, "~nobody-has-this-name/x", "", SOURCE)
         source_of(order, ORIGIN, RunConfig(), range(1))
 
 
