@@ -178,6 +178,8 @@ class Reporter:
         )
 
     def _ended(self, report: act.RunFinished) -> Ended:
+        if report.version is not None:  # of another trainer: nothing was measured here
+            self._done = self._first = report.version
         rate = self._rate(self._done - self._first, self._last_step_s)
         return Ended(
             self._last_step_s, self._done, report.reason, report.failed, rate, self._counts()

@@ -4,7 +4,7 @@ Actions are for the trainer to carry out; reports are for people and logs. Each 
 somebody something comes back to the coordinator as the event named in its docstring.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2pswarm.chain.record import StageCommit
 from p2pswarm.swarm.messages.membership import Assigned, Load
@@ -242,6 +242,8 @@ class RunFinished:
 
     reason: str
     failed: bool
+    version: int | None = field(default=None, compare=False)
+    """Of the weights, where this trainer did not lead and was told it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from p2pswarm.rpc.base import Stream
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, StandsBy
-from p2pswarm.swarm.messages.run import Finished, OtherVersion
+from p2pswarm.swarm.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.swarm.messages.trainers import Enlist, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import contact
@@ -118,7 +118,8 @@ class Trainer:
             self._standbys.dismiss(None)
         elif over:
             reason = ended.reason if ended else LEAVES
-            self._standbys.dismiss(Finished(reason[:REASON_CHARS]))
+            version = self._coordination.coordinator.step
+            self._standbys.dismiss(Finished(reason[:REASON_CHARS], version))
             await self._coordination.finish(reason)
         else:
             self._standbys.dismiss(None)
@@ -154,6 +155,14 @@ class Trainer:
         """Other trainers offer the run at these addresses."""
         for trainer in trainers:
             self._roll.met(trainer)
+
+    def ended_without_us(self, said_by: bytes, over: RunOver) -> bool:
+        """A record says that the run is over: True if a trainer of the run has made it."""
+        named = said_by in self._seat.follower.chain.head.trainers
+        if self.leads or over.run != self._context.run_id or not named:
+            return False
+        self._told_over(Finished(over.reason, over.version))
+        return True
 
     async def save_state(self) -> None:
         """Begin no further step, and have the present version saved, if the run has a target.
@@ -356,10 +365,10 @@ class Trainer:
         return contact(member.record) if member else None
 
     def _told_over(self, finished: Finished) -> None:
-        """The coordinator says that the run is over."""
-        version = self._seat.follower.chain.head.version
+        """The coordinator says that the run is over; its last record may not have come here."""
+        version = max(finished.version or 0, self._seat.follower.chain.head.version)
         failed = version < self._context.run.steps
-        self._over(act.RunFinished(finished.reason, failed))
+        self._over(act.RunFinished(finished.reason, failed, version))
 
     def _over(self, finished: act.RunFinished) -> None:
         self._refusals.close()
