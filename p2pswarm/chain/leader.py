@@ -85,6 +85,13 @@ class Leader:
         """The record that is proposed and not yet decided."""
         return self._pending
 
+    @property
+    def awaited(self) -> tuple[bytes, ...]:
+        """The voters that have not accepted the record that is proposed."""
+        record = self._pending
+        named = (*record.voters_before, *record.voters) if record else ()
+        return tuple(dict.fromkeys(v.peer for v in named if v not in self._accepted))
+
     def receive(self, sender: bytes, answer: Message) -> None:
         """A voter has answered; answers to other attempts are ignored."""
         if self.phase is LeaderPhase.OVER:

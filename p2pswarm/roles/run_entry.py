@@ -49,7 +49,7 @@ class RunEntry:
     def finished(self) -> None:
         """The run is over: this folder begins another one next time."""
         if self.folder is not None:
-            self.folder.write(SavedRun(self.identity, finished=True))
+            self.folder.write(SavedRun(self.identity, finished=True, resumed=self.resumed))
 
 
 async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | RunOver:
@@ -78,6 +78,8 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | Run
         return RunEntry(identity, place, resumed=resumed)
     genesis = genesis_of(identity)
     entry = _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    if resumed is not None:
+        folder.write(SavedRun(identity, finished=False, resumed=resumed))
     return replace(entry, resumed=resumed)
 
 
@@ -91,7 +93,9 @@ def _go_on(
     entry = _in_folder(stack, folder, identity, os.urandom(MEMORY_BYTES), say)
     version = entry.place.restored.follower.chain.head.version
     say(f"going on with run {run.name!r} of {folder.path}: {version} of {run.steps} steps are done")
-    return entry
+    if saved.resumed is not None:
+        folder.write(saved)  # it goes on from there until a step is decided
+    return replace(entry, resumed=saved.resumed)
 
 
 async def _stand_by(

@@ -7,7 +7,7 @@ Errors:  none.
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, VotersSilent
 
 TroubleReport = (
     act.VersionsRefused
@@ -22,6 +22,7 @@ TroubleReport = (
     | act.ResultsTied
     | NewestCopy
     | CannotGoBack
+    | VotersSilent
 )
 
 
@@ -30,7 +31,7 @@ def trouble_text(report: TroubleReport) -> str:
     match report:
         case act.VersionsRefused():
             return _versions(report)
-        case act.WeightsSought() | NewestCopy() | CannotGoBack():
+        case act.WeightsSought() | NewestCopy() | CannotGoBack() | VotersSilent():
             return _lost(report)
         case act.DigestsTied(stage, version):
             return (
@@ -72,7 +73,7 @@ def _work(
             return _not_finite(report)
 
 
-def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack) -> str:
+def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack | VotersSilent) -> str:
     match report:
         case act.WeightsSought(stage, version, last, address):
             return (
@@ -81,6 +82,13 @@ def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack) -> str:
             )
         case CannotGoBack(reason):
             return f"no checkpoint to go back to: {reason}"
+        case VotersSilent(voters, seconds):
+            names = ", ".join(PeerId(voter).short for voter in voters)
+            return (
+                f"nothing is decided for {seconds:g} s, because too few voters answer; silent: "
+                f"{names}. Start them again; if they are lost for good, stop this trainer and go "
+                "on from the newest checkpoint with --resume"
+            )
         case _:
             return _newest_copy(report)
 

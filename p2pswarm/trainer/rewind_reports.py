@@ -39,4 +39,13 @@ class CannotGoBack:
     reason: str
 
 
-RewindReport = NewestCopy | WentBack | CannotGoBack
+@dataclass(frozen=True, slots=True)
+class VotersSilent:
+    """Report: nothing is decided, because too few voters answer."""
+
+    voters: tuple[bytes, ...]
+    """Those that do not."""
+    seconds: float
+
+
+RewindReport = NewestCopy | WentBack | CannotGoBack | VotersSilent

@@ -38,7 +38,7 @@ from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start, as_back, back_to, unsigned_record
 from p2pswarm.trainer.going_back import GoingBack
-from p2pswarm.trainer.rewind_reports import CannotGoBack, WentBack
+from p2pswarm.trainer.rewind_reports import CannotGoBack, VotersSilent, WentBack
 from p2pswarm.trainer.rewinding import Rewinding
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.standbys import Standbys
@@ -50,6 +50,7 @@ from p2pswarm.trainer.weights_download import download_weights
 log = logging.getLogger(__name__)
 
 LEAVES = "the trainer leaves"
+VOTES_S = 15.0  # a link to a dead voter has ended by then, and a voter that lives has answered
 
 
 class Trainer:
@@ -73,6 +74,7 @@ class Trainer:
         self._rewinding: Rewinding
         self._watch: Watch
         self._refusal_timer: asyncio.TimerHandle | None = None
+        self._votes_due: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         context, place = self._context, self._context.chain
@@ -112,6 +114,8 @@ class Trainer:
         self._refusals.close()
         self._watch.stop()
         self._rewinding.close()
+        if self._votes_due is not None:
+            self._votes_due.cancel()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
         if self._coordination is None:
@@ -245,6 +249,8 @@ class Trainer:
 
     def _told(self, told: Told) -> None:
         """What the chain says."""
+        if self._votes_due is not None:
+            self._votes_due.cancel()
         match told:
             case Leading(term=term):
                 self._lead(term)
@@ -328,8 +334,14 @@ class Trainer:
         return unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
 
     def _propose(self, record: CommitRecord) -> None:
+        loop = asyncio.get_running_loop()
+        self._votes_due = loop.call_later(VOTES_S, self._votes_are_late)
         self._seat.propose(record, self._now_s())
         self._node.pump()
+
+    def _votes_are_late(self) -> None:
+        if (leader := self._seat.leader) is not None and leader.pending:
+            self._context.report(VotersSilent(leader.awaited, VOTES_S))
 
     def _announce(self, *, anew: bool = False) -> None:
         """Tell standbys and members who may lead and who votes, if that has changed.

@@ -110,7 +110,8 @@ def test_a_trainer_that_comes_back_after_the_end_is_told_so(start, seed_node, ru
     assert second.line_with("standing by for run")
     server = start(*join)
     assert first.line_with("stands by")
-    assert first.line_with("loss")
+    for _ in range(3):  # a standby is named in one record, and can take over from the next on
+        assert first.line_with("loss")
     os.killpg(first.process.pid, signal.SIGKILL)
     assert second.line_with("coordinates the run")
     assert second.line_with("done after 40 steps")

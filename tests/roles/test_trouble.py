@@ -9,7 +9,7 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.trouble import TroubleReport, trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, VotersSilent
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
@@ -49,6 +49,14 @@ TEXTS = [
         (
             "no server has brought back the weights of stage 1: the run has no checkpoints "
             "(checkpoint.target); the run waits for a server that has them"
+        ),
+    ),
+    (
+        VotersSilent((ANN.peer, BOB.peer), 15.0),
+        (
+            f"nothing is decided for 15 s, because too few voters answer; silent: {A}, {B}. Start "
+            "them again; if they are lost for good, stop this trainer and go on from the newest "
+            "checkpoint with --resume"
         ),
     ),
     (CannotGoBack("x is gone"), "no checkpoint to go back to: x is gone"),
