@@ -23,6 +23,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.leadership_reports import Leads
 
 HOUR_S, STOPPED_S = 3600.0, 60.0
 MICROBATCHES = 16
@@ -60,7 +61,7 @@ def play(hours: int, seed: int, trainers: int) -> dict[str, object]:
         return {
             "hours": result.seconds / HOUR_S,
             "stops": len(swarm.faults.happened),
-            "takeovers": sum(isinstance(one, act.Leads) for one in swarm.reports) - 1,
+            "takeovers": sum(isinstance(one, Leads) for one in swarm.reports) - 1,
             "ended": int(result.ended.failed),
             "reason": result.ended.reason,
             "steps": result.steps,

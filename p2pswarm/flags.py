@@ -128,7 +128,18 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
     check(config)
     if config.role == "trainer" and config.train.data is None:
         raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
+    _check_beginning(config.train)
     return config
+
+
+def _check_beginning(train: TrainConfig) -> None:
+    """Raise Unusable if a trainer is to stand by for a run and to begin another one."""
+    for named, flag in ((train.new, "--new"), (train.resume, "--resume")):
+        if train.standby and named:
+            raise Unusable(
+                f"--standby waits for a run that another trainer has begun, and {flag} begins one: "
+                "leave one of them out"
+            )
 
 
 def _given(settings: S, given: Mapping[str, Any]) -> S:

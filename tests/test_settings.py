@@ -79,6 +79,10 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ('[run]\nname = "\\u001b[2J"', ["run.name is 1 to 64 printable characters"]),
         ("[run]\nmodel = 3", ["run.model is a table, not 3"]),
         ("[run.model]\ndtype = 'float16'", ["run.model.dtype is one of float32, float64"]),
+        (
+            '[run]\non_stage_lost = "rewind"',
+            [': run.on_stage_lost = "rewind" needs checkpoints to go back to: set', "target"],
+        ),
         ("[run.model]\nheads = 3", ["run.model: d_model 128 is not a multiple of heads 3"]),
         ("[run.model]\nd_model = 12", ["run.model: rotary positions need an even number"]),
         (

@@ -24,13 +24,19 @@ class RunCheckpoint:
     """Its manifest verifies, and its files are there."""
 
 
-def outdated(candidates: Sequence[RunCheckpoint], config: CheckpointConfig) -> list[FolderName]:
+def outdated(
+    candidates: Sequence[RunCheckpoint], config: CheckpointConfig, newest: int | None = None
+) -> list[FolderName]:
     """The checkpoints to delete, the oldest first.
+
+    `newest`: the step of the one that was just written. A later one is of steps that were taken
+    back: it is not counted, and stays.
 
     Only good ones are counted, and nothing is deleted that is as new as the newest good one: an
     unfinished checkpoint that is newer may be one that is being written.
     """
-    good = sorted((c.name for c in candidates if c.good), reverse=True)
+    present = [c for c in candidates if newest is None or c.name.step <= newest]
+    good = sorted((c.name for c in present if c.good), reverse=True)
     if not good:
         return []
     kept = set(good[: config.keep_newest])
@@ -41,7 +47,11 @@ def outdated(candidates: Sequence[RunCheckpoint], config: CheckpointConfig) -> l
 
 
 def prune(
-    store: CheckpointStore, run: bytes, config: CheckpointConfig, wanted: Wanted
+    store: CheckpointStore,
+    run: bytes,
+    config: CheckpointConfig,
+    wanted: Wanted,
+    newest: int | None = None,
 ) -> list[str]:
     """Delete what is outdated of a run; returns the names of the folders.
 
@@ -53,7 +63,7 @@ def prune(
         for name in folders(store)
         if name.is_of(run)
     ]
-    old = outdated(candidates, config)
+    old = outdated(candidates, config, newest)
     for name in old:
         with saving(f"{store.place}/{name.text}"):
             names = [entry for entry in store.entries(name.text) if is_ours(entry)]

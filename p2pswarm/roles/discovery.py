@@ -5,20 +5,22 @@ Errors:  those of the DHT are logged, and the next look is taken all the same.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from p2pswarm.config import RunConfig
 from p2pswarm.dht.messages import Ping
-from p2pswarm.errors import SwarmError
+from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.roles.run_choice import RunChoice, preferred
-from p2pswarm.roles.run_matching import readable
+from p2pswarm.roles.run_matching import end_key, readable
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
-from p2pswarm.swarm.messages.run import Manifest, OtherVersion
-from p2pswarm.wire.message import encode
+from p2pswarm.swarm.manifest import RUNS_KEY, RunIdentity, RunOffer
+from p2pswarm.swarm.messages.run import Manifest, OtherVersion, RunOver
+from p2pswarm.wire.message import decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,8 @@ RECORD_S = 60.0  # a run whose trainer died is offered no longer than this
 ANNOUNCE_EVERY_S = RECORD_S / 3  # so that two tries may fail
 TRY_AGAIN_S = 1.0  # somebody waits for it
 ANSWER_S = 2.0  # for a trainer to show that it lives: a dial and a round trip
+END_S = 2.0  # to leave word of the end, when all else is done
+END_RECORD_S = 3600.0  # as long as the DHT keeps anything
 TELL_S = 2.0  # for a trainer of another version to answer; a run that is found waits no longer
 
 
@@ -145,6 +149,32 @@ async def manifests(stack: NodeStack) -> dict[bytes, bytes]:
         log.info("the runs could not be looked up: %s", error)
         return {}
     return {subkey: record.value for subkey, record in records.items()}
+
+
+async def announce_end(stack: NodeStack, run: RunIdentity, over: RunOver) -> None:
+    """Leave word in the DHT that a run is over: nobody may be there when a trainer comes back."""
+    subkey = stack.identity.peer_id.raw
+    try:
+        async with asyncio.timeout(END_S):
+            key = end_key(run.config, run.corpus)
+            await stack.dht.put(key, subkey, encode(over), END_RECORD_S, republish=False)
+    except (SwarmError, TimeoutError) as error:
+        log.info("nobody keeps word of the run's end: %s", error)
+
+
+async def ends(stack: NodeStack, run: RunConfig, corpus: bytes) -> list[tuple[bytes, RunOver]]:
+    """The ends of runs of these settings and this text, with the ids of who says so."""
+    try:
+        records = await stack.dht.get(end_key(run, corpus))
+    except SwarmError as error:
+        log.info("the ends of runs could not be looked up: %s", error)
+        return []
+    found = []
+    for subkey, record in sorted(records.items()):
+        with contextlib.suppress(BadMessage):  # a stranger's
+            if isinstance(over := decode(record.value), RunOver):
+                found.append((subkey, over))
+    return found
 
 
 async def offered(stack: NodeStack, run: bytes) -> list[Contact]:

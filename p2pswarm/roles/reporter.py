@@ -29,6 +29,7 @@ from p2pswarm.trainer.checkpoint_reports import (
     CheckpointProgress,
     CheckpointSaved,
 )
+from p2pswarm.trainer.leadership_reports import Leads, SteppedDown, TrainerEnlisted
 from p2pswarm.trainer.rewind_reports import WentBack
 
 RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
@@ -80,7 +81,7 @@ class Reporter:
                 self._replayed += count
                 many = "microbatches are" if count > 1 else "microbatch is"
                 event = Note(seconds, f"{count} {many} sent again: {report.reason}")
-            case act.Leads() | act.SteppedDown() | act.TrainerEnlisted() | WentBack():
+            case Leads() | SteppedDown() | TrainerEnlisted() | WentBack():
                 return self._trainers(report, seconds, now_s)
             case act.MemberJoined() | act.MemberReady() | act.MemberLost() | act.Loaded():
                 return self._member(report, seconds, now_s)
@@ -92,15 +93,15 @@ class Reporter:
 
     def _trainers(
         self,
-        report: act.Leads | act.SteppedDown | act.TrainerEnlisted | WentBack,
+        report: Leads | SteppedDown | TrainerEnlisted | WentBack,
         seconds: float,
         now_s: float,
     ) -> list[Event]:
         """Who coordinates the run, and who stands by."""
         match report:
-            case act.Leads(version=0):  # no server has come yet
+            case Leads(version=0):  # no server has come yet
                 return [Waiting(0.0, tuple(range(self._stages)))]
-            case act.Leads(version=version):
+            case Leads(version=version):
                 self._goes_on_after(version)
                 self._begun_s = now_s
                 self._ended_s.clear()
@@ -109,10 +110,10 @@ class Reporter:
                 return [Started(0.0, self._parameters), Note(0.0, text)]
             case WentBack():
                 return self._went_back(report, seconds, now_s)
-            case act.SteppedDown(reason=reason):
+            case SteppedDown(reason=reason):
                 self._peers.clear()  # who lives from now on, the next coordinator knows
                 return [Note(seconds, f"this trainer stands by from now on: {reason}")]
-            case act.TrainerEnlisted(peer=peer, address=address):
+            case TrainerEnlisted(peer=peer, address=address):
                 return [Note(seconds, f"trainer {PeerId(peer).short} at {address} stands by")]
 
     def _went_back(self, report: WentBack, seconds: float, now_s: float) -> list[Event]:
@@ -120,8 +121,9 @@ class Reporter:
         self._goes_on_after(report.version)
         self._ended_s.clear()
         self._ended_s.append(now_s)
-        lost = report.before - report.version
-        text = f"the run goes on after step {report.version}: {lost} steps are done anew"
+        version, before = report.version, report.before
+        anew = f"the steps up to {before} are done anew" if before > version else "nothing is lost"
+        text = f"the run has gone back to its checkpoint of step {version}: {anew}"
         return [Note(seconds, text)]
 
     def _goes_on_after(self, version: int) -> None:
@@ -178,6 +180,8 @@ class Reporter:
         )
 
     def _ended(self, report: act.RunFinished) -> Ended:
+        if report.version is not None:  # of another trainer: nothing was measured here
+            self._done = self._first = report.version
         rate = self._rate(self._done - self._first, self._last_step_s)
         return Ended(
             self._last_step_s, self._done, report.reason, report.failed, rate, self._counts()

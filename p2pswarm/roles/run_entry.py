@@ -13,7 +13,7 @@ from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact
-from p2pswarm.roles.discovery import answering, manifests
+from p2pswarm.roles.discovery import answering, ends, manifests
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
@@ -26,8 +26,11 @@ from p2pswarm.roles.run_matching import (
 )
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
+from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.trainer.chain_place import ChainPlace, founding_place
 from p2pswarm.trainer.saving_plan import ResumedFrom
+
+OVER_AFTER_S = 30.0  # a trainer that is started anew beside its standby offers its run by then
 
 Say = Callable[[str], None]
 
@@ -47,13 +50,13 @@ class RunEntry:
     def finished(self) -> None:
         """The run is over: this folder begins another one next time."""
         if self.folder is not None:
-            self.folder.write(SavedRun(self.identity, finished=True))
+            self.folder.write(SavedRun(self.identity, finished=True, resumed=self.resumed))
 
 
-async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
+async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | RunOver:
     """The run of the settings and of the text whose digest is `corpus`.
 
-    A standby waits here until somebody offers it.
+    A standby waits here until somebody offers it, or it is known to be over.
     """
     config = stack.config
     check_records(config.run)
@@ -76,6 +79,8 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
         return RunEntry(identity, place, resumed=resumed)
     genesis = genesis_of(identity)
     entry = _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
+    if resumed is not None:
+        folder.write(SavedRun(identity, finished=False, resumed=resumed))
     return replace(entry, resumed=resumed)
 
 
@@ -89,15 +94,17 @@ def _go_on(
     entry = _in_folder(stack, folder, identity, os.urandom(MEMORY_BYTES), say)
     version = entry.place.restored.follower.chain.head.version
     say(f"going on with run {run.name!r} of {folder.path}: {version} of {run.steps} steps are done")
-    return entry
+    if saved.resumed is not None:
+        folder.write(saved)  # it goes on from there until a step is decided
+    return replace(entry, resumed=saved.resumed)
 
 
 async def _stand_by(
     stack: NodeStack, folder: RunFolder | None, corpus: bytes, say: Say
-) -> RunEntry:
+) -> RunEntry | RunOver:
     """A run that another trainer has founded."""
-    run, me = stack.config.run, stack.identity.peer_id.raw
-    said = ""
+    run, me, clock = stack.config.run, stack.identity.peer_id.raw, asyncio.get_running_loop().time
+    said, late_s = "", clock() + OVER_AFTER_S
     while True:
         offers, why = fitting(await manifests(stack), run, corpus, me)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
@@ -109,6 +116,8 @@ async def _stand_by(
         if why != said:
             said = why
             say(why)
+        if not offers and clock() >= late_s and (over := await ends(stack, run, corpus)):
+            return max((one for _, one in over), key=lambda one: one.version)
         await asyncio.sleep(LOOK_AGAIN_S)
     identity = ours[0].identity
     trainers = tuple(offer.trainer for offer in ours if offer.run == identity.run)

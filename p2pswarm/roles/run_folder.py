@@ -19,6 +19,7 @@ from p2pswarm.chain.chain_log import Restored
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.settings import run_from_json, run_to_json
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity, RunOrigin
+from p2pswarm.trainer.saving_plan import ResumedFrom
 
 RUN_FILE = "run.json"
 FILE_BYTES_MAX = 1 << 20
@@ -31,6 +32,8 @@ class SavedRun:
 
     identity: RunIdentity
     finished: bool
+    resumed: ResumedFrom | None = None
+    """Where the checkpoint lies that the run goes on from, as this trainer was told."""
 
 
 class RunFolder:
@@ -50,7 +53,8 @@ class RunFolder:
             raise _unusable(self.path, error) from error
         try:
             fields = json.loads(data)
-            return SavedRun(_identity(fields), finished=bool(fields["finished"]))
+            identity = _identity(fields)
+            return SavedRun(identity, bool(fields["finished"]), _source(fields, identity.origin))
         except (ValueError, KeyError, TypeError, AttributeError, BadMessage) as error:
             raise Unusable(
                 f"{file} does not describe a run of this version: restore it from a copy, or "
@@ -68,6 +72,8 @@ class RunFolder:
             "origin": _origin_fields(identity.origin),
             "finished": saved.finished,
         }
+        if saved.resumed is not None:
+            fields |= {"target": saved.resumed.target, "folder": saved.resumed.folder}
         target, draft = self.path / RUN_FILE, self.path / f"{RUN_FILE}.new"
         try:
             with draft.open("w") as file:
@@ -97,6 +103,12 @@ def _identity(fields: dict[str, Any]) -> RunIdentity:
         raise ValueError("digests of a wrong size")
     config, origin = run_from_json(fields["run"].encode()), _origin(fields["origin"])
     return RunIdentity(config, corpus, nonce, founder, origin)
+
+
+def _source(fields: dict[str, Any], origin: RunOrigin | None) -> ResumedFrom | None:
+    if origin is None or "target" not in fields:
+        return None
+    return ResumedFrom(origin, str(fields["target"]), str(fields["folder"]))
 
 
 def _origin_fields(origin: RunOrigin | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ Units:   none.
 Errors:  Unusable, one line with the remedy.
 """
 
+import hashlib
 from collections.abc import Mapping
 
 from p2pswarm.chain.chain import Genesis
@@ -12,10 +13,13 @@ from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.roles.run_folder import RunFolder, SavedRun
+from p2pswarm.settings import run_to_json
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer, read_offer
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.trainer import chain_place
 from p2pswarm.wire.message import decode
+
+END_TAG = b"p2pswarm-run-over-1:"
 
 
 def check_records(run: RunConfig) -> None:
@@ -31,6 +35,11 @@ def check_records(run: RunConfig) -> None:
 def genesis_of(identity: RunIdentity) -> Genesis:
     """What the first record of a run is checked against."""
     return chain_place.genesis_of(identity.run, identity.founder, identity.config, identity.origin)
+
+
+def end_key(config: RunConfig, corpus: bytes) -> bytes:
+    """The DHT's key of the ends of all runs of these settings and this text."""
+    return hashlib.sha256(END_TAG + corpus + run_to_json(config)).digest()
 
 
 def fitting(

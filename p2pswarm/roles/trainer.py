@@ -23,7 +23,7 @@ from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.discovery import announce, offered
+from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
@@ -42,7 +42,9 @@ from p2pswarm.roles.weights_file import (
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
+from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
@@ -72,6 +74,12 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
         return LEFT_EARLY
+    if isinstance(entry, RunOver):
+        say(
+            f"run {config.run.name!r} is over after {entry.version} steps ({entry.reason}): there "
+            "is nothing to stand by for; to train again, start its trainer first"
+        )
+        return 0
     saved = ""
     try:
         with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
@@ -84,6 +92,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
                     saved = await _save(trainer, config, ended, patient=leaving.patient)
                 if ended is not None and not ended.failed:
                     await asyncio.to_thread(entry.finished)
+                    await _leave_word(stack, entry.identity, trainer, ended)
     finally:
         if saved:  # also if the folder of `state` cannot be written any more
             say(saved)
@@ -136,7 +145,9 @@ async def open_trainer(
     config, run_config = stack.config, stack.config.run
     if entry is None:
         text = await asyncio.to_thread(corpus.digest)
-        entry = await enter_run(stack, text, log.info)
+        found = await enter_run(stack, text, log.info)
+        assert isinstance(found, RunEntry), "only a standby is told of an end"
+        entry = found
     identity = entry.identity
     saving = await on_thread(
         lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
@@ -160,7 +171,7 @@ async def open_trainer(
         async with asyncio.TaskGroup() as tasks:
             announcing = tasks.create_task(announce(stack, manifest))
             async with Trainer(context) as trainer:
-                meeting = tasks.create_task(_meet_others(stack, identity.run, trainer))
+                meeting = tasks.create_task(_meet_others(stack, identity, trainer))
                 yield trainer
                 meeting.cancel()
             announcing.cancel()
@@ -168,13 +179,23 @@ async def open_trainer(
         entry.place.store.close()
 
 
-async def _meet_others(stack: NodeStack, run: bytes, trainer: Trainer) -> None:
-    """Tell a trainer that stands by who else offers its run; until cancelled."""
+async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> None:
+    """Tell a trainer that stands by who offers its run, or that it is over; until cancelled."""
     me = stack.identity.peer_id
     while True:
         if not trainer.leads:
-            trainer.found([one for one in await offered(stack, run) if one.peer != me])
+            trainer.found([one for one in await offered(stack, run.run) if one.peer != me])
+            for said_by, over in await ends(stack, run.config, run.corpus):
+                trainer.ended_without_us(said_by, over)
         await asyncio.sleep(MEET_EVERY_S)
+
+
+async def _leave_word(
+    stack: NodeStack, run: RunIdentity, trainer: Trainer, ended: act.RunFinished
+) -> None:
+    if trainer.leads:
+        reason = ended.reason[:REASON_CHARS]
+        await announce_end(stack, run, RunOver(run.run, run.config.steps, reason))
 
 
 def read_corpus(config: NodeConfig) -> Corpus:

@@ -7,6 +7,7 @@ Errors:  none.
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.leadership_reports import VotesLacking
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 TroubleReport = (
@@ -20,7 +21,7 @@ TroubleReport = (
     | act.NotFiniteThere
     | act.WrongResult
     | act.ResultsTied
-    | act.VotesLacking
+    | VotesLacking
     | NewestCopy
     | CannotGoBack
 )
@@ -38,7 +39,7 @@ def trouble_text(report: TroubleReport) -> str:
                 f"the servers of stage {stage} disagree about version {version}, as many on each "
                 "side; the first goes on: a third server would tell which is wrong"
             )
-        case act.VotesLacking(voters):
+        case VotesLacking(voters):
             return _votes(voters)
         case act.AveragingSlow(step, took_s, limit_s):
             return (

@@ -4,7 +4,7 @@ Actions are for the trainer to carry out; reports are for people and logs. Each 
 somebody something comes back to the coordinator as the event named in its docstring.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2pswarm.chain.record import StageCommit
 from p2pswarm.swarm.messages.membership import Assigned, Load
@@ -12,6 +12,7 @@ from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.checkpoint_reports import CheckpointReport
+from p2pswarm.trainer.leadership_reports import LeadershipReport
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.rewind_reports import RewindReport
 
@@ -214,42 +215,13 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Leads:
-    """Report: this trainer coordinates the run from now on, and `version` is current."""
-
-    term: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class SteppedDown:
-    """Report: another trainer coordinates the run, or will."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerEnlisted:
-    """Report: another trainer stands by."""
-
-    peer: bytes
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class VotesLacking:
-    """Report: nothing can be decided, because these voters are silent and hold the majority."""
-
-    voters: tuple[tuple[bytes, str], ...]
-    """Peer and address; "" if that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is over; `failed` if it could not go on."""
 
     reason: str
     failed: bool
+    version: int | None = field(default=None, compare=False)
+    """Of the weights, where this trainer did not lead and was told it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,15 +343,12 @@ Report = (
     | ServerFails
     | RoadBroken
     | RunBegun
-    | Leads
-    | SteppedDown
-    | TrainerEnlisted
-    | VotesLacking
     | Loaded
     | VersionsRefused
     | RunFinished
     | CheckpointReport
     | RewindReport
+    | LeadershipReport
 )
 """What a person may want to know."""
 

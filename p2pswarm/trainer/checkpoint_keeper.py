@@ -159,6 +159,10 @@ class CheckpointKeeper:
         self._rules.on_deadline(self._now_s())
         self._pump()
 
+    def _prune(self, version: int) -> None:
+        plan = self._plan
+        prune(plan.store, self._context.run_id, plan.config, Wanted(), version)
+
     def _order(self, version: int, head: bytes) -> SaveState:
         return SaveState(self._context.run_id, version, head, self._plan.config.target)
 
@@ -179,7 +183,7 @@ class CheckpointKeeper:
         self._rules.published(version, place, self._now_s())
         self._pump()
         try:
-            await on_thread(lambda: prune(plan.store, context.run_id, plan.config, Wanted()))
+            await on_thread(lambda: self._prune(version))
         except NotSaved as error:
             context.report(CheckpointFailed(version, f"old ones could not be deleted: {error}"))
 

@@ -34,7 +34,7 @@ from p2pswarm.rpc.base import Stream
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, StandsBy
-from p2pswarm.swarm.messages.run import Finished, OtherVersion
+from p2pswarm.swarm.messages.run import Finished, OtherVersion, RunOver
 from p2pswarm.swarm.messages.trainers import Enlist, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import contact
@@ -44,6 +44,7 @@ from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start, as_back, back_to, unsigned_record
 from p2pswarm.trainer.going_back import GoingBack
+from p2pswarm.trainer.leadership_reports import Leads, SteppedDown, TrainerEnlisted, VotesLacking
 from p2pswarm.trainer.rewind_reports import CannotGoBack, WentBack
 from p2pswarm.trainer.rewinding import Rewinding
 from p2pswarm.trainer.saved_chain import SavedChain
@@ -124,7 +125,8 @@ class Trainer:
             self._standbys.dismiss(None)
         elif over:
             reason = ended.reason if ended else LEAVES
-            self._standbys.dismiss(Finished(reason[:REASON_CHARS]))
+            version = self._coordination.coordinator.step
+            self._standbys.dismiss(Finished(reason[:REASON_CHARS], version))
             await self._coordination.finish(reason)
         else:
             self._standbys.dismiss(None)
@@ -160,6 +162,14 @@ class Trainer:
         """Other trainers offer the run at these addresses."""
         for trainer in trainers:
             self._roll.met(trainer)
+
+    def ended_without_us(self, said_by: bytes, over: RunOver) -> bool:
+        """A record says that the run is over: True if a trainer of the run has made it."""
+        named = said_by in self._seat.follower.chain.head.trainers
+        if self.leads or over.run != self._context.run_id or not named:
+            return False
+        self._told_over(Finished(over.reason, over.version))
+        return True
 
     async def save_state(self) -> None:
         """Begin no further step, and have the present version saved, if the run has a target.
@@ -198,7 +208,7 @@ class Trainer:
         if self._coordination is None:
             await stream.send(self._standing())
             return
-        self._context.report(act.TrainerEnlisted(stream.peer.raw, str(contact.address)))
+        self._context.report(TrainerEnlisted(stream.peer.raw, str(contact.address)))
         await self._standbys.attend(stream, contact)
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
@@ -254,7 +264,7 @@ class Trainer:
             case Deposed(why=why):
                 self._step_down(why)
             case VotesMissing(voters=voters):
-                self._context.report(act.VotesLacking(tuple(map(self._located, voters))))
+                self._context.report(VotesLacking(tuple(map(self._located, voters))))
             case StoreFailed(reason=reason):
                 self._over(act.RunFinished(reason, failed=True))
                 self._step_down(reason)
@@ -263,7 +273,7 @@ class Trainer:
         """This trainer coordinates from now on, after all that was decided."""
         self._watch.stop()
         start = self._coordinate(term)
-        self._context.report(act.Leads(term, start.version))
+        self._context.report(Leads(term, start.version))
         self._announce(anew=True)
 
     def _coordinate(self, term: int, numbered: int = 0) -> Start:
@@ -305,7 +315,7 @@ class Trainer:
         self._coordination.step_down()
         self._coordination = None
         self._standbys.dismiss(None)
-        self._context.report(act.SteppedDown(why))
+        self._context.report(SteppedDown(why))
         self._watch.start()
 
     def _decide(self, decide: act.Decide) -> None:
@@ -368,10 +378,10 @@ class Trainer:
         return contact(member.record) if member else None
 
     def _told_over(self, finished: Finished) -> None:
-        """The coordinator says that the run is over."""
-        version = self._seat.follower.chain.head.version
+        """The coordinator says that the run is over; its last record may not have come here."""
+        version = max(finished.version or 0, self._seat.follower.chain.head.version)
         failed = version < self._context.run.steps
-        self._over(act.RunFinished(finished.reason, failed))
+        self._over(act.RunFinished(finished.reason, failed, version))
 
     def _over(self, finished: act.RunFinished) -> None:
         self._refusals.close()

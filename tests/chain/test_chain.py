@@ -122,6 +122,27 @@ def test_the_chain_may_go_back_twice():
     assert chain.head.version == 1
 
 
+def test_the_chain_may_go_back_to_the_version_that_it_is_at_and_fixes_its_state():
+    chain, _ = chain_of(4)
+    chain.append(back(chain.head, 4))
+
+    assert chain.head.version == 4
+    with pytest.raises(BrokenRecord, match="version 4 was another one"):
+        chain.append(commit(chain.head, stages=(stage_commit(7, 1),)))
+    assert chain.append(commit(chain.head))
+
+
+def test_the_era_counts_how_often_the_chain_went_back():
+    chain, _ = chain_of(4)
+    eras = [chain.era]
+    for version in (2, 2, 1):
+        chain.append(back(chain.head, version))
+        eras.append(chain.era)
+    chain.append(commit(chain.head))
+
+    assert [*eras, chain.era] == [0, 1, 2, 3, 3]
+
+
 BACKWARDS = {
     "goes back to 5 from 4": {"step": 5},
     "says 3 is saved": {"saved": 3},

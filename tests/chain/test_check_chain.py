@@ -53,6 +53,32 @@ def test_steps_that_were_taken_back_do_not_count(tmp_path):
     assert result == {"ok": True, "steps": 2, "head": digest(again).hex()}
 
 
+def test_a_chain_that_goes_back_to_its_newest_version_goes_on_from_it(tmp_path):
+    backward = back(HEAD, 3)
+    again = commit(ChainHead.of(backward))
+
+    result, _, _ = check(tmp_path, *RECORDS, backward, again)
+
+    assert result == {"ok": True, "steps": 4, "head": digest(again).hex()}
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_begins_with_its_step(tmp_path):
+    origin = genesis().after(5, b"m" * 32)
+    chain, records = chain_of(3, origin)
+    backward = back(chain.head, 6)
+
+    result, said, _ = check(tmp_path, *records, backward)
+
+    assert result == {"ok": True, "steps": 6, "head": digest(backward).hex()}
+    assert "begins with step 5 of a checkpoint" in said
+
+
+def test_a_run_cannot_go_back_to_before_the_checkpoint_that_it_began_with(tmp_path):
+    chain, records = chain_of(3, genesis().after(5, b"m" * 32))
+
+    assert "it goes back to 4" in check(tmp_path, *records, back(chain.head, 4))[1]
+
+
 def test_a_microbatch_that_all_stages_set_aside_is_named_and_fine(tmp_path):
     aside = commit(HEAD, stages=(stage_commit(3, 1, holders=b"\0\xff"),))
 

@@ -30,7 +30,7 @@ from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.sim.loop import run as run_simulated
-from p2pswarm.sim.rpc import SimWorld
+from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.schedule import learning_rate
@@ -87,6 +87,9 @@ class SavedRun:
     said: list[str] = field(default_factory=list)
     running: dict[int, asyncio.Task] = field(default_factory=dict)
     engines: dict[int, object] = field(default_factory=dict)
+    processes: dict[int, SimRpc] = field(default_factory=dict)
+    servers: dict[int, StageServer] = field(default_factory=dict)
+    pace_s: float = 0.02
 
     def __post_init__(self) -> None:
         self.world = SimWorld(5)
@@ -132,7 +135,7 @@ class SavedRun:
         """Start a server, with an identity of its own."""
 
         async def compute(work):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.pace_s)
             return work()
 
         def make_engine(stage: int):
@@ -153,8 +156,10 @@ class SavedRun:
             origin=self.identity.origin,
             saving=limits or SavingLimits(),
         )
-        server = StageServer(replace(context, **changes))
-        self.running[number] = self.tasks.create_task(server.run())
+        server = self.servers[number] = StageServer(replace(context, **changes))
+        own = context.rpc.suspension.context.copy()
+        self.running[number] = self.tasks.create_task(server.run(), context=own)
+        self.processes[number] = context.rpc
 
     def weights(self) -> list[torch.Tensor]:
         """The parameters of all stages."""
@@ -167,11 +172,10 @@ class SavedRun:
         self.world.kill(PeerId(bytes([number]) * 32), silent=False)
         del self.engines[number]
 
-    def stage_of(self, engine: object) -> int:
-        """The stage whose memory this is."""
-        first = engine.weights._flat.numbers.start
-        stages = range(self.config.stages)
-        return next(s for s in stages if stage_blocks(self.config, s).start == first)
+    def server_of(self, stage: int) -> int:
+        """The server that came first to a stage."""
+        first = stage_blocks(self.config, stage).start
+        return next(n for n, e in self.engines.items() if e.weights._flat.numbers.start == first)
 
     def stop(self) -> None:
         """All servers die at once."""

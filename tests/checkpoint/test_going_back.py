@@ -10,7 +10,7 @@ from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, 
 from p2pswarm.chain.record import RecordKind
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
-from p2pswarm.trainer.rewind_reports import NewestCopy, WentBack
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, WentBack
 
 REWIND = replace(CONFIG, steps=9, on_stage_lost="rewind", rewind_after_s=20.0)
 
@@ -24,6 +24,13 @@ async def until(run, fact) -> None:
     there = asyncio.Event()
     run.on_report = lambda report: there.set() if fact(report) else None
     await there.wait()
+
+
+async def stopped_for(run, number: int, seconds: float) -> None:
+    """A server's process stands still, and goes on later."""
+    run.world.freeze(run.processes[number])
+    await asyncio.sleep(seconds)
+    run.world.thaw(run.processes[number])
 
 
 def done(step: int):
@@ -41,8 +48,7 @@ def test_the_weights_are_those_of_the_plain_loop_after_all_servers_of_a_stage_ha
                 run.serve(number)
             await until(run, done(4))
             assert steps_saved(tmp_path) == [3]
-            lost = next(n for n, engine in run.engines.items() if run.stage_of(engine) == 1)
-            run.kill(lost)
+            run.kill(run.server_of(1))
             run.serve(7)
             ended = await run.trainer.run()
             assert not ended.failed
@@ -58,3 +64,109 @@ def test_the_weights_are_those_of_the_plain_loop_after_all_servers_of_a_stage_ha
     assert equal(run.weights(), plain_weights(REWIND))
     records = list(run.chain.store.records(0, 99))
     assert [r.step for r in records if r.kind == RecordKind.BACK] == [3]
+
+
+def test_nothing_is_done_anew_if_the_checkpoint_is_of_the_very_step(tmp_path):
+    """The servers of the other stage keep their weights; only the lost one is loaded."""
+
+    async def story():
+        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await until(run, saved(3))
+            assert run.trainer.coordinator.step == 3
+            run.kill(run.server_of(1))
+            run.serve(7)
+            ended = await run.trainer.run()
+            assert not ended.failed
+        return run
+
+    run = virtual(story)
+
+    assert run.seen(WentBack) == [WentBack(3, 3)]
+    assert equal(run.weights(), plain_weights(REWIND))
+
+
+def test_a_run_without_a_checkpoint_goes_back_to_its_first_weights(tmp_path):
+    async def story():
+        async with saved_run(tmp_path, REWIND, every_steps=100) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await until(run, done(2))
+            run.kill(run.server_of(0))
+            run.serve(7)
+            ended = await run.trainer.run()
+            assert not ended.failed
+        return run
+
+    run = virtual(story)
+
+    assert run.seen(WentBack) == [WentBack(0, 3)]
+    assert equal(run.weights(), plain_weights(REWIND))
+
+
+def test_a_server_that_comes_back_in_time_brings_its_weights_and_nothing_is_done_anew(tmp_path):
+    config = replace(REWIND, rewind_after_s=60.0)
+
+    async def story():
+        async with saved_run(tmp_path, config, every_steps=3) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await until(run, done(4))
+            await stopped_for(run, run.server_of(1), 40.0)
+            ended = await run.trainer.run()
+            assert not ended.failed
+        return run
+
+    run = virtual(story)
+
+    assert run.seen(WentBack) == []
+    assert len(run.seen(act.StepDone)) == config.steps
+    assert equal(run.weights(), plain_weights(config))
+
+
+def test_a_server_that_comes_back_later_drops_the_weights_of_steps_that_were_taken_back(tmp_path):
+    async def story():
+        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await until(run, done(4))
+            run.late = run.servers[run.server_of(1)]
+            late = run.processes[run.server_of(1)]
+            run.world.freeze(late)
+            run.pace_s = 2.0  # the run is still at it when the other one comes back
+            run.serve(7, stage=1)
+            await until(run, done(3))
+            run.world.thaw(late)
+            ended = await run.trainer.run()
+            assert not ended.failed
+        return run
+
+    run = virtual(story)
+
+    assert run.seen(WentBack) == [WentBack(3, 5)]
+    assert run.late.version == REWIND.steps
+    assert equal(run.weights(), plain_weights(REWIND))
+
+
+def test_a_checkpoint_that_is_damaged_is_named_and_the_one_before_is_used(tmp_path):
+    async def story():
+        async with saved_run(tmp_path, REWIND, every_steps=2) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await until(run, saved(4))
+            newest = max(tmp_path.iterdir(), key=lambda path: path.name)
+            for path in newest.glob("stage-000-*"):
+                data = path.read_bytes()
+                path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+            run.kill(run.server_of(1))
+            run.serve(7)
+            ended = await run.trainer.run()
+            assert not ended.failed
+        return run
+
+    run = virtual(story)
+
+    assert [report.version for report in run.seen(WentBack)] == [2]
+    assert any("step-000000004" in report.reason for report in run.seen(CannotGoBack))
+    assert equal(run.weights(), plain_weights(REWIND))

@@ -41,6 +41,14 @@ def test_the_newest_and_every_so_many_stay():
     assert [name.step for name in old] == [10, 20, 30, 50, 60, 70]
 
 
+def test_checkpoints_of_steps_that_were_taken_back_take_nobodys_place():
+    old = outdated(
+        [candidate(step) for step in (10, 20, 30, 40, 90)], CheckpointConfig(keep_newest=2), 40
+    )
+
+    assert [name.step for name in old] == [10, 20]
+
+
 @given(st.dictionaries(st.integers(0, 50), st.booleans()), st.integers(1, 5), st.integers(0, 7))
 def test_what_stays_holds_the_newest_good_ones_and_everything_newer(found, newest, every):
     candidates = [candidate(step, good=good) for step, good in found.items()]

@@ -19,6 +19,8 @@ from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
+from p2pswarm.trainer.leadership_reports import Leads, SteppedDown
+from p2pswarm.trainer.rewind_reports import WentBack
 
 RUN = RunConfig(
     steps=3,
@@ -55,9 +57,9 @@ def test_time_counts_from_the_first_step():
 def test_a_trainer_that_leads_again_names_only_servers_that_joined_it_since():
     telling = begun()
     telling.report(act.MemberReady(LIFE, 0), 101.0)
-    telling.report(act.SteppedDown("this trainer follows another one"), 102.0)
+    telling.report(SteppedDown("this trainer follows another one"), 102.0)
 
-    telling.report(act.Leads(3, 2), 110.0)
+    telling.report(Leads(3, 2), 110.0)
     again = Incarnation(LIFE.peer, 9)
     told = telling.report(act.MemberJoined(again, 0, "a:1"), 111.0)
 
@@ -67,7 +69,7 @@ def test_a_trainer_that_leads_again_names_only_servers_that_joined_it_since():
 def test_a_run_that_is_offered_waits_for_every_stage():
     reporter = Reporter(RunConfig(stages=3), 1000)
 
-    assert reporter.report(act.Leads(1, 0), 5.0) == [Waiting(0.0, (0, 1, 2))]
+    assert reporter.report(Leads(1, 0), 5.0) == [Waiting(0.0, (0, 1, 2))]
 
 
 def test_a_step_counts_what_all_stages_counted_and_asks_for_the_next():
@@ -120,6 +122,21 @@ def test_a_run_that_goes_on_counts_its_steps_from_there():
 
     assert [event.step for event in steps] == [2, 3]
     assert (ended.step, ended.tokens_per_s) == (3, 2 * STEP_TOKENS / 3)
+
+
+@pytest.mark.parametrize(("at", "lost"), [(1, "the steps up to 2 are done anew"), (2, "nothing")])
+def test_a_run_that_goes_back_counts_the_steps_from_there(at, lost):
+    telling = begun()
+    telling.report(done(1), 101.0)
+    telling.report(done(2), 102.0)
+
+    (note,) = telling.report(WentBack(at, 2), 110.0)
+    (again,) = telling.report(done(at), 112.0)
+
+    assert isinstance(note, Note)
+    assert f"gone back to its checkpoint of step {at}: {lost}" in note.text
+    assert (again.step, again.tokens_per_s) == (at + 1, STEP_TOKENS / 2)
+    assert again.counts.counted == (at + 1) * RUN.batch.microbatches
 
 
 def test_a_checkpoint_is_told():

@@ -17,7 +17,8 @@ from p2pswarm.roles.run_matching import (
     genesis_of,
     votes_alone,
 )
-from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity, RunOrigin, sign_manifest
+from p2pswarm.trainer.saving_plan import ResumedFrom
 from p2pswarm.wire.message import encode
 
 FOUNDER = Identity.generate(b"founder")
@@ -110,3 +111,17 @@ def test_a_step_that_no_record_has_room_for_is_refused_at_the_start():
     check_records(RUN)
     with pytest.raises(Unusable, match=r"lower run\.batch\.microbatches"):
         check_records(large)
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_remembers_where_that_lies(tmp_path):
+    """Started again before its first step is decided, its servers still have to load it."""
+    origin = RunOrigin(b"o" * 16, 7, b"m" * 32)
+    identity = dataclasses.replace(IDENTITY, origin=origin)
+    saved = SavedRun(identity, finished=False, resumed=ResumedFrom(origin, "s3://there", "x"))
+    folder = RunFolder(tmp_path)
+
+    folder.write(saved)
+
+    assert folder.read() == saved
+    folder.write(SavedRun(identity, finished=False))
+    assert folder.read().resumed is None

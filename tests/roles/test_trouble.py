@@ -9,6 +9,8 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.trouble import TroubleReport, trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.leadership_reports import VotesLacking
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
@@ -21,6 +23,36 @@ TEXTS = [
             "start it again if it stands still"
         ),
     ),
+    (
+        NewestCopy((1,), 7, 5, "checkpoints/x", 31.4, None),
+        (
+            "no server has brought back the weights of stage 1: the newest copy is the checkpoint "
+            "of step 5, 31 s old, in checkpoints/x; to go on from there, stop this trainer and "
+            "start it with --resume"
+        ),
+    ),
+    (
+        NewestCopy((0, 1), 7, 5, "checkpoints", None, 55.0),
+        (
+            "no server has brought back the weights of stages 0, 1: the newest copy is the "
+            "checkpoint of step 5, in checkpoints; the run goes back to it in 55 s"
+        ),
+    ),
+    (
+        NewestCopy((1,), 7, None, "checkpoints", None, 55.0),
+        (
+            "no server has brought back the weights of stage 1: there is no checkpoint yet in "
+            "checkpoints; the run goes back to its first weights in 55 s"
+        ),
+    ),
+    (
+        NewestCopy((1,), 7, None, "", None, None),
+        (
+            "no server has brought back the weights of stage 1: the run has no checkpoints "
+            "(checkpoint.target); the run waits for a server that has them"
+        ),
+    ),
+    (CannotGoBack("x is gone"), "no checkpoint to go back to: x is gone"),
     (
         act.DigestsTied(0, 3),
         (
@@ -91,7 +123,7 @@ TEXTS = [
         ),
     ),
     (
-        act.VotesLacking(((ANN.peer, "10.0.0.7:4001"), (BOB.peer, ""))),
+        VotesLacking(((ANN.peer, "10.0.0.7:4001"), (BOB.peer, ""))),
         (
             f"nothing can be decided without an answer of {A} at 10.0.0.7:4001, {B}: start them "
             "again with their `state` folders, or go on from a checkpoint with `p2pswarm train "

@@ -147,3 +147,31 @@ def test_a_new_session_forgets_the_reductions_and_commits_of_the_one_before():
     assert not log.must_commit_before(9)
     assert log.committed(commit(4)) is CommitDecision.WAIT
     assert log.needed == 3
+
+
+def test_weights_of_another_era_are_forgotten_with_all_that_was_made_of_them():
+    log = holder(3)
+    average(log, 3)
+    log.committed(commit(3))
+    log.applied(commit(3))
+    log.hashed(b"w4")
+
+    log.other_era(keep=False)
+
+    assert (log.held, log.version, log.digest) == (None, None, b"")
+    assert log.begin(3, keep=False) is FirstWeights.FETCHED
+    log.became(3)
+    average(log, 3, 9)
+    assert log.committed(commit(3, 9)) is CommitDecision.APPLY
+
+
+def test_weights_that_the_run_has_gone_back_to_stay_and_the_reduction_after_them_goes():
+    log = holder(3)
+    average(log, 3)
+
+    log.other_era(keep=True)
+
+    assert (log.version, log.digest, log.held.reduction) == (3, b"w3", None)
+    assert log.begin(3, keep=True) is FirstWeights.KEPT
+    average(log, 3, 9)
+    assert log.committed(commit(3, 9)) is CommitDecision.APPLY

@@ -8,6 +8,7 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.leadership_reports import Leads
 
 ALL_DONE = act.RunFinished("all steps are done", failed=False)
 STEPS = 4
@@ -28,7 +29,7 @@ def play(*faults: Fault, trainers: int = 3, **changes) -> tuple[SwarmResult, Sim
 
 
 def terms(swarm: SimSwarm) -> list[int]:
-    return [report.term for report in swarm.reports if isinstance(report, act.Leads)]
+    return [report.term for report in swarm.reports if isinstance(report, Leads)]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 import asyncio
 import random
+from pathlib import Path
 
 import torch
 from trainer.test_trainer import CONFIG, corpus
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import RunConfig
+from p2pswarm.config import CheckpointConfig, RunConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import PeerId
 from p2pswarm.server.session import ServerContext
@@ -23,6 +25,7 @@ from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.chain_place import ChainPlace
 from p2pswarm.trainer.context import TrainerContext
+from p2pswarm.trainer.saving_plan import SavingPlan
 from p2pswarm.trainer.trainer import Trainer
 
 
@@ -44,7 +47,15 @@ class OneTrainer:
 class ManyTrainers:
     """Trainers a, b, c ..., of which a founds the run, and numbered servers that vote."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, config: RunConfig = CONFIG, seed: int = 5) -> None:
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        config: RunConfig = CONFIG,
+        seed: int = 5,
+        target: Path | None = None,
+    ) -> None:
+        """`target`: where every third step is saved; None: nowhere."""
+        self.target = target
         self.config, self.tasks, self.world = config, tasks, SimWorld(seed)
         self.rng = random.Random(seed)
         self.run_id = run_id(run_to_json(config), nonce=b"n" * 16, founder=key("a").peer_id.raw)
@@ -55,6 +66,7 @@ class ManyTrainers:
         self.said: list[tuple[str, act.Report]] = []
         self.heard = lambda name, report: None
         self.servers: dict[int, asyncio.Task] = {}
+        self.serving: dict[int, StageServer] = {}
 
     def train(self, name: str) -> OneTrainer:
         """Start a trainer, or start one again with its disk."""
@@ -77,10 +89,21 @@ class ManyTrainers:
             rng=random.Random(self.rng.random()),
             chain=place,
             trainers=tuple(one.rpc.contact for one in self.trainers.values()),
+            saving=self.plan(name),
         )
         one = self.trainers[name] = OneTrainer(name, rpc, Trainer(context))
         one.task = self.tasks.create_task(self.live(one), context=rpc.suspension.context.copy())
         return one
+
+    def plan(self, name: str) -> SavingPlan | None:
+        if self.target is None:
+            return None
+        return SavingPlan(
+            config=CheckpointConfig(target=str(self.target), every_steps=3),
+            store=open_store(str(self.target), key(name).peer_id.short),
+            identity=key(name),
+            corpus=corpus(self.config).digest(),
+        )
 
     async def live(self, one: OneTrainer) -> None:
         async with one.trainer as trainer:
@@ -124,16 +147,25 @@ class ManyTrainers:
             tensors=TensorTransfer(Budget()),
             run=config,
             run_id=self.run_id,
-            trainer=next(iter(self.trainers.values())).rpc.contact,
+            trainer=next(t.rpc.contact for t in self.trainers.values() if t.rpc.running),
             compute=compute,
             make_engine=lambda s: torch_engine(config, s, torch.device("cpu"), 1 << 30),
             make_router=lambda: Router(random.Random(number)),
             chain=(store, store.restored(self.genesis)),
         )
-        server = StageServer(context)
+        server = self.serving[number] = StageServer(context)
         self.servers[number] = self.tasks.create_task(
             server.run(), context=rpc.suspension.context.copy()
         )
+
+    def kill_stage(self, stage: int) -> list[int]:
+        """All servers of a stage die; returns which."""
+        victims = [n for n, server in self.serving.items() if server.stage == stage]
+        for number in victims:
+            self.servers[number].cancel()
+            self.world.kill(PeerId(number.to_bytes(32)), silent=False)
+            del self.serving[number]
+        return victims
 
     def kill(self, name: str, *, silent: bool = False) -> None:
         """The trainer's process dies."""

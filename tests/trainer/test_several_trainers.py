@@ -9,6 +9,7 @@ from trainer.test_trainer import CONFIG, distance, plain
 
 from p2pswarm.sim.loop import run
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.leadership_reports import Leads, TrainerEnlisted
 
 LIMIT_S = 300.0
 
@@ -64,7 +65,7 @@ def test_a_standby_enlists_and_ends_with_the_run():
     many = play(story)
 
     check_exact(many, "a", "b")
-    assert [name for name, _ in many.of_kind(act.TrainerEnlisted)] == ["a"]
+    assert [name for name, _ in many.of_kind(TrainerEnlisted)] == ["a"]
     last = many.trainers["a"].trainer._seat.follower.chain.last
     assert len(last.trainers) == 2
     assert len(last.voters) == 3
@@ -81,4 +82,4 @@ def test_the_coordinator_is_killed_and_the_standby_goes_on(step, silent):
     many = play(story)
 
     check_exact(many, "b")
-    assert [report.term for name, report in many.of_kind(act.Leads) if name == "b"] >= [2]
+    assert [report.term for name, report in many.of_kind(Leads) if name == "b"] >= [2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.settings import RUN_VERSION_MAX
-from p2pswarm.swarm.messages.types import Peer, Reason, RunId
+from p2pswarm.swarm.messages.types import Peer, Reason, RunId, Step
 from p2pswarm.wire.message import Message, Range, Size, message
 
 
@@ -58,4 +58,17 @@ class Manifest(Message):
 class Finished(Message):
     """The trainer ends the run, well or not."""
 
+    reason: Reason
+    version: Step | None = None
+    """Of the weights at the end; said to the trainers that stand by."""
+
+
+@message(103)
+@dataclass(frozen=True, slots=True)
+class RunOver(Message):
+    """A run that has come to its end: a record in the DHT, for trainers that come back later."""
+
+    run: RunId
+    version: Step
+    """Of the weights: how many steps are done."""
     reason: Reason

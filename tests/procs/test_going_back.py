@@ -1,0 +1,42 @@
+"""Both servers of a stage are killed for good: the trainer goes back to a checkpoint by itself."""
+
+import os
+import re
+import signal
+
+import pytest
+import torch
+from procs.test_checkpoints import HERE, RUN, plain_loop, tensors
+
+STEPS = 60
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_stage_is_loaded_from_the_checkpoint_and_the_weights_are_those_of_the_loop(
+    start, seed_node, text_folder, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    run = tmp_path / "run.toml"
+    values = {"stages": 2, "steps": STEPS, "replicas": 2, "every": 5, "dtype": "float64"}
+    text = RUN.format(**values)
+    run.write_text(text.replace("[run]\n", '[run]\non_stage_lost = "rewind"\nrewind_after_s = 6\n'))
+    servers = [start(*join) for _ in range(4)]
+    trainer = start("train", run, *join, module="p2pswarm")
+    stages = [re.search(r"stage (\d)", s.line_with("serving stage"))[1] for s in servers]
+    assert trainer.line_with("checkpoint of step ")
+
+    for server, stage in zip(servers, stages, strict=True):
+        if stage == "1":
+            os.killpg(server.process.pid, signal.SIGKILL)
+    assert trainer.line_with("no server has brought back the weights of stage 1: the newest copy")
+    new = [start(*join) for _ in range(2)]
+
+    assert trainer.line_with("the run has gone back to its checkpoint of step ")
+    assert trainer.line_with(f"done after {STEPS} steps")
+    assert trainer.end() == 0, trainer.errors
+    assert all(server.line_with("loaded from") for server in new[:1])
+    ours = tensors(tmp_path / f"weights-saved-step-{STEPS}.safetensors")
+    theirs = plain_loop(run)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
