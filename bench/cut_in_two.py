@@ -345,7 +345,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--microbatches", type=int, default=12, help="a step")
     parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
-    parser.add_argument("--patience-s", type=float, default=300.0)
+    parser.add_argument("--patience-s", type=float, default=500.0)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[2] / "bench" / "cut_in_two.py"
 STEPS = 42
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "how",
     [
