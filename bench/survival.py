@@ -11,6 +11,7 @@ plain loop, and the chain of commits is checked by `check_chain.py`, which uses 
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import queue
@@ -43,6 +44,7 @@ from p2pswarm.progress.events import Ended, Event, PeerLine, Peers, Stepped, fro
 STOPS_S = (2.0, 25.0)  # a link is given up after 15 s of silence: shorter and longer than that
 REPLACED_S = 1.0  # after a kill
 LOOK_S = 0.2
+TRAINER_FAULTS = ("trainer killed", "trainer stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class Record:
         times_s = [step.at_s for step in self.steps]
         return sorted(b - a for a, b in itertools.pairwise(times_s))
 
+    def takeovers_s(self, what: str) -> list[float]:
+        """From each `what` done to a coordinator until another one did a step, shortest first."""
+        taken, since_s = [], None
+        for one in self.happenings:
+            if one.what in TRAINER_FAULTS:
+                since_s = one.at_s if one.what == what else None
+            elif one.what == "takeover" and since_s is not None:
+                taken.append(one.at_s - since_s)
+                since_s = None
+        return sorted(taken)
+
     def count(self, what: str) -> int:
         """How often something happened."""
         return sum(one.what == what for one in self.happenings)
@@ -100,6 +113,8 @@ class Swarm:
         """When to continue or to replace which process."""
         self._stopped: set[str] = set()
         self._trainers = 0
+        self._hurt = ""
+        """The coordinator that was hurt last, until another one, or itself, does a step."""
         self.coordinator = ""
         self.record = Record()
         self.ended: dict[str, Ended] = {}
@@ -152,6 +167,7 @@ class Swarm:
                 self._happened("takeover")
                 print(f"  {self._now_s():.1f} s: {name} coordinates", flush=True)
             self.coordinator = name
+        self._hurt = ""
         if self.record.steps and event.step <= self.record.steps[-1].step:
             return  # an old coordinator's word, read late
         members = tuple(len(self._ready(stage)) for stage in range(self._run.stages))
@@ -187,8 +203,9 @@ class Swarm:
     def _hurt_trainer(self) -> None:
         name = self.coordinator
         others = [n for n in self._up if n.startswith("trainer") and n != name]
-        if name not in self._up or not others:
-            return  # the last one is spared: another would have to know the run's text
+        if name not in self._up or name == self._hurt or not others:
+            return  # nobody has taken over since, or it is the last one that knows the text
+        self._hurt = name
         if self._rng.random() < self._options.stop_share:
             self._stop(name, "trainer stopped", None)
             return
@@ -238,12 +255,17 @@ class Swarm:
         """Pass on what a node says; a node that we killed falls silent."""
         try:
             for line in self._nodes.lines(name):
+                self._keep(name, line)
                 try:
                     self._lines.put((name, from_line(line)))
                 except ValueError:
                     self._lines.put((name, line))
         except RunFailed:
             pass  # killed, or its trainer said why it failed
+
+    def _keep(self, name: str, line: str) -> None:
+        with (self._folder / f"{name}.said").open("a") as file:
+            file.write(f"{self._now_s():.2f} {line}")
 
     def _happened(self, what: str, stage: int | None = None) -> None:
         self.record.happenings.append(Happening(self._now_s(), what, stage))
@@ -268,8 +290,9 @@ def survive(run: Run, options: argparse.Namespace, folder: Path) -> tuple[Swarm,
 def main() -> int:
     """Train twice, compare, print, write."""
     options = _options()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with contextlib.ExitStack() as places:
+        folder = options.keep or Path(places.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
         ours, theirs = (folder / f"{kind}.safetensors" for kind in ("swarm", "plain"))
         run = Run(
             name="survival",
@@ -316,6 +339,11 @@ def _show(record: Record, chain: dict, difference: str) -> None:
     counts = [str(record.count(kind)) for kind in kinds]
     table.add_row(*counts, str(len(record.steps)), f"{median_s:.2f}", f"{longest_s:.1f}")
     Console().print(table)
+    for what in TRAINER_FAULTS:
+        if times_s := record.takeovers_s(what):
+            shown = ", ".join(f"{seconds:.1f}" for seconds in times_s)
+            median_s = times_s[len(times_s) // 2]
+            print(f"{what}: another did a step after {median_s:.1f} s in the median ({shown})")
     print(f"chain: {json.dumps(chain)}")
     print(f"relative difference of all parameters {difference}")
 
@@ -337,6 +365,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=24, help="a step")
     parser.add_argument("--seed", type=int, default=1, help="of who is hurt, and how")
     parser.add_argument("--patience-s", type=float, default=3600.0)
+    parser.add_argument("--keep", type=Path, help="a folder for all that the processes write")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--picture", type=Path)
     return parser.parse_args()

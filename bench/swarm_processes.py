@@ -154,12 +154,14 @@ class Nodes:
         address = first_match(self.lines("bootstrap"), r"at (\S+), ready")
         self.joining = f'bootstrap = ["{address}"]\n'
 
-    def start_trainer(self, name: str, run: Run, state: Path, *, standby: bool) -> None:
+    def start_trainer(
+        self, name: str, run: Run, state: Path, *, standby: bool, host: int = TRAINER
+    ) -> None:
         """A trainer with a folder for what outlives it; it founds the run, or stands by for it."""
         mode = "[train]\nstandby = true\n" if standby else "[train]\n"
         about = f'role = "trainer"\nstate = {json.dumps(str(state))}\n'
         settings = run.settings().replace("[train]\n", mode)
-        self.start(name, TRAINER, self.joining + about + settings)
+        self.start(name, host, self.joining + about + settings)
 
     def start_server(self, settings: str) -> str:
         """One more server, on a host of its own; its name."""

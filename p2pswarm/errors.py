@@ -101,7 +101,7 @@ class Unusable(SwarmError):
 
 
 class NotSaved(SwarmError):
-    """A checkpoint could not be written: training goes on, and the message tells the user why."""
+    """A file of the state could not be written: training goes on, and the user is told why."""
 
 
 class BadCheckpoint(Unusable):

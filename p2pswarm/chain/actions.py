@@ -5,7 +5,7 @@ A shell that cannot carry out a `Persist` drops what follows it, and tells the v
 
 from dataclasses import dataclass
 
-from p2pswarm.chain.record import CommitRecord
+from p2pswarm.chain.record import CommitRecord, VoterId
 from p2pswarm.wire.message import Message
 
 
@@ -67,6 +67,16 @@ class Deposed:
 
 
 @dataclass(frozen=True, slots=True)
+class VotesMissing:
+    """For a while no majority has answered: these voters are silent, and some of them are needed.
+
+    Nothing can be decided before. It is said for people, who may start those nodes again.
+    """
+
+    voters: tuple[VoterId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Followed:
     """A server's voter follows the leader of a greater term than before."""
 
@@ -81,4 +91,4 @@ class StoreFailed:
     reason: str
 
 
-Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed | Followed
+Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed | VotesMissing | Followed

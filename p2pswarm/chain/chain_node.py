@@ -25,6 +25,7 @@ from p2pswarm.chain.actions import (
     RecordDecided,
     Reply,
     StoreFailed,
+    VotesMissing,
 )
 from p2pswarm.chain.base import ChainMachine, ChainStore
 from p2pswarm.chain.messages import FetchRecords, Heartbeat, Prepare, Propose
@@ -38,7 +39,7 @@ ASK_S = 1.0  # the machine asks again each second
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 SENT_AT_ONCE = 64  # records that are read before they are sent: a few MB at most
 
-Told = Leading | Deposed | RecordDecided | Followed | StoreFailed
+Told = Leading | Deposed | RecordDecided | VotesMissing | Followed | StoreFailed
 """What the owner of a node is told."""
 Caller = asyncio.Future[Message]
 

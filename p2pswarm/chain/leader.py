@@ -18,7 +18,14 @@ from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 
-from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, RecordDecided
+from p2pswarm.chain.actions import (
+    Ask,
+    Deposed,
+    Fetch,
+    Leading,
+    RecordDecided,
+    VotesMissing,
+)
 from p2pswarm.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
 from p2pswarm.chain.messages import Accepted, Denial, Denied, Heartbeat, Prepare, Promise, Propose
 from p2pswarm.chain.record import CommitRecord, VoterId, authentic, digest
@@ -26,7 +33,9 @@ from p2pswarm.wire.message import Message
 
 HEARTBEAT_S = 1.0  # a standby waits for five of them, a voter is calm for four
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost
+PATIENCE = 10  # so many times a record is proposed, a second apart, before people are told
 Electorate = tuple[VoterId, ...]
+LeaderAction = Ask | Fetch | RecordDecided | Leading | Deposed | VotesMissing
 
 
 class LeaderPhase(Enum):
@@ -72,10 +81,11 @@ class Leader:
         self._fetches = 0
         self.memories: dict[bytes, bytes] = {}
         """Which file each peer votes with, as far as it has answered: for the next record."""
-        self._actions: list[Ask | Fetch | RecordDecided | Leading | Deposed] = []
+        self._actions: list[LeaderAction] = []
+        self._tries = 0
         self._prepare()
 
-    def actions(self) -> list[Ask | Fetch | RecordDecided | Leading | Deposed]:
+    def actions(self) -> list[LeaderAction]:
         """What to do now, in this order; drained by reading."""
         drained, self._actions = self._actions, []
         return drained
@@ -86,11 +96,15 @@ class Leader:
         return self._pending
 
     @property
-    def awaited(self) -> tuple[bytes, ...]:
-        """The voters that have not accepted the record that is proposed."""
-        record = self._pending
-        named = (*record.voters_before, *record.voters) if record else ()
-        return tuple(dict.fromkeys(v.peer for v in named if v not in self._accepted))
+    def silent(self) -> tuple[VoterId, ...]:
+        """The other voters that have not said yes, of each set that lacks a majority, in order."""
+        if self._pending is not None:
+            electorates, yes = list(self._pending.electorates), set(self._accepted)
+        else:
+            electorates, yes = self._electorates(self._best()), set(self._promises)
+        lacking = [voters for voters in electorates if not _majority(voters, yes)]
+        without = dict.fromkeys(voter for voters in lacking for voter in voters)
+        return tuple(v for v in without if v not in yes and v.peer != self.attempt.peer)
 
     def receive(self, sender: bytes, answer: Message) -> None:
         """A voter has answered; answers to other attempts are ignored."""
@@ -147,6 +161,7 @@ class Leader:
                 self._prepare()
             case LeaderPhase.ANCHORING | LeaderPhase.LEADING:
                 self._ask_to_accept()
+                self._count_tries()
         if self.leads:
             self._say_alive()
 
@@ -239,6 +254,11 @@ class Leader:
                 if voter not in self._accepted:
                     self._ask(voter, message)
 
+    def _count_tries(self) -> None:
+        self._tries = 0 if self._pending is None else self._tries + 1
+        if self._tries == PATIENCE:
+            self._actions.append(VotesMissing(self.silent))
+
     def _counted(self, sender: bytes, answer: Accepted) -> None:
         record = self._pending
         if record is None or (answer.term, answer.digest) != (self.attempt.term, digest(record)):
@@ -246,6 +266,7 @@ class Leader:
         self._accepted[VoterId(sender, answer.memory)] = None
         if self._is_decided(record):
             self._pending = None
+            self._tries = 0
             self.head = ChainHead.of(record)
             self._actions.append(RecordDecided(record))
             if self.phase is LeaderPhase.ANCHORING:

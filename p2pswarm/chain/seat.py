@@ -9,7 +9,7 @@ Errors:  Fork and BrokenRecord for what a peer sent; nothing has changed then.
 
 import random
 
-from p2pswarm.chain.actions import Action, Deposed, Leading, RecordDecided
+from p2pswarm.chain.actions import Action, Deposed, Leading, RecordDecided, VotesMissing
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.leader import Attempt, Leader
 from p2pswarm.chain.messages import ATTEMPT_BYTES, Heartbeat
@@ -18,6 +18,8 @@ from p2pswarm.chain.standby import Standby
 from p2pswarm.chain.voter import Voter
 from p2pswarm.chain.voter_seat import VoterSeat
 from p2pswarm.wire.message import Message
+
+HANGS = 2  # attempts in a row that found no majority, about 7 s, before people are told
 
 
 class Seat:
@@ -34,6 +36,7 @@ class Seat:
         self.standby = Standby(self._rank(), rng, now_s)
         self.standby.term = voter.register.promised
         self._actions: list[Action] = []
+        self._hung = 0
 
     def actions(self) -> list[Action]:
         """What to do now, in this order; drained by reading."""
@@ -96,6 +99,7 @@ class Seat:
         """Stand, give up, or ask again, if it is time."""
         due_s = self.standby.next_deadline_s
         if due_s is not None and due_s <= now_s:
+            self._hangs()
             term = self.standby.on_deadline(now_s)
             self.leader = None
             self.voter.stand(term or 0)
@@ -112,11 +116,19 @@ class Seat:
         """Our voter follows another trainer: wait for it, and end an attempt of ours."""
         self.standby.rank = self._rank()
         term = message.term if isinstance(message, Heartbeat) else self.voter.register.promised
+        self._hung = 0
         if self.standby.heard(sender, term, now_s) and self.leader:
             self.leader.give_up("this trainer follows another one")
             self._actions += self.leader.actions()
             self.leader = None
             self.voter.stand(0)
+
+    def _hangs(self) -> None:
+        """An attempt of ours is given up: if voters were silent, and again, people are told."""
+        if self.leader is not None and (silent := self.leader.silent):
+            self._hung += 1
+            if self._hung == HANGS:
+                self._actions.append(VotesMissing(silent))
 
     def _settle(self, now_s: float) -> None:
         """Pass on what our attempt asks for, and draw the consequences."""
@@ -126,6 +138,7 @@ class Seat:
                 case RecordDecided(record=record):
                     self.follower.learned(record)
                 case Leading():
+                    self._hung = 0
                     self.standby.leads()
                     self.voter.stand(0)
                 case Deposed(promised=promised):

@@ -58,12 +58,23 @@ def is_held_out(name: str, share: float) -> bool:
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    for file in sorted(folder.rglob("*")):
-        inside = file.relative_to(folder).parts
-        if any(part in SKIPPED or part.startswith(".") for part in inside):
+    """The files to read, in the order of their paths; folders that are passed over are not read."""
+    found = sorted(_below(folder))
+    return (file for file in found if not suffixes or file.suffix in suffixes)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for one in folder.iterdir():
+        if _is_skipped(one.name):
             continue
-        if file.is_file() and (not suffixes or file.suffix in suffixes):
-            yield file
+        if one.is_file():
+            yield one
+        elif one.is_dir() and not one.is_symlink():  # a link could lead back up
+            yield from _below(one)
+
+
+def _is_skipped(name: str) -> bool:
+    return name in SKIPPED or name.startswith(".")
 
 
 def _read(file: Path, bytes_max: int) -> bytes:

@@ -62,6 +62,8 @@ class GetValue:
         self._carried = options.carried
         self.more = False
         """Whether a holder had more pages than `pages`."""
+        self.clocks_differ = False
+        """Whether a holder gave a record that by our clock is long over, or too far ahead."""
 
     @property
     def ready(self) -> bool:
@@ -113,12 +115,18 @@ class GetValue:
     def _sound(self, record: Record, now_ms: int) -> bool:
         """Whether a record is valid; BadMessage if its sender broke the protocol.
 
-        A wrong signature may also be the publisher's fault, so the sender is not blamed for it.
+        A wrong signature may also be the publisher's fault, and a wrong time may be our clock's, so
+        the sender is not blamed for them.
         """
-        latest_ms = now_ms + int(1000 * (self._config.ttl_most_s + self._config.skew_s))
-        if record.key != self._options.request.key or record.expires_ms > latest_ms:
-            raise BadMessage("a record of another key, or one that expires too late")
-        return record.expires_ms > now_ms and self._signatures.holds(record)
+        if record.key != self._options.request.key:
+            raise BadMessage("a record of another key")
+        if not self._signatures.holds(record):
+            return False
+        skew_ms = int(1000 * self._config.skew_s)
+        latest_ms = now_ms + int(1000 * self._config.ttl_most_s) + skew_ms
+        if not now_ms - skew_ms < record.expires_ms <= latest_ms:
+            self.clocks_differ = True
+        return now_ms < record.expires_ms <= latest_ms
 
     def on_failure(self, contact: Contact) -> None:
         """See `Query`."""

@@ -283,6 +283,11 @@ class Dht:
         await running.wait()
         return dict(get_value.records)
 
+    @property
+    def clocks_differ(self) -> bool:
+        """Whether the last get found only what is over, or too far ahead, by our clock."""
+        return self._reader.clocks_differ
+
     def _start_get(self, key: bytes, quorum: int) -> tuple[RunningQuery, GetValue]:
         runner = self._runner
         get_value = self._reader.query(

@@ -39,6 +39,8 @@ class ValueReader:
         self._signatures = signatures
         self._config = table.config
         self.misses = NegativeCache(table.config.misses, table.config.negative_s)
+        self.clocks_differ = False
+        """Whether the last get found only what is over, or too far ahead, by our clock."""
 
     def held(self, key: bytes, now_ms: int) -> dict[bytes, Record]:
         """The records that we hold ourselves, if we are a holder of the key at present.
@@ -85,6 +87,7 @@ class ValueReader:
         self, key: bytes, get_value: GetValue, now_s: float
     ) -> Iterator[tuple[Contact, Record]]:
         """Note whether a get found the key; yields records to store with holders that lack them."""
+        self.clocks_differ = get_value.clocks_differ and not get_value.records
         if get_value.records:
             self.misses.forget(key)
         else:

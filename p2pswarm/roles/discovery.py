@@ -25,6 +25,7 @@ from p2pswarm.wire.message import decode, encode
 log = logging.getLogger(__name__)
 
 RECORD_S = 60.0  # a run whose trainer died is offered no longer than this
+ANNOUNCE_EVERY_S = RECORD_S / 3  # so that two tries may fail
 TRY_AGAIN_S = 1.0  # somebody waits for it
 ANSWER_S = 2.0  # for a trainer to show that it lives: a dial and a round trip
 END_S = 2.0  # to leave word of the end, when all else is done
@@ -58,19 +59,23 @@ class TrainerSeeker(Protocol):
 
 
 async def announce(stack: NodeStack, manifest: Manifest) -> None:
-    """Put our run into the DHT, which publishes it again in time; until cancelled."""
-    subkey = stack.identity.peer_id.raw
-    try:
-        while True:
-            try:
-                await stack.dht.put(RUNS_KEY, subkey, encode(manifest), RECORD_S)
-            except SwarmError as error:
+    """Keep our run in the DHT, until cancelled; people are told when nobody takes it, and why.
+
+    It is put there again and again, because only who waits for a put learns how it went: a clock
+    that jumps makes others refuse what they took before.
+    """
+    subkey, value, said = stack.identity.peer_id.raw, encode(manifest), ""
+    while True:
+        try:
+            await stack.dht.put(RUNS_KEY, subkey, value, RECORD_S, republish=False)
+        except SwarmError as error:
+            if str(error) != said:
+                said = str(error)
                 log.warning("the run could not be announced: %s", error)
-                await asyncio.sleep(TRY_AGAIN_S)
-            else:
-                await asyncio.Event().wait()
-    finally:
-        stack.dht.withdraw(RUNS_KEY, subkey)
+            await asyncio.sleep(TRY_AGAIN_S)
+        else:
+            said = ""
+            await asyncio.sleep(ANNOUNCE_EVERY_S)
 
 
 async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], None]) -> RunOffer:
@@ -82,7 +87,8 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], Non
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         while True:
-            offers = choice.fitting(await manifests(stack))
+            found = await manifests(stack)
+            offers = choice.fitting(found, clocks_differ=stack.dht.clocks_differ)
             for remark in choice.remarks():
                 say(remark)
             for trainer in choice.to_be_told(loop.time()):

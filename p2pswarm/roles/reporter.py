@@ -110,6 +110,7 @@ class Reporter:
             case WentBack():
                 return self._went_back(report, seconds, now_s)
             case act.SteppedDown(reason=reason):
+                self._peers.clear()  # who lives from now on, the next coordinator knows
                 return [Note(seconds, f"this trainer stands by from now on: {reason}")]
             case act.TrainerEnlisted(peer=peer, address=address):
                 return [Note(seconds, f"trainer {PeerId(peer).short} at {address} stands by")]

@@ -15,6 +15,11 @@ from p2pswarm.swarm.manifest import RunOffer, UnreadableOffer, read_offer
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.wire.message import decode
 
+CLOCKS_DIFFER = (
+    "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
+    "here or there"
+)
+
 
 class RunChoice:
     """Chooses among manifests; remembers which runs are over and what was said."""
@@ -34,10 +39,13 @@ class RunChoice:
         self._over.add((offer.run, _trainer(offer)))
         self._said.clear()
 
-    def fitting(self, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
+    def fitting(
+        self, manifests: Mapping[bytes, bytes], *, clocks_differ: bool = False
+    ) -> list[RunOffer]:
         """The runs that may be joined; `manifests` by their trainers' ids, as the DHT keeps them.
 
-        If there is none, a remark says why.
+        If there is none, a remark says why. `clocks_differ`: others know runs that are over, or
+        not yet possible, by this machine's clock.
         """
         offers = self.usable(manifests)
         named = self._named(offers)
@@ -53,6 +61,8 @@ class RunChoice:
         elif offers:
             there = ", ".join(sorted({repr(offer.config.name) for offer in offers}))
             self._say(f"no run is named {self._serve.run!r}; there is {there}: waiting")
+        elif clocks_differ:
+            self._say(CLOCKS_DIFFER)
         else:
             self._say("there is no run yet: waiting for a trainer")
         return []

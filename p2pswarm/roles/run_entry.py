@@ -15,6 +15,7 @@ from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact
 from p2pswarm.roles.discovery import answering, ends, manifests
 from p2pswarm.roles.resuming import resumed_from
+from p2pswarm.roles.run_choice import CLOCKS_DIFFER
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
 from p2pswarm.roles.run_matching import (
     check_records,
@@ -110,6 +111,8 @@ async def _stand_by(
         ours = [offer for offer in offers if offer.trainer in there]
         if ours:
             break
+        if not offers and stack.dht.clocks_differ:
+            why = CLOCKS_DIFFER
         if why != said:
             said = why
             say(why)

@@ -7,6 +7,7 @@ Errors:  Unusable when torch has no such device. A run that ends is no error.
 import asyncio
 import functools
 import os
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from p2pswarm.roles.run_matching import genesis_of
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
+from p2pswarm.state.partial_file import PartialFolder
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
@@ -163,8 +165,18 @@ def stage_server(
         chain=voters_chain(stack.config.state, offer.identity, say),
         origin=offer.identity.origin,
         saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
+        partials=kept_pieces(stack.config.state),
     )
     return StageServer(context)
+
+
+def kept_pieces(state: Path | None) -> PartialFolder | None:
+    """Where pieces of weights are kept for the process after this one."""
+    if state is None:
+        return None
+    folder = PartialFolder(state)
+    folder.remove_old(time.time())
+    return folder
 
 
 def voters_chain(

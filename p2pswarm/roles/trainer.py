@@ -80,19 +80,22 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             "is nothing to stand by for; to train again, start its trainer first"
         )
         return 0
-    with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
-        async with open_trainer(stack, corpus, tell, entry) as trainer:
-            ended = await unless(leaving, trainer.run())
-            if ended is not None and ended.failed:
-                leaving.set()  # nothing is left to do; this starts the time limit of leaving
-            with leaving.saved():
-                await _save_state(trainer, config, ended, say)
-                saved = await _save(trainer, config, ended, patient=leaving.patient)
-            if ended is not None and not ended.failed:
-                await asyncio.to_thread(entry.finished)
-                await _leave_word(stack, entry.identity, trainer, ended)
-    if saved:
-        say(saved)
+    saved = ""
+    try:
+        with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
+            async with open_trainer(stack, corpus, tell, entry) as trainer:
+                ended = await unless(leaving, trainer.run())
+                if ended is not None and ended.failed:
+                    leaving.set()  # nothing is left to do; this starts the time limit of leaving
+                with leaving.saved():
+                    await _save_state(trainer, config, ended, say)
+                    saved = await _save(trainer, config, ended, patient=leaving.patient)
+                if ended is not None and not ended.failed:
+                    await asyncio.to_thread(entry.finished)
+                    await _leave_word(stack, entry.identity, trainer, ended)
+    finally:
+        if saved:  # also if the folder of `state` cannot be written any more
+            say(saved)
     if ended is None:
         return LEFT_EARLY
     if ended.failed:

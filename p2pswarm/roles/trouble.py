@@ -7,7 +7,7 @@ Errors:  none.
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, VotersSilent
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 TroubleReport = (
     act.VersionsRefused
@@ -20,9 +20,9 @@ TroubleReport = (
     | act.NotFiniteThere
     | act.WrongResult
     | act.ResultsTied
+    | act.VotesLacking
     | NewestCopy
     | CannotGoBack
-    | VotersSilent
 )
 
 
@@ -31,13 +31,15 @@ def trouble_text(report: TroubleReport) -> str:
     match report:
         case act.VersionsRefused():
             return _versions(report)
-        case act.WeightsSought() | NewestCopy() | CannotGoBack() | VotersSilent():
+        case act.WeightsSought() | NewestCopy() | CannotGoBack():
             return _lost(report)
         case act.DigestsTied(stage, version):
             return (
                 f"the servers of stage {stage} disagree about version {version}, as many on each "
                 "side; the first goes on: a third server would tell which is wrong"
             )
+        case act.VotesLacking(voters):
+            return _votes(voters)
         case act.AveragingSlow(step, took_s, limit_s):
             return (
                 f"averaging step {step} took longer than {took_s:g} s; the next try may take "
@@ -73,7 +75,17 @@ def _work(
             return _not_finite(report)
 
 
-def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack | VotersSilent) -> str:
+def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:
+    names = ", ".join(
+        PeerId(peer).short + (f" at {address}" if address else "") for peer, address in voters
+    )
+    return (
+        f"nothing can be decided without an answer of {names}: start them again with their `state` "
+        "folders, or go on from a checkpoint with `p2pswarm train --resume`"
+    )
+
+
+def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack) -> str:
     match report:
         case act.WeightsSought(stage, version, last, address):
             return (
@@ -82,13 +94,6 @@ def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack | VotersSilent) 
             )
         case CannotGoBack(reason):
             return f"no checkpoint to go back to: {reason}"
-        case VotersSilent(voters, seconds):
-            names = ", ".join(PeerId(voter).short for voter in voters)
-            return (
-                f"nothing is decided for {seconds:g} s, because too few voters answer; silent: "
-                f"{names}. Start them again; if they are lost for good, stop this trainer and go "
-                "on from the newest checkpoint with --resume"
-            )
         case _:
             return _newest_copy(report)
 

@@ -235,11 +235,7 @@ class Lifecycle:
         """These trainers of the run answer just now; True if the one asked is to be given up."""
         if not trainers or not self.seeking:
             return False
-        self.trainers.found(trainers)
-        if self._state is ServerState.OUT:
-            self._due_s = None if self._due_s is None else now_s
-            return False
-        return self.trainers.present not in trainers
+        return self._ask_first(trainers, now_s) and not self.trainers.has_reached(now_s)
 
     def prepared(self) -> None:
         """The memory of the stage is here; LinkLost if another trainer leads by now."""
@@ -362,12 +358,20 @@ class Lifecycle:
         if self._state is ServerState.OVER:
             return False
         if self.seeking:
-            return leader is not None and self.found([leader], now_s)
+            return leader is not None and self._ask_first([leader], now_s)
         self._called_away = True
         self.trainers.lost()
         if leader is not None:
             self.trainers.found([leader])
         return True
+
+    def _ask_first(self, trainers: Sequence[Contact], now_s: float) -> bool:
+        """Ask these next; True if another one is being asked."""
+        self.trainers.found(trainers)
+        if self._state is ServerState.OUT:
+            self._due_s = None if self._due_s is None else now_s
+            return False
+        return self.trainers.present not in trainers
 
     def _gone(self, now_s: float) -> bool:
         """Whether the trainer has been gone for so long that it is looked for less often."""

@@ -115,6 +115,27 @@ class Loading:
                 await to_its_end(self._place(placement, data))
         self.moved.fire()
 
+    async def restored(self, piece: int, version: int, data: memoryview, hashed: bytes) -> bool:
+        """Put a piece of a former process in its place; returns whether it is of use."""
+        async with self._lock:
+            placement = self.rules.restored(piece, version, hashed)
+            if placement is not None:
+                await to_its_end(self._place(placement, data))
+        self.moved.fire()
+        return placement is not None
+
+    async def copy(self, piece: int) -> tuple[int, memoryview] | None:
+        """A piece that is here, and its version; None if it is not."""
+        state = self._state
+        async with self._lock:  # who changes the memory holds it
+            version = self.rules.held.get(piece)
+            if version is None:
+                return None
+            data = await self._aside(
+                lambda: b"".join(state.read(tensor, piece) for tensor in range(state.tensors))
+            )
+        return version, memoryview(data)
+
     async def _place(self, placement: Placement, data: memoryview) -> None:
         piece, state, size = placement.piece, self._state, len(data) // self._state.tensors
         kept = {part.update.number - 1: part for part in self._kept.pop(piece, [])}

@@ -17,6 +17,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.base import Aside, at_once
+from p2pswarm.state.partial_file import PartialFolder
 from p2pswarm.state.version_reader import WINDOW_BYTES
 from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.router import Router
@@ -69,6 +70,8 @@ class ServerContext:
     origin: RunOrigin | None = None
     """The checkpoint that the run began from; None for one that began anew."""
     saving: SavingLimits = SavingLimits()
+    partials: PartialFolder | None = None
+    """Where pieces of weights lie that are on their way; None: only in memory."""
     chain: tuple[ChainStore, Restored] | None = None
     """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
 

@@ -16,6 +16,7 @@ from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue
+from p2pswarm.server.piece_keeping import PieceKeeping
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
@@ -37,6 +38,7 @@ class SessionParts:
     replica: Replica
     notes: NoteQueue
     checkpointing: Checkpointing
+    keeping: PieceKeeping
     roads: tuple[WatchedRpc, ...]
     """The roads to other servers, for pushes and for averaging."""
     failed: asyncio.Future[None]
@@ -124,8 +126,9 @@ def session_parts(
         *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    worker = Worker(session, Forwarder(session, pushing, tasks))
+    worker = Worker(session, Forwarder(session, pushing, tasks), pushing.is_broken)
     checkpointing = Checkpointing(context, replica, note, tasks)
     roads, failed = (pushing, reducing), loop.create_future()
     parts = session, worker, averaging, replica, notes
-    return SessionParts(*parts, checkpointing, roads, failed)
+    keeping = PieceKeeping(context, replica, tasks)
+    return SessionParts(*parts, checkpointing, keeping, roads, failed)

@@ -167,6 +167,7 @@ class StageServer:
             if lifecycle.end is not None:
                 return
             self.leadership.heard()
+            lifecycle.trainers.reached(asyncio.get_running_loop().time())
             assigned = lifecycle.answered(await self.seeker.knocking(JOIN_S, stream.receive()))
             if assigned is None:
                 return
@@ -226,10 +227,12 @@ class StageServer:
         if assigned.loads:
             await parts.checkpointing.load(assigned.since)
         while replica.version is None and (loading := replica.loading) is not None:
+            await parts.keeping.begin(loading)
             download = Download(context.rpc, opening, loading)
             await download.run(lambda: members.donors(stage, me), lambda: loading.enough)
             await replica.loaded()
         assert replica.version is not None, "it was kept, drawn or loaded"
+        parts.keeping.end()
         parts.worker.moved_to(replica.version)
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:

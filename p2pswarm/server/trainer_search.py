@@ -2,7 +2,9 @@
 
 One of a run's trainers coordinates it. The others stand by: they do not assign stages, and say who
 does. A server asks one after another, at once; it pauses when all have been asked. What the DHT or
-a standby names anew is asked next; the coordinator that was lost is asked last.
+a standby names anew is asked next; the coordinator that was lost is asked last. A trainer that has
+been reached is given time: it answers when its step allows, and may be the one that leads though
+the DHT does not name it.
 
 Errors:  none; a list that a peer makes too long loses the ones that were found first.
 """
@@ -12,6 +14,9 @@ from collections.abc import Sequence
 from p2pswarm.ids import Contact
 from p2pswarm.swarm.messages.types import TRAINERS_MAX
 
+REACHED_S = 15.0  # then the link to one that is dead has ended
+NEVER_S = float("-inf")
+
 
 class TrainerSearch:
     """The known trainers of one run; the next to ask stands first."""
@@ -20,6 +25,7 @@ class TrainerSearch:
         self._trainers = list(trainers[:TRAINERS_MAX])
         self._asked: list[Contact] = []
         """Those that were asked since the last pause."""
+        self._reached_s = NEVER_S
 
     @property
     def present(self) -> Contact:
@@ -50,7 +56,16 @@ class TrainerSearch:
             self._asked = []
         trainer = next(t for t in self._trainers if t not in self._asked)
         self._asked.append(trainer)
+        self._reached_s = NEVER_S
         return trainer
+
+    def reached(self, now_s: float) -> None:
+        """The trainer that was asked has taken the stream."""
+        self._reached_s = now_s
+
+    def has_reached(self, now_s: float) -> bool:
+        """Whether the trainer that was asked lives, and is to be given time to answer."""
+        return now_s < self._reached_s + REACHED_S
 
     def coordinates(self) -> None:
         """The trainer that was asked coordinates the run: it is asked first the next time."""

@@ -11,6 +11,7 @@ Errors:  AssertionError when a microbatch was not counted exactly once; TimeoutE
 """
 
 import asyncio
+import contextlib
 import functools
 import random
 from collections.abc import Callable, Coroutine
@@ -249,12 +250,12 @@ class SimSwarm:
         """Tell a server that looks for a trainer which ones answer, as the DHT would help it to."""
         while True:
             await asyncio.sleep(await seeker.seeking())
+            there = []
             for trainer in self.trainers.contacts:
-                try:
+                with contextlib.suppress(SwarmError):  # it does not answer, so it is not there
                     await rpc.call(trainer, WhoLeads(self._run_id), ANSWER_S)
-                except SwarmError:
-                    continue
-                seeker.found([trainer])
+                    there.append(trainer)
+            seeker.found(there)
 
     def _counted(self, peer: PeerId, stage: int, number: int) -> None:
         """A server adds a microbatch to its sum; the last of a step begins its end."""

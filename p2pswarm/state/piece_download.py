@@ -32,6 +32,7 @@ from p2pswarm.state.piece_actions import (
 from p2pswarm.tensors.state_tree import root_of
 
 RETRY_S = 1.0  # until a donor that failed is asked again
+KEPT = b""  # in the place of a donor: a former process of this node, which nobody need blame
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,16 @@ class PieceDownload:
     def begun(self) -> bool:
         """Whether a piece is here: what the memory held before is whole no more."""
         return bool(self._held)
+
+    @property
+    def held(self) -> dict[int, int]:
+        """The version of each piece that is here."""
+        return {piece: held.version for piece, held in self._held.items()}
+
+    @property
+    def worth_keeping(self) -> dict[int, int]:
+        """As `held`; none while the stage averages: the commit that follows changes all of them."""
+        return {} if self._averaging else self.held
 
     @property
     def whole(self) -> bool:
@@ -216,6 +227,21 @@ class PieceDownload:
         self._held[piece] = _Held(max(version, self.version), origin if proved is None else None)
         return Placement(piece, range(version, self.version))
 
+    def restored(self, piece: int, version: int, hashed: bytes) -> Placement | None:
+        """A piece that a former process of this node had, with the SHA-256 of its bytes.
+
+        It is proved like any other. None if it is of no use: nobody has the gradients any more that
+        would bring an older one forward.
+        """
+        if version != self.version or piece in self._held or piece in self._coming:
+            return None
+        proved = self._proved.get(version)
+        if proved is not None and proved[piece] != hashed:
+            return None
+        origin = _Origin(KEPT, version, hashed)
+        self._held[piece] = _Held(version, origin if proved is None else None)
+        return Placement(piece, range(version, version))
+
     def donor_failed(self, donor: bytes, now_s: float) -> None:
         """A donor is gone, or has refused: what it was to send is missing again."""
         self._stop(donor)
@@ -303,8 +329,9 @@ class PieceDownload:
                 self._held[k] = replace(held, unproved=None)
             else:
                 del self._held[k]
-                reason = f"piece {k} of version {version} is not what it should be"
-                self._blame(origin.donor, reason)
+                if origin.donor != KEPT:
+                    reason = f"piece {k} of version {version} is not what it should be"
+                    self._blame(origin.donor, reason)
 
     def _blame(self, donor: bytes, reason: str) -> None:
         self._stop(donor)

@@ -237,6 +237,14 @@ class TrainerEnlisted:
 
 
 @dataclass(frozen=True, slots=True)
+class VotesLacking:
+    """Report: nothing can be decided, because these voters are silent and hold the majority."""
+
+    voters: tuple[tuple[bytes, str], ...]
+    """Peer and address; "" if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run is over; `failed` if it could not go on."""
 
@@ -276,8 +284,6 @@ class SeekCopy:
 @dataclass(frozen=True, slots=True)
 class GoBack:
     """Find a checkpoint and have it decided that the run goes back to it, if it still may then."""
-
-    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +374,7 @@ Report = (
     | Leads
     | SteppedDown
     | TrainerEnlisted
+    | VotesLacking
     | Loaded
     | VersionsRefused
     | RunFinished

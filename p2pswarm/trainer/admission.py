@@ -65,6 +65,7 @@ class Admission:
         except Unusable as error:
             return [act.Decline(peer, str(error))]
         to = member.incarnation
+        self.newcomers.began(to, now_s)
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
@@ -125,9 +126,27 @@ class Admission:
         if member := self._members.alive(by):
             self._digests.report(member.stage, step, by, state)
 
-    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
+    def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
+        """The members whose incarnation must end because they took too long, and why.
+
+        A newcomer keeps its place while nobody else of its stage has the weights.
+        """
+        reasons = [(one, "it did not commit in time") for one in self.commits.overdue(now_s)]
+        for one in self.newcomers.overdue(now_s):
+            member = self._members.alive(one)
+            if member is not None and self._members.ready_count(member.stage):
+                self.newcomers.too_slow(one)
+                reasons.append((one, "it did not get the weights of its stage in time"))
+        return reasons
+
+    def next_deadline_s(self) -> float | None:
+        """When to ask who is overdue."""
+        times = self.commits.next_deadline_s(), self.newcomers.next_deadline_s()
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> str | None:
         """A member has answered a commit; returns why its incarnation must end, if it must."""
-        owed = self.commits.answered(by, step)
+        owed = self.commits.answered(by, step, now_s)
         member = self._members.alive(by)
         if member is None or not owed:
             return None  # a newcomer that lacks its weights: its `Ready` counts instead
@@ -184,6 +203,7 @@ class Admission:
                 self._digests.believe(member.stage, step, digest)
             if known in (None, digest):
                 self._members.make_ready(incarnation)
+                self.newcomers.end(incarnation)
                 outcome.ready.append(act.MemberReady(incarnation, member.stage))
             else:
                 outcome.differing.append(incarnation)

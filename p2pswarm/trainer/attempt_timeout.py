@@ -3,7 +3,11 @@
 An attempt may take four times the 95th percentile of those that finished, and twice the slowest of
 them. Those that finish cannot teach that all have become slow, because all are given up before. So
 an attempt that was late teaches too: the next may take twice as long as it was given, until one
-finishes. A run is slowed by that and never stopped, however slow its servers become.
+finishes. A run is slowed by that and never stopped, until its servers need an hour for an attempt.
+
+What is under way when others turn out late gets more time as well, but at most twice what it was
+launched with. Else each of a window of attempts that are all lost would wait for the one before,
+and double the time once more: sixteen of them would take 2^16 times as long.
 
 Units:   seconds.
 Errors:  none.
@@ -18,6 +22,7 @@ USUAL_FACTOR = 4.0  # times the 95th percentile: one healthy attempt in thousand
 USUAL_MAX_S = 600.0  # what the percentile may ask for; only slower attempts ask for more
 SLOWEST_FACTOR = 2.0  # times the slowest: one that is known to finish is let finish again
 BACKOFF = 2.0  # RFC 6298, 5.5
+BACKOFF_MAX_S = 3600.0  # as for an averaging: who needs longer cannot be told from who lost it
 MEASURED = 64  # attempts remembered
 
 
@@ -32,8 +37,12 @@ class AttemptTimeout:
 
     @property
     def timeout_s(self) -> float:
-        """How long an attempt may be under way."""
+        """How long an attempt that is launched now may be under way."""
         return max(self.usual_s, self._backed_off_s)
+
+    def extended_s(self, given_s: float) -> float:
+        """How long an attempt may be under way by now that was launched with `given_s`."""
+        return max(self.usual_s, min(self._backed_off_s, BACKOFF * given_s))
 
     def finished(self, took_s: float) -> None:
         """An attempt was counted by every stage."""
@@ -50,6 +59,6 @@ class AttemptTimeout:
 
         Many attempts that were given the same time, and are late together, teach the same.
         """
-        next_s = BACKOFF * given_s
+        next_s = min(BACKOFF_MAX_S, BACKOFF * given_s)
         self._backed_off_s = max(self._backed_off_s, next_s)
         return next_s

@@ -19,10 +19,11 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
+from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
-from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.fencing import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
@@ -50,7 +51,8 @@ class Coordinator(StepNotes):
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
-        self._step = Step(start.version, config, self._timeout, self._guards)
+        self._fences = AnswerLimits(FENCE_S, FENCE_MAX_S)
+        self._step = self._begun(start.version)
         self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
@@ -61,7 +63,6 @@ class Coordinator(StepNotes):
         """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
         self._loaded = start.version if start.loads or not start.version else -1
-        """The version that whoever comes loads or draws: nothing is lost while the run is at it."""
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -72,7 +73,7 @@ class Coordinator(StepNotes):
 
     @property
     def may_go_back(self) -> bool:
-        """Whether a stage has lost its weights, and the run could go back for them."""
+        """Whether a stage has lost weights that nobody who comes can load or draw."""
         lost = self._phase is Phase.FILLING and self.members.unserved_stages(1)
         return bool(lost) and not self._held and self.step != self._loaded
 
@@ -161,7 +162,7 @@ class Coordinator(StepNotes):
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit, or keeps it while it still lacks its weights."""
-        if reason := self.admission.committed(by, step, answer):
+        if reason := self.admission.committed(by, step, answer, now_s):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
@@ -175,14 +176,13 @@ class Coordinator(StepNotes):
         """When to call `on_deadline`, if nothing happens before."""
         if self._phase is Phase.ENDED:
             return None
-        reduction = self._generations.reduction
         times = [
             self._step.fence_deadline_s,
-            self.admission.commits.next_deadline_s(),
+            self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
-            reduction.deadline_s if reduction is not None else None,
+            r.deadline_s if (r := self._generations.reduction) is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
         soonest = min(time_s for time_s in times if time_s is not None)
@@ -191,20 +191,23 @@ class Coordinator(StepNotes):
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
-            for incarnation in self._step.silent:
+            for incarnation in self._step.fence_overdue(now_s):
                 if not self.silence.may_come_back(incarnation, now_s):
+                    self._step.fence_missed(incarnation)
                     self._evict(incarnation, "it did not answer a fence", now_s)
             self._step.wait_longer(now_s)
         for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
             self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
-        for incarnation in self.admission.commits.overdue(now_s):
-            self._evict(incarnation, "it did not commit in time", now_s)
+        for incarnation, reason in self.admission.overdue(now_s):
+            self._evict(incarnation, reason, now_s)
         if self._phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 self._actions += self._blame.attempt_failed(failed, now_s)
-        self._unserved_for_long(now_s)
+        if lost := self._unserved.hopeless(now_s):
+            self._finish(lost, failed=True)
+        self._actions += self._unserved.overdue(now_s, self.step)
         self._advance(now_s)
 
     def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -269,7 +272,7 @@ class Coordinator(StepNotes):
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, FENCE_S))
+            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s(one)))
         if not incarnations:
             self._settle_fences(now_s)
 
@@ -378,20 +381,17 @@ class Coordinator(StepNotes):
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout, self._guards)
+        self._step = self._begun(self.step + 1)
+
+    def _begun(self, step: int) -> Step:
+        """A step that begins; it knows what was learned in those before."""
+        return Step(step, self._config, self._timeout, self._guards, self._fences)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""
         gathering = self._phase is Phase.GATHERING
         unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
         self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
-
-    def _unserved_for_long(self, now_s: float) -> None:
-        if (stage := self._unserved.hopeless(now_s)) is not None:
-            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
-        self._actions += self._unserved.to_tell(now_s, self.step)
-        if self._unserved.rewind_due(now_s) and self.may_go_back:
-            self._actions.append(act.GoBack(self.step))
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -2,14 +2,17 @@
 
 A generation that takes too long is not proof of anything: the stage may be large and its links
 slow. So the limit is a multiple of the slowest of the last averagings that succeeded. It doubles
-with each one that was too slow, so that a slow averaging succeeds in the end.
+with each one that was too slow, so that a slow averaging succeeds in the end. What the members'
+links carried in those that succeeded determines how large the shard of each is in the next.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
 from collections import Counter, deque
+from dataclasses import replace
 
+from p2pswarm.allreduce.shares import ShardShares
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import StageGroup
@@ -59,6 +62,7 @@ class Generations:
         """Generations are numbered from `former` + 1 on."""
         self.limit = limit or AveragingLimit()
         self.reduction: Reduction | None = None
+        self._shares = ShardShares()
         self._number = former
         self._failures = 0
         self._begun_s = 0.0
@@ -75,7 +79,8 @@ class Generations:
         self._number += 1
         self._begun_s = now_s
         deadline_s = now_s + self.limit.seconds
-        self.reduction = Reduction(step, self._number, groups, optimizer, deadline_s)
+        shared = [self._shared(group) for group in groups]
+        self.reduction = Reduction(step, self._number, shared, optimizer, deadline_s)
         return self.reduction
 
     def current(self, generation: int) -> Reduction | None:
@@ -90,6 +95,9 @@ class Generations:
     def decided(self, now_s: float) -> None:
         """The reduction succeeded and its step is decided."""
         self.limit.took(now_s - self._begun_s)
+        if self.reduction is not None:
+            for one, bytes_per_s in self.reduction.rates.items():
+                self._shares.measured(self.reduction.stages[one], one.peer, bytes_per_s)
         self.reduction, self._failures = None, 0
 
     def failed(self) -> bool:
@@ -113,7 +121,13 @@ class Generations:
         alone = [one for one in silent if missing[stages[one]] < sizes[stages[one]]]
         self.reduction = None
         self.limit.too_slow()
+        self._shares.forget()
         return alone if self._again() else []
+
+    def _shared(self, group: StageGroup) -> StageGroup:
+        """The group, with the shares by what its members' links carried."""
+        peers = tuple(member.incarnation.peer for member in group.members)
+        return replace(group, shares=self._shares.of_group(group.members[0].stage, peers))
 
     def _again(self) -> bool:
         self._failures += 1

@@ -51,6 +51,8 @@ class MicrobatchJob:
     """Attempts that got stuck; those that were lost with a server do not count."""
     timeout_s: float = 0.0
     """What the last attempt that was late has earned the next; 0 if none was."""
+    given_s: float = 0.0
+    """How long the running attempt may take, as it was launched."""
     reason: str = ""
     """Why the last attempt was given up."""
     check: bool = False
@@ -113,6 +115,7 @@ class InFlight:
             self._running[job.microbatch] = job
             job.phase, job.launched_s, job.path = JobPhase.RUNNING, now_s, []
             job.attempt += 1
+            job.given_s = max(job.timeout_s, self._timeout.timeout_s)
             heappush(self._late, (now_s + self._timeout.usual_s, job.microbatch, job.attempt))
         return job
 
@@ -168,7 +171,7 @@ class InFlight:
         """The running jobs that have been under way for too long; each is told once."""
         late = []
         for job in self._looked_at(now_s):
-            given_s = max(job.timeout_s, self._timeout.timeout_s)
+            given_s = max(job.timeout_s, self._timeout.extended_s(job.given_s))
             late_s = job.launched_s + given_s
             if late_s <= now_s:
                 late.append((job, given_s))

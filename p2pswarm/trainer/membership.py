@@ -54,6 +54,8 @@ class StageGroup:
     """The members that add their sums."""
     observers: list[Member]
     """Newcomers that receive the result only."""
+    shares: tuple[int, ...] = ()
+    """The size of each member's shard relative to the others; none mean equal ones."""
 
 
 class Membership:

@@ -84,6 +84,11 @@ class Reduction:
         return {stage: self._answers[one].digest for one, stage in self._stage.items()}
 
     @property
+    def rates(self) -> dict[Incarnation, float]:
+        """What the links of each member that has answered carried, in bytes per second."""
+        return {one: answer.bytes_per_s for one, answer in self._answers.items()}
+
+    @property
     def silent(self) -> list[Incarnation]:
         """The members that have not answered."""
         return [incarnation for incarnation in self._stage if incarnation not in self._answers]
@@ -106,6 +111,7 @@ class Reduction:
                     ledger(to),
                     members,
                     observers,
+                    group.shares,
                 )
                 orders.append(act.SendReduce(to, message, limit_s))
         return orders

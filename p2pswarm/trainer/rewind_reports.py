@@ -39,13 +39,4 @@ class CannotGoBack:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class VotersSilent:
-    """Report: nothing is decided, because too few voters answer."""
-
-    voters: tuple[bytes, ...]
-    """Those that do not."""
-    seconds: float
-
-
-RewindReport = NewestCopy | WentBack | CannotGoBack | VotersSilent
+RewindReport = NewestCopy | WentBack | CannotGoBack

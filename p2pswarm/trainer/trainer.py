@@ -15,7 +15,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.chain.actions import Deposed, Leading, RecordDecided, StoreFailed
+from p2pswarm.chain.actions import (
+    Deposed,
+    Leading,
+    RecordDecided,
+    StoreFailed,
+    VotesMissing,
+)
 from p2pswarm.chain.chain import BrokenRecord
 from p2pswarm.chain.chain_node import ChainNode, Told
 from p2pswarm.chain.leader import Leader
@@ -38,7 +44,7 @@ from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start, as_back, back_to, unsigned_record
 from p2pswarm.trainer.going_back import GoingBack
-from p2pswarm.trainer.rewind_reports import CannotGoBack, VotersSilent, WentBack
+from p2pswarm.trainer.rewind_reports import CannotGoBack, WentBack
 from p2pswarm.trainer.rewinding import Rewinding
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.standbys import Standbys
@@ -50,7 +56,6 @@ from p2pswarm.trainer.weights_download import download_weights
 log = logging.getLogger(__name__)
 
 LEAVES = "the trainer leaves"
-VOTES_S = 15.0  # a link to a dead voter has ended by then, and a voter that lives has answered
 
 
 class Trainer:
@@ -74,7 +79,6 @@ class Trainer:
         self._rewinding: Rewinding
         self._watch: Watch
         self._refusal_timer: asyncio.TimerHandle | None = None
-        self._votes_due: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         context, place = self._context, self._context.chain
@@ -114,8 +118,6 @@ class Trainer:
         self._refusals.close()
         self._watch.stop()
         self._rewinding.close()
-        if self._votes_due is not None:
-            self._votes_due.cancel()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
         if self._coordination is None:
@@ -249,8 +251,6 @@ class Trainer:
 
     def _told(self, told: Told) -> None:
         """What the chain says."""
-        if self._votes_due is not None:
-            self._votes_due.cancel()
         match told:
             case Leading(term=term):
                 self._lead(term)
@@ -262,6 +262,8 @@ class Trainer:
                     self._announce()
             case Deposed(why=why):
                 self._step_down(why)
+            case VotesMissing(voters=voters):
+                self._context.report(act.VotesLacking(tuple(map(self._located, voters))))
             case StoreFailed(reason=reason):
                 self._over(act.RunFinished(reason, failed=True))
                 self._step_down(reason)
@@ -334,14 +336,8 @@ class Trainer:
         return unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
 
     def _propose(self, record: CommitRecord) -> None:
-        loop = asyncio.get_running_loop()
-        self._votes_due = loop.call_later(VOTES_S, self._votes_are_late)
         self._seat.propose(record, self._now_s())
         self._node.pump()
-
-    def _votes_are_late(self) -> None:
-        if (leader := self._seat.leader) is not None and leader.pending:
-            self._context.report(VotersSilent(leader.awaited, VOTES_S))
 
     def _announce(self, *, anew: bool = False) -> None:
         """Tell standbys and members who may lead and who votes, if that has changed.
@@ -366,6 +362,10 @@ class Trainer:
         servers = longest_serving([(one.number, one.peer) for one in ready], leader.head.voters)
         leader.meet((*self._roll.standbys, *servers))
         return servers
+
+    def _located(self, voter: VoterId) -> tuple[bytes, str]:
+        where = self._find(voter.peer)
+        return voter.peer, str(where.address) if where else ""
 
     def _find(self, peer: bytes) -> Contact | None:
         """Where a trainer, a voter or a member is dialled."""

@@ -7,7 +7,7 @@ import torch
 from allreduce.harness import Circle
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
-from p2pswarm.allreduce.plan import ALIGN, shares_by_bandwidth
+from p2pswarm.allreduce.plan import ALIGN
 from p2pswarm.allreduce.round import PARTS_AHEAD
 from p2pswarm.errors import LinkLost, NotServing, SwarmError
 from p2pswarm.sim.loop import run
@@ -172,24 +172,6 @@ def test_pieces_are_reduced_and_sent_on_while_the_next_are_on_the_wire():
             return asyncio.get_running_loop().time()
 
     assert run(main(), seed=1) < 1.25 * 4 / 3 * GRADIENT_S
-
-
-def test_shares_by_the_measured_rates_end_sooner_than_equal_ones():
-    async def main():
-        loop = asyncio.get_running_loop()
-        async with asyncio.TaskGroup() as tasks:
-            one = circle(tasks, members=4)
-            one.links(4 * RATE, 0, 1)
-            _, outcomes = await one.average(one.order())
-            equal_s, shares = loop.time(), shares_by_bandwidth([o.bytes_per_s for o in outcomes])
-            reduced, outcomes = await one.average(one.order(2, shares=shares))
-            return one.total(), reduced, outcomes, shares, equal_s, loop.time() - equal_s
-
-    total, reduced, outcomes, shares, equal_s, shared_s = run(main(), seed=1)
-    assert all(torch.equal(r, total) for r in reduced)
-    assert len(set(outcomes)) == 1
-    assert min(shares[:2]) > 2 * max(shares[2:])
-    assert shared_s < 0.95 * equal_s
 
 
 def test_a_link_that_another_takes_the_place_of_costs_nothing():

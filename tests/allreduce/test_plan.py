@@ -6,27 +6,14 @@ from hypothesis import strategies as st
 
 from p2pswarm.allreduce.plan import (
     ALIGN,
-    RATE_MAX,
-    SHARE_UNIT,
     Span,
     pieces,
-    shares_by_bandwidth,
 )
-
-RATES = st.lists(st.floats(0.0, 1e12), min_size=1, max_size=64)
 
 
 def owned(cut, members):
     """The elements of each member's shard."""
     return [sum(p.span.length for p in cut if p.owner == j) for j in range(members)]
-
-
-def seconds(rates, shares):
-    """How long each member's links are busy, in gradients per rate."""
-    return [
-        (1 + (len(rates) - 2) * share / sum(shares)) / rate
-        for rate, share in zip(rates, shares, strict=True)
-    ]
 
 
 @st.composite
@@ -87,50 +74,3 @@ def test_a_plan_for_nobody_is_our_own_mistake(length, members, piece):
 def test_shares_that_do_not_fit_the_members_are_our_own_mistake(shares):
     with pytest.raises(ValueError, match="shares"):
         pieces(1000, 2, shares=shares)
-
-
-@given(RATES)
-def test_shares_are_whole_numbers_that_can_be_a_plan(rates):
-    shares = shares_by_bandwidth(rates)
-
-    assert shares == () or len(shares) == len(rates)
-    assert not shares or sum(shares) > 0
-    assert all(0 <= share <= SHARE_UNIT for share in shares)
-    assert pieces(1000, len(rates), shares=shares)
-
-
-@given(st.lists(st.floats(1.0, 10.0), min_size=3, max_size=8))
-def test_all_members_with_a_shard_are_done_at_the_same_time_and_no_other_is_later(rates):
-    shares = shares_by_bandwidth(rates)
-    busy_s = seconds(rates, shares)
-
-    owners = [s for s, share in zip(busy_s, shares, strict=True) if share]
-    assert max(owners) == pytest.approx(min(owners), rel=0.01)
-    assert all(s <= 1 / rate + 1.01 * max(owners) for s, rate in zip(busy_s, rates, strict=True))
-    assert max(busy_s) <= max(seconds(rates, [1] * len(rates))) * 1.001
-
-
-def test_a_faster_link_reduces_more():
-    shares = shares_by_bandwidth([100.0, 100.0, 100.0, 200.0])
-
-    assert shares[0] == shares[1] == shares[2]
-    assert shares[3] > 2 * shares[0]
-
-
-def test_a_member_too_slow_for_its_own_parts_reduces_nothing():
-    assert shares_by_bandwidth([100.0, 1.0, 100.0, 100.0])[1] == 0
-
-
-def test_a_rate_that_is_not_known_counts_as_an_ordinary_one():
-    assert len(set(shares_by_bandwidth([50.0, 0.0, 50.0]))) == 1
-
-
-def test_a_member_gains_nothing_by_claiming_more_than_anybody_could_carry():
-    most = shares_by_bandwidth([RATE_MAX * 10.0, 10.0, 10.0, 10.0, 10.0])
-
-    assert shares_by_bandwidth([1e12, 10.0, 10.0, 10.0, 10.0]) == most
-
-
-@pytest.mark.parametrize("rates", [[], [5.0], [1.0, 100.0], [0.0, 0.0, 0.0]])
-def test_where_nothing_is_known_or_gained_the_shards_are_equal(rates):
-    assert shares_by_bandwidth(rates) == ()

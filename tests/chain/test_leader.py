@@ -2,11 +2,10 @@ from dataclasses import replace
 
 import pytest
 from chain.harness import RUN, commit, genesis, peer, voter
-from chain.world import World
 
-from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, RecordDecided
+from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, RecordDecided, VotesMissing
 from p2pswarm.chain.chain import BrokenRecord, ChainHead
-from p2pswarm.chain.leader import HEARTBEAT_S, RESEND_S, Attempt, Leader, LeaderPhase
+from p2pswarm.chain.leader import HEARTBEAT_S, PATIENCE, RESEND_S, Attempt, Leader, LeaderPhase
 from p2pswarm.chain.messages import Accepted, Denial, Denied, Heartbeat, Prepare, Promise, Propose
 from p2pswarm.chain.record import digest
 
@@ -268,6 +267,31 @@ def test_a_leader_says_that_it_lives_and_proposes_again():
     assert leader.next_deadline_s == 5.0 + HEARTBEAT_S
 
 
+def test_whose_votes_a_record_lacks_is_told_once_after_a_while():
+    leader = leading()
+    record = commit(leader.head, "a", 2)
+    leader.propose(record)
+    leader.receive(peer("a"), accepted("a", record))
+
+    for second in range(3 * PATIENCE):
+        leader.on_deadline(float(second))
+
+    assert seen(leader, VotesMissing) == [VotesMissing((voter("b"), voter("c")))]
+    leader.receive(peer("c"), accepted("c", record))
+    assert leader.silent == ()
+
+
+def test_of_two_sets_of_voters_only_those_that_lack_a_majority_are_silent():
+    leader = leading()
+    record = commit(leader.head, "a", 2, voters=(voter("a"), voter("b"), voter("d")))
+    leader.propose(record)
+
+    leader.receive(peer("a"), accepted("a", record))
+    leader.receive(peer("c"), accepted("c", record))
+
+    assert leader.silent == (voter("b"), voter("d"))
+
+
 def test_a_leader_without_a_proposal_only_says_that_it_lives():
     leader = leading()
 
@@ -364,48 +388,3 @@ def test_heads_that_are_learned_late_change_nothing():
     leader.advanced(ChainHead.of(FIRST))
 
     assert leader.head == genesis().head()
-
-
-class AsksNobodyAgainOnceItHasCaughtUp(Leader):
-    def advanced(self, head):
-        self.head = head
-        self._anchor(self._best())
-
-
-def rival_of_a_decided_record(kind: type[Leader]) -> World:
-    """a proposes a record that only e accepts; b decides another; a stands with its first head."""
-    world = World("ab", "abc")
-    first_head = world.genesis.head()
-    old = world.stand("a", 1)
-    world.run()
-    world.propose(old, voters=tuple(voter(name) for name in "abd"))
-    world.run("abd")
-    world.propose(old, voters=tuple(voter(name) for name in "abe"))
-    world.run("ae")
-    new = world.stand("b", 2)
-    world.run("bd")
-    world.propose(new)
-    world.run("bd")
-    assert len(world.decided) == 2
-    world.stand("a", 3, first_head, kind)
-    world.run("ace")
-    for name in "bd":
-        world.node(name).start(world.genesis)  # so none remembers that its record was decided
-    return world
-
-
-def test_the_voters_before_a_record_show_its_rival():
-    world = rival_of_a_decided_record(Leader)
-
-    world.resend(2)
-    world.run()
-
-    assert world.leaders[2].head.digest == digest(world.decided[1])
-
-
-def test_without_them_a_place_is_decided_twice():
-    world = rival_of_a_decided_record(AsksNobodyAgainOnceItHasCaughtUp)
-    world.resend(2)
-
-    with pytest.raises(AssertionError, match="decided twice"):
-        world.run()

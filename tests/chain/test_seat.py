@@ -5,7 +5,7 @@ import itertools
 import random
 
 import pytest
-from chain.harness import commit, genesis, peer
+from chain.harness import commit, genesis, peer, voter
 from chain.world import Node
 
 from p2pswarm.chain.actions import (
@@ -17,6 +17,7 @@ from p2pswarm.chain.actions import (
     Persist,
     RecordDecided,
     Reply,
+    VotesMissing,
 )
 from p2pswarm.chain.leader import LeaderPhase
 from p2pswarm.chain.messages import Accepted, Denied, Prepare, Promise, Propose
@@ -95,7 +96,7 @@ class Town:
                     self.post(name, self.named(to), message)
                 case Fetch(to=to, height=height):
                     self.fetched(name, self.named(to), height)
-                case Leading() | Deposed() | RecordDecided():
+                case Leading() | Deposed() | RecordDecided() | VotesMissing():
                     self.said[name].append((self.now_s, action))
 
     def fetched(self, name: str, holder: str, height: int) -> None:
@@ -221,6 +222,8 @@ def test_without_a_majority_nobody_leads_and_nothing_is_decided():
 
     town.run(60.0)
     assert "b" not in town.leaders()
+    silent = [action for _, action in town.said["b"] if isinstance(action, VotesMissing)]
+    assert silent == [VotesMissing((voter("a"), voter("c")))]
     town.away.clear()
     town.run(80.0)
 

@@ -1,5 +1,7 @@
 """Getting values: what needs no call, how others are asked, and what follows."""
 
+from dataclasses import replace
+
 import pytest
 from dht.harness import (
     CONFIG,
@@ -22,7 +24,6 @@ from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.dht.value_reader import ValueReader
-from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PeerId
 
 ALICE = Identity.generate(b"alice")
@@ -150,5 +151,37 @@ def answered_with(ttl_s: float) -> GetValue:
 def test_expired_is_what_our_wall_clock_says():
     assert list(answered_with(ttl_s=0.2).records) == [b"a"]
     assert answered_with(ttl_s=0.05).records == {}
-    with pytest.raises(BadMessage, match="expires too late"):
-        answered_with(ttl_s=CONFIG.ttl_most_s + CONFIG.skew_s + 1.0)
+
+
+LATEST_S = CONFIG.ttl_most_s + CONFIG.skew_s
+
+
+@pytest.mark.parametrize(
+    ("ttl_s", "differ"),
+    [(0.05, False), (-CONFIG.skew_s - 1.0, True), (LATEST_S, False), (LATEST_S + 1.0, True)],
+)
+def test_a_record_that_is_long_over_or_lasts_too_long_tells_that_clocks_differ(ttl_s, differ):
+    get_value = answered_with(ttl_s=ttl_s)
+
+    assert get_value.clocks_differ is differ
+    assert not (differ and get_value.records)
+
+
+@pytest.mark.parametrize(("ttl_s", "differ"), [(60.0, False), (-60.0, True)])
+def test_the_reader_remembers_of_its_last_get_whether_clocks_differ(ttl_s, differ):
+    reader = a_reader(a_table(1))
+
+    list(reader.ended(KEY, answered_with(ttl_s=-60.0), 1.0))
+    list(reader.ended(KEY, answered_with(ttl_s=ttl_s), 2.0))
+
+    assert reader.clocks_differ is differ
+
+
+def test_a_record_that_is_forged_tells_nothing_of_clocks():
+    forged = replace(sign(ALICE, KEY, b"a", b"v", 1, 1), signature=bytes(64))
+
+    get_value = query(a_reader(a_table(1)))
+    get_value.poll(0.0)
+    get_value.on_response(contact(1), Got((forged,), False, peer_list([])), 0.1)
+
+    assert not get_value.clocks_differ

@@ -1,6 +1,8 @@
 """Real nodes, each a process that a test starts by its command line and that never outlives it."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+SMALL_DISK_BYTES = 4 << 20
+
 
 class Node:
     """A process and what it said."""
 
-    def __init__(self, module: str, flags: tuple[str, ...], folder: Path, name: str) -> None:
+    def __init__(self, command: list[str], folder: Path, name: str) -> None:
         self._log = (folder / f"{name}.err").open("w+b")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *flags],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -71,18 +75,78 @@ class Node:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator:
-    """Starts `python -m p2pswarm.node` with flags; `module=` starts another program."""
+    """Starts `python -m p2pswarm.node` with flags; `module=` starts another program.
+
+    `inside`: what to write before the command, so that the node sees a disk that others do not.
+    """
     nodes: list[Node] = []
 
-    def starter(*flags: object, module: str = "p2pswarm.node") -> Node:
-        texts = tuple(str(flag) for flag in flags)
-        node = Node(module, texts, tmp_path, f"node-{len(nodes)}")
+    def starter(
+        *flags: object, module: str = "p2pswarm.node", inside: tuple[str, ...] = ()
+    ) -> Node:
+        texts = [str(flag) for flag in flags]
+        command = [*inside, sys.executable, "-m", module, *texts]
+        node = Node(command, tmp_path, f"node-{len(nodes)}")
         nodes.append(node)
         return node
 
     yield starter
     for node in nodes:
         node.kill()
+
+
+class SmallDisk:
+    """A disk of our own, seen by the nodes that `inside` starts, and gone with this object."""
+
+    def __init__(self, place: Path, size_bytes: int) -> None:
+        place.mkdir()
+        self._place = place
+        rootless = ("--user", "--map-root-user") if os.geteuid() else ()
+        mount = f"mount -t tmpfs -o size={size_bytes} disk {place} && echo there && exec cat"
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", *rootless, "sh", "-c", mount],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stderr is not None
+        if self._holder.stdout.readline() != "there\n":
+            reason = self._holder.stderr.read().strip()
+            self.close()
+            pytest.skip(f"a small disk cannot be mounted here: {reason}")
+        user = ("--user", "--preserve-credentials") if rootless else ()
+        self.inside = ("nsenter", f"--target={self._holder.pid}", "--mount", *user, "--")
+        self.inside += ("env", f"--chdir={place.parent}")
+        """What to write before a command that sees the disk."""
+        self.path = Path(f"/proc/{self._holder.pid}/root{place}")
+        """Where the test finds it."""
+
+    def fill(self) -> None:
+        """Leave not a byte."""
+        with contextlib.suppress(OSError), (self.path / "ballast").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def free(self) -> None:
+        """Give the space back."""
+        (self.path / "ballast").unlink()
+
+    def close(self) -> None:
+        """The disk is gone when nobody is left who sees it."""
+        self._holder.kill()
+        self._holder.communicate()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator:
+    """A disk of 4 MB at `disk` in the folder that nodes are started in; skips where none may be."""
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        pytest.skip("a small disk needs unshare and nsenter (util-linux)")
+    disk = SmallDisk(tmp_path / "disk", SMALL_DISK_BYTES)
+    yield disk
+    disk.close()
 
 
 @pytest.fixture

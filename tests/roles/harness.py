@@ -27,7 +27,18 @@ RUN = RunConfig(
     batch=BatchConfig(microbatches=2, rows=1),
     model=ModelConfig(d_model=16, layers=2, heads=2, sequence_length=12),
 )
+EPOCH_S = 1e9
 LONG_S = 120.0  # no test waits so long; a hang ends the test instead
+
+
+class Clock:
+    """A machine's clock, which may be wrong."""
+
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        self.ahead_s = ahead_s
+
+    def __call__(self) -> float:
+        return EPOCH_S + self.ahead_s + asyncio.get_running_loop().time()
 
 
 class Town:
@@ -39,16 +50,15 @@ class Town:
         self.seed: Contact | None = None
 
     @asynccontextmanager
-    async def node(self) -> AsyncIterator[NodeStack]:
-        rng = self.rng
+    async def node(self, clock: Clock | None = None) -> AsyncIterator[NodeStack]:
+        rng, clock = self.rng, clock or Clock()
         identity = Identity.generate(rng.randbytes(32))
         net = self.internet.net(identity.peer_id)
         endpoint = Endpoint(identity, net, TransportConfig(), rng.randbytes)
-        loop = asyncio.get_running_loop()
         async with endpoint:
             await endpoint.listen(Address("0.0.0.0", 0))
             limits = DhtConfig(negative_s=LOOK_AGAIN_S)
-            async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, loop.time) as dht:
+            async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, clock) as dht:
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
                 yield NodeStack(NodeConfig(run=RUN), identity, endpoint, rpc, dht)

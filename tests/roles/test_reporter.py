@@ -53,6 +53,18 @@ def test_time_counts_from_the_first_step():
     assert telling.report(act.EvaluationDone(0, 5.5), 101.5) == [HeldOut(1.5, 0, 5.5)]
 
 
+def test_a_trainer_that_leads_again_names_only_servers_that_joined_it_since():
+    telling = begun()
+    telling.report(act.MemberReady(LIFE, 0), 101.0)
+    telling.report(act.SteppedDown("this trainer follows another one"), 102.0)
+
+    telling.report(act.Leads(3, 2), 110.0)
+    again = Incarnation(LIFE.peer, 9)
+    told = telling.report(act.MemberJoined(again, 0, "a:1"), 111.0)
+
+    assert told[-1] == Peers(1.0, (PeerLine(NAME, 0, False, 0, 0.0),))
+
+
 def test_a_run_that_is_offered_waits_for_every_stage():
     reporter = Reporter(RunConfig(stages=3), 1000)
 

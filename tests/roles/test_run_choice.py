@@ -5,7 +5,7 @@ import dataclasses
 from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
-from p2pswarm.roles.run_choice import RunChoice, preferred
+from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice, preferred
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer, sign_manifest
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import encode
@@ -180,3 +180,11 @@ def test_a_manifest_that_cannot_be_used_is_named_and_passed_over():
         "a run cannot be joined: a record with a Finished for a manifest",
         "a run cannot be joined: a manifest under another peer's name",
     ]
+
+
+def test_without_a_run_that_our_clock_allows_the_clocks_are_named():
+    choice = RunChoice(ServeConfig())
+
+    assert choice.fitting({}, clocks_differ=True) == []
+
+    assert choice.remarks() == [CLOCKS_DIFFER]

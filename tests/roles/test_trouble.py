@@ -9,7 +9,7 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.trouble import TroubleReport, trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, VotersSilent
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
@@ -49,14 +49,6 @@ TEXTS = [
         (
             "no server has brought back the weights of stage 1: the run has no checkpoints "
             "(checkpoint.target); the run waits for a server that has them"
-        ),
-    ),
-    (
-        VotersSilent((ANN.peer, BOB.peer), 15.0),
-        (
-            f"nothing is decided for 15 s, because too few voters answer; silent: {A}, {B}. Start "
-            "them again; if they are lost for good, stop this trainer and go on from the newest "
-            "checkpoint with --resume"
         ),
     ),
     (CannotGoBack("x is gone"), "no checkpoint to go back to: x is gone"),
@@ -127,6 +119,14 @@ TEXTS = [
         (
             f"the servers {A}, {B} of stage 1 make different results of microbatch 70: "
             "a third server would tell which is wrong"
+        ),
+    ),
+    (
+        act.VotesLacking(((ANN.peer, "10.0.0.7:4001"), (BOB.peer, ""))),
+        (
+            f"nothing can be decided without an answer of {A} at 10.0.0.7:4001, {B}: start them "
+            "again with their `state` folders, or go on from a checkpoint with `p2pswarm train "
+            "--resume`"
         ),
     ),
     (

@@ -348,6 +348,7 @@ class Swarm:
         compute=compute_here,
         background=None,
         keep_bytes: int = 1 << 30,
+        partials=None,
     ) -> StageServer:
         who = peer(number)
 
@@ -368,6 +369,7 @@ class Swarm:
             rejoin_s=20.0,
             say=lambda line: self.said.append((who.raw, line)),
             background=background,
+            partials=partials,
         )
         server = self.servers[who.raw] = StageServer(context)
         self.running[who.raw] = self.tasks.create_task(server.run())

@@ -6,7 +6,7 @@ from server.test_lifecycle import ASSIGNED, STANDBY, THIRD, TRAINER, VIEW, fail,
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.server.lifecycle import REJOIN_FIRST_S, SLEPT_S, ServerState
-from p2pswarm.server.trainer_search import TRAINERS_MAX, TrainerSearch
+from p2pswarm.server.trainer_search import REACHED_S, TRAINERS_MAX, TrainerSearch
 from p2pswarm.swarm.messages.membership import StandsBy
 
 
@@ -99,6 +99,28 @@ def test_a_join_to_a_trainer_that_does_not_answer_is_given_up_when_another_does(
     assert not one.found([], 1.0)
     assert not one.found([STANDBY, TRAINER], 1.0)
     assert one.found([STANDBY], 2.0)
+
+
+def test_a_trainer_that_was_reached_is_not_given_up_for_those_that_the_dht_names():
+    """It answers a join when its step allows; those that stand by answer a ping at once."""
+    one = server(TRAINER)
+    asks(one, 0.0)
+    one.trainers.reached(0.5)
+
+    assert not one.found([STANDBY], 1.0)
+    assert not one.found([STANDBY], 0.4 + REACHED_S)
+    assert one.found([STANDBY], 0.5 + REACHED_S)
+
+
+def test_each_trainer_that_is_asked_must_be_reached_anew():
+    one = server(TRAINER)
+    asks(one, 0.0)
+    one.trainers.reached(0.5)
+    one.session_lost("its link ended", 0.6)
+
+    asks(one, 1.0)
+
+    assert one.found([STANDBY], 1.1)
 
 
 def test_a_server_in_its_session_or_about_to_join_takes_no_advice():

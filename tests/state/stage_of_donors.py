@@ -41,7 +41,8 @@ class Swarm:
     def __init__(self, donors, rng, since=0, **limits):
         self.rng, self.donors = rng, dict(donors)
         self.version = since
-        self.download = PieceDownload(PIECES, since, DownloadLimits(**limits))
+        self.limits = DownloadLimits(**limits)
+        self.download = PieceDownload(PIECES, since, self.limits)
         self.download.donors(sorted(self.donors))
         self.under_way = []
         self.waiting = []  # commits that the newcomer has not been told of
@@ -114,6 +115,21 @@ class Swarm:
             assert step in kept, "a part that the newcomer has not kept"
             content = applied(content, step)
         self.contents[one.piece] = content
+
+    def restart(self, damaged=0):
+        """The newcomer's process dies; the next one has on disk what was in memory, or less.
+
+        Returns how many pieces it took from there.
+        """
+        disk, versions = self.contents, self.download.held
+        self.under_way, self.waiting, self.kept, self.contents = [], [], {}, {}
+        self.download = PieceDownload(PIECES, self.version, self.limits)
+        self.download.donors(sorted(self.donors))
+        for piece, version in versions.items():
+            content = disk[piece] if piece >= damaged else ("damaged", piece, version)
+            if self.download.restored(piece, version, hash_of(content)) is not None:
+                self.contents[piece] = content
+        return len(self.contents)
 
     def settle(self):
         """Nothing changes any more: deliver all until the state is whole."""

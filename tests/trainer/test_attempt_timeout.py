@@ -1,6 +1,8 @@
 """How long an attempt may take: learned from those that finished, and from those that were late."""
 
 from p2pswarm.trainer.attempt_timeout import (
+    BACKOFF,
+    BACKOFF_MAX_S,
     MEASURED,
     SLOWEST_FACTOR,
     TIMEOUT_FIRST_S,
@@ -47,3 +49,26 @@ def test_a_late_attempt_doubles_it_until_one_finishes():
 
     timeout.finished(0.1)
     assert timeout.timeout_s == TIMEOUT_MIN_S
+
+
+def test_who_is_under_way_when_others_are_late_may_take_twice_its_time_and_not_more():
+    timeout = after(0.1)
+    timeout.late(TIMEOUT_MIN_S)
+    timeout.late(2 * TIMEOUT_MIN_S)
+
+    assert timeout.timeout_s == 4 * TIMEOUT_MIN_S
+    assert timeout.extended_s(TIMEOUT_MIN_S) == BACKOFF * TIMEOUT_MIN_S
+    assert timeout.extended_s(4 * TIMEOUT_MIN_S) == 4 * TIMEOUT_MIN_S
+
+
+def test_what_finished_late_gives_all_that_are_under_way_its_time_too():
+    assert after(100.0).extended_s(TIMEOUT_MIN_S) == 400.0
+
+
+def test_attempts_that_are_late_are_given_an_hour_at_most():
+    timeout = after(0.1)
+
+    for _ in range(20):
+        timeout.late(timeout.timeout_s)
+
+    assert timeout.timeout_s == BACKOFF_MAX_S

@@ -1,8 +1,11 @@
 """How long an averaging may take, and who is blamed when it takes longer."""
 
+import dataclasses
+
 import pytest
 from trainer.harness import CONFIG, Play
 
+from p2pswarm.config import BatchConfig
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.generations import (
@@ -53,12 +56,12 @@ def averaging(*stages: int) -> tuple[Generations, list]:
     return generations, [m.incarnation for m in members.ready()]
 
 
-def begin_again(generations: Generations) -> None:
-    members = Membership(2)
-    for number, stage in enumerate((0, 0, 1)):
+def begin_again(generations: Generations, stages: tuple[int, ...] = (0, 0, 1)) -> None:
+    members = Membership(max(stages) + 1)
+    for number, stage in enumerate(stages):
         one = members.admit(bytes([number]) * 32, "h:1", stage, 0)
         members.make_ready(one.incarnation)
-    groups = [members.group(stage) for stage in range(2)]
+    groups = [members.group(stage) for stage in range(max(stages) + 1)]
     generations.begin(0, groups, CONFIG.optimizer, 5.0)
 
 
@@ -153,3 +156,47 @@ def test_a_decided_step_forgives_the_failures_before_it():
     generations.decided(6.0)
 
     assert [generations.failed() for _ in range(RETRIES + 1)] == [False] * RETRIES + [True]
+
+
+def shares_of_the_next_step(*rates: float) -> tuple[int, ...]:
+    """The shares after a step in which the links of a stage's members carried so much."""
+    batch = BatchConfig(microbatches=len(rates), evaluate_every=0)
+    play = Play(dataclasses.replace(CONFIG, batch=batch))
+    members = [play.serve(name) for name, _ in zip("abcd", rates, strict=False)]
+    for step in range(2):
+        for number, member in enumerate(members):
+            play.count(member, step * len(rates) + number, step=step)
+        orders = [a.message for a in play.seen(act.SendReduce)]
+        assert len({order.shares for order in orders}) == 1, "all make the same plan"
+        if step == 1:
+            return orders[0].shares
+        assert orders[0].shares == (), "nothing is measured yet"
+        for member, rate in zip(members, rates, strict=True):
+            answer = Reduced(b"g", 1.0, rate, b"w0")
+            play.coordinator.reduced(member, orders[0].generation, answer, play.now_s)
+        for member in members:
+            play.commit(member, b"w1")
+    raise AssertionError
+
+
+def test_a_member_with_a_slow_link_is_given_a_smaller_shard_in_the_next_step():
+    shares = shares_of_the_next_step(1e6, 1e6, 1e6, 6.4e5)
+
+    assert shares[0] > 4 * shares[3] > 0
+
+
+def test_members_with_equal_links_have_equal_shards():
+    assert shares_of_the_next_step(1.1e6, 1e6, 1e6, 0.95e6) == ()
+
+
+def test_after_an_averaging_that_took_too_long_the_shards_are_equal():
+    generations, members = averaging(0, 0, 0)
+    assert generations.reduction is not None
+    for member, rate in zip(members, (100.0, 100.0, 10.0), strict=True):
+        generations.reduction.reduced(member, Reduced(b"g", 1.0, rate))
+    generations.decided(6.0)
+    for equal in (False, True):
+        begin_again(generations, (0, 0, 0))
+        orders = generations.reduction.orders(b"r" * 16, lambda _: b"", 9.0)
+        assert (orders[0].message.shares == ()) == equal
+        generations.give_up()

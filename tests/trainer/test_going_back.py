@@ -10,7 +10,7 @@ from trainer.test_trainer import CONFIG
 
 from p2pswarm.sim.loop import run
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, VotersSilent, WentBack
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, WentBack
 
 REWIND = replace(CONFIG, on_stage_lost="rewind", rewind_after_s=20.0)
 
@@ -103,27 +103,3 @@ def test_without_a_checkpoint_that_can_be_read_the_run_waits_and_says_so(tmp_pat
     check_exact(many, "a")
     assert key("a").peer_id.raw == many.genesis.trainers[0]
     assert [report.version for _, report in many.of_kind(WentBack)] == [6]
-
-
-def test_without_a_majority_of_voters_the_trainer_says_whom_it_lacks(tmp_path):
-    async def story(many: ManyTrainers) -> None:
-        await start(many)
-        name = await until(many, act.StepDone, step=7)
-        voters = many.trainers[name].trainer._seat.follower.chain.head.voters
-        lost = {voter.peer for voter in voters} - {key(name).peer_id.raw}
-        for other in many.trainers:
-            if key(other).peer_id.raw in lost:
-                many.kill(other)
-        for number in list(many.serving):
-            if number.to_bytes(32) in lost:
-                many.kill_stage(many.serving[number].stage)
-                break
-        await until(many, VotersSilent)
-        many.trainers[name].leave.set()
-        await ended(many, name)
-
-    many = play(story, tmp_path)
-
-    (_, silent) = many.of_kind(VotersSilent)[0]
-    assert len(silent.voters) == 2
-    assert many.of_kind(WentBack) == []

@@ -1,0 +1,354 @@
+"""A swarm that is cut in two for a while, and what becomes of the weights.
+
+Two stages of two servers each, two trainers and a bootstrap node, every one a process through the
+real command line, on a host of its own in the WAN lab (`tests/wanlab`): a network namespace with
+the kernel's own TCP. When the run has three voters, the hosts are cut in two:
+
+    halves   the coordinator and a server of each stage on one side; the other trainer, the other
+             servers and the third voter on the other side
+    kept     as `halves`, but the third voter is on the coordinator's side, which keeps the majority
+    alone    the coordinator on one side, all others on the other
+    stopped  nothing is cut: the coordinator and a server get SIGSTOP, and later SIGCONT
+
+`--one-way` loses only what the coordinator's side says; it still hears. The side with the majority
+of the voters has to go on; the other must not decide anything. After `--apart-s` the cut heals, all
+servers come back, and the run goes on to its end. The weights are compared with those of a plain
+loop, every trainer's chain is checked by `check_chain.py`, and all chains must be one.
+
+    python bench/cut_in_two.py --cut halves --json cut.json
+"""
+
+import argparse
+import functools
+import json
+import os
+import queue
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from check_chain import Rec, entries, newest_chain
+from exactness import SERVE, WANTED, compare, introduced, tensors, train_plainly, written
+from swarm_processes import (
+    FIRST_SERVER,
+    ROOT,
+    STANDARD_LIBRARY,
+    TRAINER,
+    Nodes,
+    Run,
+    RunFailed,
+    Site,
+)
+from trainer_processes import checked
+
+sys.path.insert(0, str(ROOT))
+
+from p2pswarm.ids import PeerId
+from p2pswarm.progress.events import Ended, Event, Note, Peers, Stepped, from_line
+from tests.wanlab.lab import Lab, LabUnavailable
+from tests.wanlab.link import Link
+
+STAGES, REPLICAS, VOTERS = 2, 2, 3
+SERVERS = STAGES * REPLICAS
+STANDBY = FIRST_SERVER + SERVERS  # its host
+HOSTS = STANDBY + 1
+FIRST, SECOND = "trainer 0", "trainer 1"
+WHOLE = Link(rate_bits_per_s=None, delay_s=0.02)
+"""So a step takes some tenths of a second on any machine: the run outlasts the cut."""
+CUT = Link(rate_bits_per_s=None, delay_s=0.02, loss=1.0)
+LAST_STEPS = 15
+"""Steps before the end at which the cut heals at the latest, so that all can come back."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one trainer has told."""
+
+    steps: list[int] = field(default_factory=list)
+    """Those that it decided, in order."""
+    peers: Peers = field(default_factory=lambda: Peers(0.0, ()))
+    notes: list[str] = field(default_factory=list)
+    ended: Ended | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """When what happened."""
+
+    cut_after: int = 0
+    """The step after which the network was cut."""
+    goes_on_s: float = 0.0
+    """Until the next step was decided."""
+    apart_s: float = 0.0
+    healed_after: int = 0
+    whole_again_s: float = 0.0
+    """From the end of the cut until every stage had all its servers."""
+
+
+class Swarm:
+    """The processes, and what the trainers say."""
+
+    def __init__(self, nodes: Nodes, run: Run, folder: Path) -> None:
+        self.seen = {FIRST: Seen(), SECOND: Seen()}
+        self.hosts: dict[str, int] = {}
+        """Short peer id of a server -> its host."""
+        self._nodes, self._run, self._folder = nodes, run, folder
+        self._said: queue.Queue[tuple[str, Event | Exception]] = queue.Queue()
+
+    def start(self) -> None:
+        """All processes; returns when every server is up."""
+        self._start_trainer(FIRST, TRAINER)
+        names = [self._nodes.start_server(SERVE) for _ in range(SERVERS)]
+        for number, name in enumerate(names):
+            self.hosts[introduced(self._nodes, name)[0]] = FIRST_SERVER + number
+        self._start_trainer(SECOND, STANDBY)
+
+    def chain(self, trainer: str) -> list[Rec]:
+        """The records of a trainer; the last one may not be decided yet."""
+        (file,) = self.state(trainer).glob("*.chain")
+        return newest_chain(entries(file.read_bytes()))
+
+    def state(self, trainer: str) -> Path:
+        """The folder of a trainer."""
+        return self._folder / trainer.replace(" ", "-")
+
+    def until(self, wanted: Callable[[], bool], what: str, patience_s: float = 150.0) -> float:
+        """Follow the run until something is so; how long that took."""
+        begun_s = time.monotonic()
+        while not wanted():
+            left_s = begun_s + patience_s - time.monotonic()
+            if left_s <= 0:
+                last = {name: seen.notes[-3:] for name, seen in self.seen.items()}
+                raise RunFailed(f"{what}: not within {patience_s:g} s; last notes: {last}")
+            self._take_news(min(left_s, 0.2))
+        return time.monotonic() - begun_s
+
+    def ready(self, trainer: str) -> list[tuple[int, int]]:
+        """Stage and host of each ready server, as a trainer knows them."""
+        lines = self.seen[trainer].peers.peers
+        return [(p.stage, self.hosts[p.peer]) for p in lines if p.ready]
+
+    def _start_trainer(self, name: str, host: int) -> None:
+        standby = name != FIRST
+        self._nodes.start_trainer(name, self._run, self.state(name), standby=standby, host=host)
+        threading.Thread(target=self._read, args=(name,), daemon=True).start()
+
+    def _take_news(self, wait_s: float) -> None:
+        try:
+            name, news = self._said.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        seen = self.seen[name]
+        match news:
+            case Exception():
+                raise news
+            case Ended() if news.failed:
+                raise RunFailed(f"{name}: {news.reason}")
+            case Ended():
+                seen.ended = news
+            case Peers():
+                seen.peers = news
+            case Note():
+                seen.notes.append(news.text)
+            case Stepped():
+                seen.steps.append(news.step)
+
+    def _read(self, name: str) -> None:
+        try:
+            for line in self._nodes.lines(name):
+                try:
+                    self._said.put((name, from_line(line)))
+                except ValueError:  # what a node says before its run is for people
+                    continue
+        except RunFailed as error:
+            self._said.put((name, error))
+
+
+def sides(swarm: Swarm, how: str) -> tuple[list[int], list[int]]:
+    """The hosts on the coordinator's side, and the others."""
+    ours = [TRAINER]
+    if how != "alone":
+        voters = {PeerId(bytes(peer)).short for peer, _ in swarm.chain(FIRST)[-1].voters}
+        (third,) = (swarm.hosts[peer] for peer in voters if peer in swarm.hosts)
+        ready = swarm.ready(FIRST)
+        (stage,) = (stage for stage, host in ready if host == third)
+        (beside,) = (host for s, host in ready if s == stage and host != third)
+        other = next(host for s, host in ready if s != stage)
+        ours.append(third if how == "kept" else beside)
+        if how != "stopped":
+            ours.append(other)
+    return ours, [host for host in range(HOSTS) if host not in ours]
+
+
+def cut(lab: Lab, parts: Sequence[Sequence[int]], link: Link, *, one_way: bool) -> None:
+    """Give the roads from one part to the other this link, and those back too unless `one_way`."""
+    ours, others = parts
+    for here in ours:
+        for there in others:
+            lab.set_link(link, here, there)
+            if not one_way:
+                lab.set_link(link, there, here)
+
+
+def parting(
+    lab: Lab, nodes: Nodes, swarm: Swarm, options: argparse.Namespace
+) -> tuple[str, Callable[[], None], Callable[[], None]]:
+    """What is parted, for people; what parts it, and what mends it."""
+    ours, others = sides(swarm, options.cut)
+    if options.cut == "stopped":
+        names = [FIRST, *(f"server {host - FIRST_SERVER}" for host in ours if host != TRAINER)]
+        pids = [nodes.pids[name] for name in names]
+        text = f"{' and '.join(names)} are stopped"
+        ways = (functools.partial(tell, pids, how) for how in (signal.SIGSTOP, signal.SIGCONT))
+    else:
+        text = f"hosts {ours} | {others}"
+        parts = functools.partial(cut, lab, (ours, others), one_way=options.one_way)
+        ways = (functools.partial(parts, link) for link in (CUT, WHOLE))
+    part, mend = ways
+    return text, part, mend
+
+
+def tell(pids: Sequence[int], what: signal.Signals) -> None:
+    """Send a signal to processes."""
+    for pid in pids:
+        os.kill(pid, what)
+
+
+def play(lab: Lab, nodes: Nodes, swarm: Swarm, run: Run, options: argparse.Namespace) -> Told:
+    """One run, parted and mended; raises RunFailed for a side that does what it must not."""
+    told, first, second = Told(), swarm.seen[FIRST], swarm.seen[SECOND]
+    swarm.start()
+    swarm.until(lambda: len(swarm.ready(FIRST)) == SERVERS, "all servers are ready")
+    swarm.until(lambda: len(first.steps) > 1 and _voters(swarm) == VOTERS, "three voters")
+
+    text, part, mend = parting(lab, nodes, swarm, options)
+    who = FIRST if options.cut == "kept" else SECOND
+    goes_on = swarm.seen[who]
+    print(f"  step {first.steps[-1]}: {text}", flush=True)
+    part()
+    told.cut_after, begun_s = first.steps[-1], time.monotonic()
+    before = len(goes_on.steps) + (goes_on is first)  # one may have been under way
+    told.goes_on_s = swarm.until(lambda: len(goes_on.steps) > before, "the majority goes on")
+    print(f"  step {goes_on.steps[-1]} {told.goes_on_s:.1f} s later", flush=True)
+    last = run.steps - LAST_STEPS
+    swarm.until(
+        lambda: time.monotonic() > begun_s + options.apart_s or goes_on.steps[-1] >= last,
+        "the time apart is over",
+        options.apart_s + 1,
+    )
+
+    told.apart_s, told.healed_after = time.monotonic() - begun_s, goes_on.steps[-1]
+    mend()
+    print(f"  step {told.healed_after}: mended after {told.apart_s:.1f} s", flush=True)
+    told.whole_again_s = swarm.until(
+        lambda: len(swarm.ready(who)) == SERVERS or goes_on.ended is not None, "all are back"
+    )
+    if goes_on.ended is not None:
+        raise RunFailed("the run was over before all servers were back")
+    print(f"  step {goes_on.steps[-1]}: all are back", flush=True)
+    swarm.until(lambda: bool(first.ended and second.ended), "both trainers end")
+    check_steps(first.steps, second.steps)
+    return told
+
+
+def _voters(swarm: Swarm) -> int:
+    """How many vote on the next record; the last one may not be decided yet."""
+    chain = swarm.chain(FIRST)
+    return len(chain[-2].voters) if len(chain) > 1 else 0
+
+
+def check_steps(first: list[int], second: list[int]) -> None:
+    """No step was decided by both trainers, nor twice by one."""
+    if len(set(first + second)) < len(first + second):
+        raise RunFailed(f"a step was decided twice: {first} and {second}")
+
+
+def check_chains(swarm: Swarm, steps: int) -> dict[str, object]:
+    """Every trainer's chain is whole by the independent script, and they are one chain."""
+    found = [checked(file) for name in swarm.seen for file in swarm.state(name).glob("*.chain")]
+    first, second = (swarm.chain(name) for name in (FIRST, SECOND))
+    both = min(len(first), len(second))
+    longest = max(found, key=lambda chain: chain["steps"])
+    if [one.digest for one in first[:both]] != [one.digest for one in second[:both]]:
+        raise RunFailed("the trainers' chains are not one")
+    if longest["steps"] != steps:
+        raise RunFailed(f"the chain has {longest['steps']} of {steps} steps")
+    return longest
+
+
+def main() -> int:
+    """Train, cut, heal, compare, print, write."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        ours, theirs = (folder / f"{kind}.safetensors" for kind in ("swarm", "plain"))
+        run = Run(
+            name="cut in two",
+            steps=options.steps,
+            stages=STAGES,
+            min_replicas=REPLICAS,
+            d_model=16,
+            heads=2,
+            layers=2,
+            sequence_length=16,
+            microbatches=options.microbatches,
+            rows=2,
+            dtype="float64",
+            codec="raw",
+            weights=str(ours),
+            data=options.data,
+        )
+        try:
+            with (
+                Lab(HOSTS, WHOLE) as lab,
+                Nodes(Site("lab", lab.address, lab.enter), folder, options.patience_s) as nodes,
+            ):
+                nodes.start_bootstrap()
+                swarm = Swarm(nodes, run, folder)
+                told = play(lab, nodes, swarm, run, options)
+                for name in swarm.seen:
+                    nodes.wait(name)
+            chain = check_chains(swarm, run.steps)
+            train_plainly(run, theirs, options)
+            relative, _, _ = compare(written(folder), dict(tensors(theirs)))
+        except LabUnavailable as reason:
+            print(reason)
+            return 2
+        except RunFailed as error:
+            print(f"error: {error}")
+            return 1
+    print(f"relative difference of all parameters {relative:.3g}; chain: {json.dumps(chain)}")
+    if options.json:
+        figures = {
+            "relative_difference": relative,
+            "chain": chain,
+            "cut_after": told.cut_after,
+            "goes_on_s": told.goes_on_s,
+            "apart_s": told.apart_s,
+            "healed_after": told.healed_after,
+            "whole_again_s": told.whole_again_s,
+        }
+        options.json.write_text(json.dumps(figures) + "\n")
+    return 0 if relative <= WANTED else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cut", choices=("halves", "kept", "alone", "stopped"), default="halves")
+    parser.add_argument("--one-way", action="store_true")
+    parser.add_argument("--apart-s", type=float, default=17.0, help="a link lives for 15 s")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--microbatches", type=int, default=12, help="a step")
+    parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
+    parser.add_argument("--patience-s", type=float, default=300.0)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

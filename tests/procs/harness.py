@@ -1,0 +1,42 @@
+"""What the weights of a swarm are compared with."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.roles.trainer import read_corpus
+from p2pswarm.settings import load
+from p2pswarm.swarm.schedule import learning_rate
+
+KINDS = {"F32": torch.float32, "F64": torch.float64}
+
+
+def tensors(path: Path) -> dict[str, torch.Tensor]:
+    data = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    found = {}
+    for name, about in json.loads(data[8:begin]).items():
+        if name != "__metadata__":
+            start, end = (begin + offset for offset in about["data_offsets"])
+            values = torch.frombuffer(memoryview(data)[start:end], dtype=KINDS[about["dtype"]])
+            found[name] = values.view(about["shape"])
+    return found
+
+
+def plain_loop(run_file: Path) -> dict[str, torch.Tensor]:
+    """The weights that one loop in one process makes."""
+    config = load(run_file)
+    corpus, run = read_corpus(config), config.run
+    plain = ReferenceTrainer(run)
+    size = run.batch.microbatches
+    for step in range(run.steps):
+        for number in range(step * size, (step + 1) * size):
+            plain.add(torch.from_numpy(corpus.microbatch(number)))
+        plain.commit(learning_rate(run, step))
+    return {
+        name: parameter.detach()
+        for name, parameter in named_parameters(plain.flat.numbers, plain.flat.blocks)
+    }

@@ -1,0 +1,193 @@
+"""Real processes whose disk is full: a small tmpfs of their own, skipped where none may be mounted.
+
+Training goes on where it may; each disk costs what it keeps, in one line, and nothing that is
+finished is touched.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from procs.harness import plain_loop, tensors
+
+HERE = ("--listen", "127.0.0.1:0")
+STEPS = 40
+MANY_STEPS = 200  # so that two trainers are there before they are done
+RUN = """
+{state}
+[train]
+data = "text"
+weights = "weights.safetensors"
+standby = {standby}
+
+[checkpoint]
+target = {target}
+every_steps = 2
+
+[run]
+name = "full"
+stages = 1
+steps = {steps}
+
+[run.model]
+d_model = 16
+layers = 2
+heads = 2
+sequence_length = 32
+dtype = "float64"
+
+[run.batch]
+microbatches = 2
+rows = 2
+
+[run.codecs]
+activation = "raw"
+gradient = "raw"
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, text_folder):
+    """Writes the settings of a trainer."""
+
+    def write(name: str, *, state: str = "", target: str = "", steps=10**6, standby=False) -> Path:
+        path = tmp_path / f"{name}.toml"
+        path.write_text(
+            RUN.format(
+                state=f'state = "{state}"' if state else "",
+                target=f'"{target}"',
+                steps=steps,
+                standby=str(standby).lower(),
+            )
+        )
+        return path
+
+    return write
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_full_target_costs_checkpoints_and_the_next_one_is_written_when_there_is_space(
+    start, seed_node, settings, small_disk
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    start(*join, inside=small_disk.inside)
+    run = settings("run", target="disk/saved")
+    trainer = start("train", run, *join, module="p2pswarm", inside=small_disk.inside)
+    assert trainer.line_with("checkpoint of step ")
+
+    small_disk.fill()
+    assert trainer.line_with("loss")  # a checkpoint that was being written is over by now
+    before = files(small_disk.path / "saved")
+    line = trainer.line_with("no checkpoint of step ")
+    assert "free some space" in line
+    assert trainer.line_with("no checkpoint of step ")  # and training goes on
+    after = files(small_disk.path / "saved")
+    whole = {name: data for name, data in before.items() if name in after}
+    assert all(after[name] == data for name, data in whole.items())
+    assert any("manifest.json" in name for name in whole)
+    small_disk.free()
+
+    assert trainer.line_with(" s: disk/saved/full")
+    trainer.interrupt()
+    assert trainer.end() == 130, trainer.errors
+    verify = start("verify", "disk/saved", module="p2pswarm", inside=small_disk.inside)
+    assert verify.end() == 0, verify.errors
+
+
+def test_a_server_whose_disk_is_full_votes_no_more_and_the_run_goes_on(
+    start, seed_node, settings, small_disk, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    serve = tmp_path / "serve.toml"
+    serve.write_text('state = "disk/server"\n')
+    server = start(*join, "--config", serve, inside=small_disk.inside)
+    first = start("train", settings("first", state="first"), *join, module="p2pswarm")
+    assert first.line_with("loss")
+    start("train", settings("second", state="second", standby=True), *join, module="p2pswarm")
+    assert first.line_with("stands by")
+    assert first.line_with("loss")
+
+    small_disk.fill()
+
+    line = server.line_with("votes no more on what is decided")
+    assert "free some space" in line
+    for _ in range(3):
+        assert first.line_with("loss")
+    assert server.process.poll() is None
+
+
+def test_a_lone_trainer_whose_disk_is_full_ends_with_one_line_and_goes_on_when_there_is_space(
+    start, seed_node, settings, small_disk, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    server = start(*join)
+    run = settings("run", state="disk/state", steps=STEPS)
+    trainer = start("train", run, *join, module="p2pswarm", inside=small_disk.inside)
+    assert trainer.line_with("loss")
+
+    small_disk.fill()
+    assert trainer.end() == 1
+    small_disk.free()
+    again = start("train", run, *join, module="p2pswarm", inside=small_disk.inside)
+
+    assert ".chain cannot be used: " in trainer.errors
+    assert "free some space or name another file" in trainer.errors
+    assert trainer.errors.count("\n") == 1
+    assert again.line_with("going on with run 'full'")
+    assert again.line_with(f"done after {STEPS} steps")
+    assert again.end() == 0, again.errors
+    assert server.line_with("is over: all steps are done")
+    ours = tensors(tmp_path / f"weights-full-step-{STEPS}.safetensors")
+    theirs = plain_loop(run)
+    assert all(torch.allclose(ours[n], theirs[n], rtol=0, atol=1e-12) for n in theirs)
+
+
+def test_a_coordinator_whose_disk_is_full_says_so_and_another_trainer_leads(
+    start, seed_node, settings, small_disk
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    first = settings("first", state="disk/state", steps=MANY_STEPS)
+    coordinator = start("train", first, *join, module="p2pswarm", inside=small_disk.inside)
+    assert coordinator.line_with("needs 1 server")
+    second = settings("second", state="second", steps=MANY_STEPS, standby=True)
+    standby = start("train", second, *join, module="p2pswarm")
+    assert coordinator.line_with("stands by")
+    start(*join)
+    assert coordinator.line_with("held-out loss")  # of step 10: both and the server vote by then
+
+    small_disk.fill()
+
+    assert standby.line_with("this trainer coordinates the run")
+    assert coordinator.end() == 1
+    assert "free some space" in coordinator.errors
+    assert coordinator.errors.count("\n") == 1
+    small_disk.free()
+    again = start("train", first, *join, module="p2pswarm", inside=small_disk.inside)
+    assert again.line_with("going on with run 'full'")
+    assert standby.line_with(f"done after {MANY_STEPS} steps")
+    assert standby.end() == 0, standby.errors
+    assert again.end() == 0, again.errors
+
+
+def test_weights_are_told_of_even_if_the_folder_cannot_say_that_the_run_is_over(
+    start, seed_node, settings, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    start(*join)
+    run = settings("run", state="state", steps=STEPS)
+    trainer = start("train", run, *join, module="p2pswarm")
+    assert trainer.line_with("loss")
+
+    (tmp_path / "state" / "run.json.new").mkdir()  # nothing can be written under this name now
+
+    assert trainer.line_with(f"weights-full-step-{STEPS}.safetensors")
+    assert trainer.end() == 2
+    assert "free some space or name another folder" in trainer.errors
