@@ -255,8 +255,6 @@ class SeekCopy:
 class GoBack:
     """Find a checkpoint and have it decided that the run goes back to it, if it still may then."""
 
-    step: int
-
 
 @dataclass(frozen=True, slots=True)
 class DigestsTied:

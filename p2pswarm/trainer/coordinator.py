@@ -62,7 +62,6 @@ class Coordinator(StepNotes):
         """When each member was heard last; told before what a member says."""
         self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
         self._loaded = start.version if start.loads or not start.version else -1
-        """The version that whoever comes loads or draws: nothing is lost while the run is at it."""
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -73,7 +72,7 @@ class Coordinator(StepNotes):
 
     @property
     def may_go_back(self) -> bool:
-        """Whether a stage has lost its weights, and the run could go back for them."""
+        """Whether a stage has lost weights that nobody who comes can load or draw."""
         lost = self._phase is Phase.FILLING and self.members.unserved_stages(1)
         return bool(lost) and not self._held and self.step != self._loaded
 
@@ -171,14 +170,13 @@ class Coordinator(StepNotes):
         """When to call `on_deadline`, if nothing happens before."""
         if self._phase is Phase.ENDED:
             return None
-        reduction = self._generations.reduction
         times = [
             self._step.fence_deadline_s,
             self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
-            reduction.deadline_s if reduction is not None else None,
+            r.deadline_s if (r := self._generations.reduction) is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
         soonest = min(time_s for time_s in times if time_s is not None)
@@ -201,7 +199,9 @@ class Coordinator(StepNotes):
         if self._phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 self._actions += self._blame.attempt_failed(failed, now_s)
-        self._unserved_for_long(now_s)
+        if lost := self._unserved.hopeless(now_s):
+            self._finish(lost, failed=True)
+        self._actions += self._unserved.overdue(now_s, self.step)
         self._advance(now_s)
 
     def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -383,13 +383,6 @@ class Coordinator(StepNotes):
         gathering = self._phase is Phase.GATHERING
         unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
         self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
-
-    def _unserved_for_long(self, now_s: float) -> None:
-        if (stage := self._unserved.hopeless(now_s)) is not None:
-            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
-        self._actions += self._unserved.to_tell(now_s, self.step)
-        if self._unserved.rewind_due(now_s) and self.may_go_back:
-            self._actions.append(act.GoBack(self.step))
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -37,7 +37,8 @@ class Rewinding:
 
     def begin(self, coordination: Coordination) -> None:
         """A stage has been lost for too long: look where to go back to."""
-        if self._looking is None or self._looking.done():
+        may = coordination.coordinator.may_go_back
+        if may and (self._looking is None or self._looking.done()):
             self._looking = self._tasks.create_task(self._look(coordination))
 
     def find_present(self, coordination: Coordination) -> None:

@@ -61,27 +61,28 @@ class UnservedStages:
         ]
         return [act.StagesUnserved(self._told), *sought]
 
-    def hopeless(self, now_s: float) -> int | None:
-        """A stage that has waited for too long."""
+    def hopeless(self, now_s: float) -> str | None:
+        """Why the run ends, if a stage has waited for too long."""
         if self._answer != "end" or now_s < self._overdue_s:
             return None
-        return min(self._since_s, key=lambda stage: self._since_s[stage])
+        stage = min(self._since_s, key=lambda stage: self._since_s[stage])
+        return f"stage {stage} has no server left that holds its weights"
 
-    def to_tell(self, now_s: float, version: int) -> list[act.SeekCopy]:
-        """The stages that have waited for so long that people should know what can be done."""
-        if self._copies_told or not self._since_s or now_s < self._tell_s:
-            return []
-        self._copies_told = True
+    def overdue(self, now_s: float, version: int) -> list[act.SeekCopy | act.GoBack]:
+        """What to tell of stages that have waited for long, and whether to go back for them.
+
+        If the run cannot go back, that is asked again later.
+        """
+        asked: list[act.SeekCopy | act.GoBack] = []
         rewinds = self._answer == "rewind"
-        rewind_s = self._overdue_s - now_s if rewinds else None
-        return [act.SeekCopy(tuple(sorted(self._since_s)), version, rewind_s)]
-
-    def rewind_due(self, now_s: float) -> bool:
-        """Whether the run is to go back now; if it cannot, that is asked again later."""
-        if self._answer != "rewind" or now_s < self._overdue_s:
-            return False
-        self._asked_s = now_s
-        return True
+        if not self._copies_told and now_s >= self._tell_s:
+            self._copies_told = True
+            rewind_s = max(0.0, self._overdue_s - now_s) if rewinds else None
+            asked.append(act.SeekCopy(tuple(sorted(self._since_s)), version, rewind_s))
+        if rewinds and now_s >= self._overdue_s:
+            self._asked_s = now_s
+            asked.append(act.GoBack())
+        return asked
 
     def next_deadline_s(self) -> float | None:
         """When something is to be told or done about them; None if it is not."""
