@@ -10,6 +10,7 @@ from p2pswarm.trainer import actions as act
 
 TroubleReport = (
     act.VersionsRefused
+    | act.LastLeaves
     | act.WeightsSought
     | act.DigestsTied
     | act.AveragingSlow
@@ -28,11 +29,8 @@ def trouble_text(report: TroubleReport) -> str:
     match report:
         case act.VersionsRefused():
             return _versions(report)
-        case act.WeightsSought(stage, version, last, address):
-            return (
-                f"the weights of stage {stage} (version {version}) were last at server "
-                f"{_short(last)}, {address}: start it again if it stands still"
-            )
+        case act.WeightsSought() | act.LastLeaves():
+            return _last_weights(report)
         case act.DigestsTied(stage, version):
             return (
                 f"the servers of stage {stage} disagree about version {version}, as many on each "
@@ -73,6 +71,27 @@ def _work(
             return _road(report)
         case _:
             return _not_finite(report)
+
+
+def _last_weights(report: act.WeightsSought | act.LastLeaves) -> str:
+    if isinstance(report, act.WeightsSought):
+        return (
+            f"the weights of stage {report.stage} (version {report.version}) were last at server "
+            f"{_short(report.last)}, {report.address}: start it again if it stands still"
+        )
+    what = (
+        f"the last server of stage {report.stage}, {_short(report.incarnation)}, leaves in "
+        f"{report.stays_s:.0f} s at most"
+    )
+    if not report.saved:
+        return (
+            f"{what}: without another server by then, version {report.version} of its weights is "
+            "lost, and no checkpoint.target is set"
+        )
+    return (
+        f"{what}: a checkpoint of step {report.version} is being written; "
+        "start another server of this stage"
+    )
 
 
 def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:

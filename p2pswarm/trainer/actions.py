@@ -259,6 +259,26 @@ class StagesUnserved:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerLeave:
+    """Tell a member whether it may leave."""
+
+    incarnation: Incarnation
+    may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastLeaves:
+    """Report: the last server of a stage that has the weights was asked to leave."""
+
+    stage: int
+    version: int
+    incarnation: Incarnation
+    stays_s: float
+    saved: bool = False
+    """A checkpoint is being written."""
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsSought:
     """Report: no server holds a stage's weights any more; this one held them last."""
 
@@ -347,6 +367,7 @@ Report = (
     | StepDone
     | EvaluationDone
     | StagesUnserved
+    | LastLeaves
     | WeightsSought
     | DigestsTied
     | AveragingSlow
@@ -365,9 +386,7 @@ Report = (
 """What a person may want to know."""
 
 Action = (
-    Assign
-    | Decline
-    | Publish
+    (Assign | Decline | Publish | AnswerLeave)
     | Launch
     | CancelLaunch
     | SendFence

@@ -10,14 +10,14 @@ Errors:  none of the network's: they are events for the coordinator.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
 from p2pswarm.flow.awake import AwakeClock
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
-from p2pswarm.swarm.messages.membership import Join, Leaving
+from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave
 from p2pswarm.swarm.messages.trainers import Trainers
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -241,7 +241,7 @@ class Coordination:
 
     def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign() | act.Decline() | act.Publish() | act.Evict():
+            case act.Assign() | act.Decline() | act.Publish() | act.AnswerLeave() | act.Evict():
                 self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
@@ -255,15 +255,29 @@ class Coordination:
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
                 self._owner.finished(action)
-            case act.StepDone():
-                self._context.report(action)
-                if self.keeper is not None:
-                    self.keeper.decided(action.step + 1)
+            case act.StepDone() | act.LastLeaves():
+                self._report_and_save(action)
             case _:
                 self._context.report(action)
 
-    def _tell_members(self, action: act.Assign | act.Decline | act.Publish | act.Evict) -> None:
+    def _report_and_save(self, action: act.StepDone | act.LastLeaves) -> None:
+        keeper = self.keeper
+        if isinstance(action, act.LastLeaves):
+            action = replace(action, saved=keeper is not None)
+        self._context.report(action)
+        if keeper is None:
+            return
+        if isinstance(action, act.StepDone):
+            keeper.decided(action.step + 1)
+        else:
+            keeper.save_now()
+
+    def _tell_members(
+        self, action: act.Assign | act.Decline | act.Publish | act.AnswerLeave | act.Evict
+    ) -> None:
         match action:
+            case act.AnswerLeave(incarnation, may):
+                self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
                 source = self._context.origin

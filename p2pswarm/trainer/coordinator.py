@@ -22,6 +22,7 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.membership import Membership
@@ -60,6 +61,7 @@ class Coordinator(StepNotes):
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
+        self._departures = Departures(self.members)
         self._unserved = UnservedStages(config.on_stage_lost)
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
@@ -109,6 +111,11 @@ class Coordinator(StepNotes):
         if note.version == self.step:
             self.admission.holds(incarnation, note)
             self._advance(now_s)
+
+    def will_leave(self, by: Incarnation, grace_s: float, now_s: float) -> None:
+        """A member was asked to leave, and can stay for `grace_s` at most."""
+        self._departures.asked(by, now_s + grace_s)
+        self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
@@ -212,6 +219,7 @@ class Coordinator(StepNotes):
         assert member is not None, "only a living incarnation is ended"
         self.admission.end(member)
         self.silence.end(incarnation)
+        self._departures.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -241,6 +249,7 @@ class Coordinator(StepNotes):
         if self._phase is Phase.FILLING:
             self._fill(now_s)
         self._watch_unserved_stages(now_s)
+        self._actions += self._departures.actions(self.step, now_s)
         if changes := self.members.changes():
             self._actions.append(act.Publish(changes))
 

@@ -22,6 +22,20 @@ TEXTS = [
         ),
     ),
     (
+        act.LastLeaves(1, 7, ANN, 20.0),
+        (
+            f"the last server of stage 1, {A}, leaves in 20 s at most: without another server by "
+            "then, version 7 of its weights is lost, and no checkpoint.target is set"
+        ),
+    ),
+    (
+        act.LastLeaves(1, 7, ANN, 20.0, saved=True),
+        (
+            f"the last server of stage 1, {A}, leaves in 20 s at most: a checkpoint of step 7 is "
+            "being written; start another server of this stage"
+        ),
+    ),
+    (
         act.DigestsTied(0, 3),
         (
             "the servers of stage 0 disagree about version 3, as many on each side; "
