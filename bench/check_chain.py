@@ -144,8 +144,8 @@ def check_link(before: Rec | None, record: Rec) -> None:
     """What the record before fixes of this one."""
     peer = hashlib.sha256(PEER_TAG + record.key).digest()
     expected = [("height", record.height, 0 if before is None else before.height + 1)]
-    expected.append(("prev", record.prev, bytes(32) if before is None else before.digest))
     if before is not None:
+        expected.append(("prev", record.prev, before.digest))
         expected.append(("run", record.run, before.run))
         expected.append(("voters_before", record.voters_before, before.voters))
         expected.append(("coordinator", peer in before.trainers, True))
@@ -172,28 +172,44 @@ class Tally:
         self.states: list[list[bytes]] = []
         self.aside: list[list[int]] = []
         self.size = 0
+        self.base = 0
+        """The step that the chain begins with; above 0 if the run goes on from a checkpoint."""
 
     def add(self, record: Rec) -> None:
         """Take the next record into account."""
+        if not record.height:
+            self.begin(record)
+        place, states = record.step - self.base, [stage[2] for stage in record.stages]
+        if record.kind == BACK and (not 0 <= place <= len(self.steps) or record.count):
+            raise Wrong(f"record {record.height}: it goes back to {record.step}")
+        if self.states[place : place + 1] not in ([], [states]):
+            raise Wrong(f"record {record.height}: version {record.step} was another one")
         if record.kind == BACK:
-            if record.step >= len(self.steps) or record.count:
-                raise Wrong(f"record {record.height}: it goes back to {record.step}")
-            if [stage[2] for stage in record.stages] != self.states[record.step]:
-                raise Wrong(f"record {record.height}: version {record.step} was another one")
-            del self.steps[record.step :], self.aside[record.step :]
+            del self.steps[place:], self.aside[place:]
+            self.states[place:] = [states]
             return
         self.size = self.size or record.count
-        if record.kind != COMMIT or record.step != len(self.steps) or record.count != self.size:
-            raise Wrong(f"record {record.height}: it is not step {len(self.steps)}")
+        if record.kind != COMMIT or place != len(self.steps) or record.count != self.size:
+            raise Wrong(f"record {record.height}: it is not step {self.version}")
         self.steps.append([self.counts(record, stage) for stage in record.stages])
         masks = [[h == QUARANTINED for h in stage[1]] for stage in record.stages]
         if any(mask != masks[0] for mask in masks):
             raise Wrong(f"record {record.height}: a microbatch is set aside in one stage only")
         self.aside.append([record.first + i for i, there in enumerate(masks[0]) if there])
-        states = [stage[2] for stage in record.stages]
-        if self.states[record.step : record.step + 1] not in ([], [states]):
-            raise Wrong(f"record {record.height}: version {record.step} was another one")
-        self.states[record.step :] = [states]
+        self.states[place:] = [states]
+
+    def begin(self, first: Rec) -> None:
+        """A chain begins at step 0, or names the checkpoint that its run goes on from."""
+        if first.step and first.prev == bytes(32):
+            raise Wrong(f"it is not step 0, and names no checkpoint: step {first.step}")
+        if first.prev != bytes(32):
+            self.base = first.step
+            print(f"it begins with step {first.step} of a checkpoint", file=sys.stderr)
+
+    @property
+    def version(self) -> int:
+        """Of the weights: how many steps are done."""
+        return self.base + len(self.steps)
 
     def counts(self, record: Rec, stage: list) -> dict[int, bytes]:
         """Who counted which microbatch, in one stage of one step."""
@@ -211,7 +227,8 @@ class Tally:
         aside = {m for step in self.aside for m in step}
         if aside:
             print(f"set aside, because they are not finite: {sorted(aside)}", file=sys.stderr)
-        whole = [m for m in range(len(self.steps) * self.size) if m not in aside]
+        ids = range(self.base * self.size, self.version * self.size)
+        whole = [m for m in ids if m not in aside]
         for stage in range(len(self.steps[0]) if self.steps else 0):
             counted = [m for step in self.steps for m in step[stage]]
             if counted != whole:
@@ -228,7 +245,7 @@ def check(data: bytes) -> dict:
     if chain and data[8:24] != chain[0].run:
         raise Wrong("its records are of another run")
     head = chain[-1].digest.hex() if chain else ""
-    return {"ok": True, "steps": len(tally.steps), "head": head}
+    return {"ok": True, "steps": tally.version, "head": head}
 
 
 def main() -> int:

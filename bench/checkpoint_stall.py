@@ -1,9 +1,18 @@
 """How much longer a stage's steps take while its state is saved; memory, optimizer, files are real.
 
-A replica commits one step after another; between two commits the processor is busy for `--step-s`,
-as with forwards and backwards. The same steps are done in turns: without a checkpoint, and with one
-that begins after the first commit of `--every`. It prints the time that commits took, how much
-longer they took with a checkpoint, as a share of all steps, and how many checkpoints became whole.
+A replica commits one step after another; between two commits it computes, as forwards and backwards
+do: the same work in every step, about `--step-s` of it. The digest of a version is made beside the
+computing, as a server does it. The same steps are done in turns: without a checkpoint, and with one
+that begins after the first commit of `--every`. Two things can make a step longer:
+
+* `wait_share`: a commit **waits**, for readers of the version that it is about to change, or for
+  copies of what they have not read. That is ours, whatever the machine;
+* the checkpoint takes processor time, `processor_s` for each. Where the processor has nothing left,
+  that is taken from training: `processor_share`, as if it were one core that all steps need. Where
+  it has a core to spare, training does not notice.
+
+`stall_share` is what a clock on the wall sees of both, and of chance: by how much the rounds with a
+checkpoint took longer.
 
     python bench/checkpoint_stall.py --mb 1000 --step-s 2 --every 20 --json stall.json
 """
@@ -12,10 +21,10 @@ import argparse
 import asyncio
 import json
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -40,6 +49,7 @@ from p2pswarm.tensors.state_tree import root_of  # noqa: E402
 MB = 1_000_000
 WRITER = "bbbbbbbb"
 RATE = 1e-4
+CALIBRATION_S = 1.0
 
 
 def run_of(mb: int) -> RunConfig:
@@ -62,20 +72,32 @@ class Stage:
         window = (window_mib << 20) // state.part_bytes(0)
         self.reader = VersionReader(state, lambda: self.version, self.threads.aside, window)
         self.sums = self.engine.weights.reduction()
+        self.hashing: asyncio.Future[tuple[bytes, ...]] | None = None
         self.saved = self.failed = 0
 
     async def commit(self) -> float:
-        """Apply a step, as a replica does; the seconds that it took."""
+        """Apply a step, as a replica does; the seconds that it waited for readers."""
+        await self.digest()
         begun_s = time.perf_counter()
         async with self.reader.changing():
+            waited_s = time.perf_counter() - begun_s
             update = Update(self.version + 1, 1.0, RATE)
             await self.threads.compute(lambda: self.engine.weights.apply(self.sums, update))
             self.version += 1
-        self.digest = root_of(await self.threads.background(self.engine.weights.hashes))
-        return time.perf_counter() - begun_s
+        self.hashing = asyncio.ensure_future(self.threads.background(self.engine.weights.hashes))
+        return waited_s
+
+    async def digest(self) -> bytes:
+        """The digest of the present version."""
+        return root_of(await self.hashing) if self.hashing else b""
 
     async def save(self) -> None:
         """Write a checkpoint of the present version."""
+        with self.reader.hold() as held:
+            await self.write(held, await self.digest())
+
+    async def write(self, held: HeldVersion, digest: bytes) -> None:
+        """Write a version that is held."""
         blocks = stage_blocks(self.run, 0)
         what = StageToSave(
             id=CheckpointId(self.run.name, bytes(16), self.version),
@@ -83,16 +105,15 @@ class Stage:
             stages=1,
             blocks=blocks,
             layout=layout_of(self.run, blocks),
-            state_digest=self.digest,
+            state_digest=digest,
         )
-        with self.reader.hold() as held:
-            try:
-                store = open_store(str(self.folder), WRITER)
-                await save_stage(store, what, self.source(held), WRITER)
-                self.saved += 1
-            except (NotSaved, NotServing) as error:
-                print(f"not saved: {error}")
-                self.failed += 1
+        try:
+            store = open_store(str(self.folder), WRITER)
+            await save_stage(store, what, self.source(held), WRITER)
+            self.saved += 1
+        except (NotSaved, NotServing) as error:
+            print(f"not saved: {error}")
+            self.failed += 1
 
     async def source(self, held: HeldVersion) -> AsyncGenerator[memoryview]:
         """Read the state in the order of a file."""
@@ -101,41 +122,69 @@ class Stage:
                 yield await held.read(tensor, piece)
 
 
-def compute_for(seconds: float) -> None:
-    """Keep the processor busy, as forwards and backwards do."""
-    x, end_s = torch.randn(384, 384), time.perf_counter() + seconds
-    while time.perf_counter() < end_s:
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The steps from one checkpoint to the next."""
+
+    wall_s: float
+    waited_s: list[float]
+    """Of each commit."""
+    processor_s: float
+    """Of this process."""
+
+
+def work(turns: int) -> None:
+    """Keep a processor busy, as forwards and backwards do."""
+    x = torch.randn(384, 384)
+    for _ in range(turns):
         x = torch.tanh(x @ x / 20)
 
 
-async def steps(stage: Stage, options: argparse.Namespace, *, saving: bool) -> list[float]:
-    """The seconds of each commit."""
-    took_s = []
+def turns_in(seconds: float) -> int:
+    """How much work takes about so long."""
+    turns, begun_s = 0, time.perf_counter()
+    while time.perf_counter() - begun_s < min(seconds, CALIBRATION_S):
+        work(10)
+        turns += 10
+    return max(1, round(turns * seconds / (time.perf_counter() - begun_s)))
+
+
+async def steps(stage: Stage, turns: int, count: int, *, saving: bool) -> Round:
+    """Do some steps, with a checkpoint or without; a checkpoint that is late counts to its end."""
+    begun_s, processor_s, waited_s = time.perf_counter(), time.process_time(), []
     async with asyncio.TaskGroup() as tasks:
-        for step in range(options.every):
-            took_s.append(await stage.commit())
+        for step in range(count):
+            waited_s.append(await stage.commit())
             if saving and step == 0:
                 tasks.create_task(stage.save())
-            await stage.threads.compute(lambda: compute_for(options.step_s))
-    return took_s
+            await stage.threads.compute(lambda: work(turns))
+        wall_s = time.perf_counter() - begun_s
+    await stage.digest()
+    return Round(wall_s, waited_s, time.process_time() - processor_s)
 
 
 async def measure(options: argparse.Namespace) -> dict[str, float]:
+    """Do rounds in turns, and compare."""
     stage = Stage(run_of(options.mb), options.folder, options.window_mib)
-    plain_s, saved_s = [], []
-    await stage.commit()  # the pages of the moments are touched
+    turns = turns_in(options.step_s)
+    for _ in range(2):  # the pages of the moments and of the pool of copies are touched
+        await stage.commit()
+    plain, saved = [], []
     for _ in range(options.rounds):
-        plain_s += await steps(stage, options, saving=False)
-        saved_s += await steps(stage, options, saving=True)
+        plain.append(await steps(stage, turns, options.every, saving=False))
+        saved.append(await steps(stage, turns, options.every, saving=True))
     stage.threads.close()
-    usual_s = statistics.median(plain_s)
-    extra_s = sum(saved_s) - sum(plain_s)
+    usual_s = sum(one.wall_s for one in plain)
+    waited_s = sum(sum(one.waited_s) for one in saved) - sum(sum(one.waited_s) for one in plain)
+    processor_s = sum(one.processor_s for one in saved) - sum(one.processor_s for one in plain)
     return {
         "state_mb": round(stage.engine.state_bytes / MB, 1),
-        "step_s": options.step_s + usual_s,
-        "commit_s_median": usual_s,
-        "commit_s_max_while_saving": max(saved_s),
-        "stall_share": extra_s / (len(saved_s) * (options.step_s + usual_s)),
+        "step_s": usual_s / options.rounds / options.every,
+        "wait_share": waited_s / usual_s,
+        "wait_s_max": max(wait_s for one in saved for wait_s in one.waited_s),
+        "processor_s": processor_s / options.rounds,
+        "processor_share": processor_s / usual_s,
+        "stall_share": sum(one.wall_s for one in saved) / usual_s - 1,
         "saved": stage.saved,
         "failed": stage.failed,
     }

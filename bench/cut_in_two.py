@@ -58,10 +58,10 @@ SERVERS = STAGES * REPLICAS
 STANDBY = FIRST_SERVER + SERVERS  # its host
 HOSTS = STANDBY + 1
 FIRST, SECOND = "trainer 0", "trainer 1"
-WHOLE = Link(rate_bits_per_s=None, delay_s=0.02)
-"""So a step takes some tenths of a second on any machine: the run outlasts the cut."""
-CUT = Link(rate_bits_per_s=None, delay_s=0.02, loss=1.0)
-LAST_STEPS = 15
+WHOLE = Link(rate_bits_per_s=None, delay_s=0.04)
+"""So a step takes half a second or more on any machine: the run outlasts the cut."""
+CUT = Link(rate_bits_per_s=None, delay_s=0.04, loss=1.0)
+LAST_STEPS = 20
 """Steps before the end at which the cut heals at the latest, so that all can come back."""
 
 

@@ -8,10 +8,16 @@ limits. What is above that is Python, torch and the C library.
 
     python bench/memory.py --json memory.json
 
-Ends with 1 if a process has grown by more than `--most-mib` since the warm-up.
+Then one more server joins, and downloads its stage's state, while some more steps are done. The
+others' peak meanwhile, less what they had, is what a newcomer costs: at most one window of copies
+(`state/donor.py`), and the part of one more member in each average.
+
+Ends with 1 if a process has grown by more than `--most-mib` since the warm-up, or a donor by more
+than the window and that.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -25,12 +31,18 @@ from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.progress.events import Stepped
+from p2pswarm.state.donor import COPIES_MAX
+from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 STAGES, REPLICAS = 2, 2
 MIB = 1 << 20
 STATE_TENSORS, SUMS = 3, 3
 """Weights and moments; the sum, and two reduced gradients."""
 GRAPH_MIB, TRANSFER_MIB = 64, 64
+NEWCOMER_READINGS = 3  # a newcomer is there after as many times `--every` steps
+LIMITS = f"[network]\npeer_mib = {TRANSFER_MIB}\ntotal_mib = {TRANSFER_MIB}\n"
+SERVE = f'[serve]\nthreads = 1\ndevice = "cpu"\ngraph_mib = {GRAPH_MIB}\n{LIMITS}'
+PIECE_MIB = STATE_TENSORS * PIECE_VALUES * 4 / MIB
 
 
 def resident_mib(pid: int) -> float:
@@ -42,20 +54,47 @@ def resident_mib(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
 
 
-def follow(nodes: Nodes, run: Run, options: argparse.Namespace) -> dict[str, dict[int, float]]:
-    """The memory of each process, by step."""
-    seen: dict[str, dict[int, float]] = {name: {} for name in nodes.pids}
+def peak_mib(pid: int) -> float:
+    """The most that a process has had in memory since `begin_peak`; 0 once it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+
+
+def begin_peak(pid: int) -> None:
+    """Let the peak begin with what the process has now (man 5 proc, clear_refs)."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def follow(
+    nodes: Nodes, run: Run, options: argparse.Namespace
+) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
+    """The memory of each process, by step; what the servers rose by at most with a newcomer."""
+    pids = dict(nodes.pids)
+    seen: dict[str, dict[int, float]] = {name: {} for name in pids}
     for event in events(nodes.lines("trainer")):
         if not isinstance(event, Stepped):
             continue
         step = event.step
-        if step == options.warmup_steps or (step % options.every == 0 and step):
-            for name, pid in nodes.pids.items():
+        if step == options.warmup_steps or (
+            step % options.every == 0 and 0 < step <= options.steps
+        ):
+            for name, pid in pids.items():
                 seen[name][step] = resident_mib(pid)
             told = ", ".join(f"{name} {at[step]:.0f}" for name, at in seen.items())
             print(f"  step {step}, {event.seconds:.0f} s: {told} MiB", flush=True)
+        if step == options.steps:
+            donors = {name: pid for name, pid in pids.items() if name.startswith("server")}
+            for pid in donors.values():
+                begin_peak(pid)
+            nodes.start_server(SERVE)
         if step >= run.steps:
-            return seen
+            return seen, {
+                name: peak_mib(pid) - seen[name][options.steps] for name, pid in donors.items()
+            }
     raise RunFailed("the trainer ended before the last step")
 
 
@@ -77,7 +116,7 @@ def main() -> int:
     options = _options()
     run = Run(
         name="memory",
-        steps=options.steps,
+        steps=options.steps + NEWCOMER_READINGS * options.every,
         stages=STAGES,
         min_replicas=REPLICAS,
         d_model=options.d_model,
@@ -87,31 +126,44 @@ def main() -> int:
         microbatches=8,
         rows=2,
     )
-    limits = f"[network]\npeer_mib = {TRANSFER_MIB}\ntotal_mib = {TRANSFER_MIB}\n"
-    serve = f'[serve]\nthreads = 1\ndevice = "cpu"\ngraph_mib = {GRAPH_MIB}\n{limits}'
     try:
-        with swarm(Site(), run, [serve] * STAGES * REPLICAS, options.patience_s) as nodes:
-            seen = follow(nodes, run, options)
+        with swarm(Site(), run, [SERVE] * STAGES * REPLICAS, options.patience_s) as nodes:
+            seen, donating = follow(nodes, run, options)
     except RunFailed as error:
         print(f"error: {error}")
         return 1
-    return report(seen, run, options)
+    return report(seen, donating, run, options)
 
 
-def report(seen: dict[str, dict[int, float]], run: Run, options: argparse.Namespace) -> int:
+def report(
+    seen: dict[str, dict[int, float]],
+    donating: dict[str, float],
+    run: Run,
+    options: argparse.Namespace,
+) -> int:
     """A table, the growth, the file."""
     steps = sorted(next(iter(seen.values())))
-    table = Table("MiB", *(f"step {step}" for step in steps), "grown", box=None)
+    table = Table("MiB", *(f"step {step}" for step in steps), "grown", "with a newcomer", box=None)
     grown = {name: at[steps[-1]] - at[steps[0]] for name, at in seen.items()}
     for name, at in seen.items():
-        table.add_row(name, *(f"{at[step]:.1f}" for step in steps), f"{grown[name]:+.1f}")
+        rise = f"{donating[name]:+.1f}" if name in donating else ""
+        table.add_row(name, *(f"{at[step]:.1f}" for step in steps), f"{grown[name]:+.1f}", rise)
     console = Console(width=160)
     console.print(table)
-    console.print(f"a server must hold {must_hold_mib(run):.1f} MiB of tensors at most")
+    servers = [grown[name] for name in donating]
+    window_mib = COPIES_MAX * PIECE_MIB
+    console.print(
+        f"memory of a server: {must_hold_mib(run):.1f} MiB of tensors at most by the settings; "
+        f"grown {min(servers):+.1f} to {max(servers):+.1f} MiB from step {steps[0]} to "
+        f"{steps[-1]}; at most {max(donating.values()):+.1f} MiB while a newcomer joins "
+        f"(one window of copies: {window_mib:.0f})",
+        soft_wrap=True,
+    )
     if options.json:
         figures = {"mib": seen, "grown_mib": grown, "must_hold_mib": must_hold_mib(run)}
-        options.json.write_text(json.dumps(figures) + "\n")
-    return int(max(grown.values()) > options.most_mib)
+        options.json.write_text(json.dumps(figures | {"donating_mib": donating}) + "\n")
+    over_mib = max(donating.values()) - window_mib
+    return int(max(*grown.values(), over_mib) > options.most_mib)
 
 
 def _options() -> argparse.Namespace:

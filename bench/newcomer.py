@@ -7,20 +7,28 @@ done, a server joins. Measured:
 * what came to it over the links from the donors, a second, from its first megabyte until it serves;
   as a share of the sum of these links' rates;
 * the bytes that came, over the size of the state: what was fetched twice, gradients included;
-* the steps' time while it downloads, against the steps before.
+* the time of the steps that it downloads in, against the steps before: the speed that training
+  keeps. A newcomer receives what its stage reduces, too, so a step that it is there for may be
+  longer for that reason;
+* the processor time that the newcomer took, its start included.
 
-With `--kill-donor` one donor is killed when half of the state has come.
+With `--kill-donor` one donor is killed when half of the state has come. With `--kill-newcomer` the
+newcomer itself is, and started again with the same `state` folder at once; bytes are then those of
+both its lives, and seconds without the time between them in which nothing came. It says whether a
+step has ended in between: every weight changes then, and all comes again.
 
     python bench/newcomer.py --d-model 512 --layers 4 --json newcomer.json
+    python bench/newcomer.py --d-model 512 --layers 4 --kill-newcomer --json restarted.json
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,9 +58,16 @@ class Measured:
     share_of_links: float
     fetched: float
     """Bytes that came, over the size of the state."""
+    fetched_again: float
+    """Of these, what came to a second life of the newcomer; 0 without one."""
+    steps_between: int
+    """Steps that ended between the newcomer's death and the first megabyte of its second life."""
     step_before_s: float
     step_meanwhile_s: float
-    """Median of the steps that ended while it downloaded; 0 if none did."""
+    """Mean of the steps that any part of the download fell into."""
+    training_speed: float
+    """The first over the second: what training kept."""
+    newcomer_cpu_s: float
 
 
 class Steps:
@@ -71,10 +86,24 @@ class Steps:
         if self.failed:
             raise RunFailed(self.failed)
 
-    def lengths_s(self, begin_s: float, end_s: float) -> list[float]:
-        """How long each step took that ended in between."""
+    def whole_s(self, end_s: float) -> list[float]:
+        """How long each step took that was over by then."""
         pairs = zip(self._ended, self._ended[1:], strict=False)
-        return [b - a for a, b in pairs if begin_s <= b <= end_s]
+        return [b - a for a, b in pairs if b <= end_s]
+
+    @property
+    def count(self) -> int:
+        """How many have ended."""
+        return len(self._ended)
+
+    def between(self, begin_s: float, end_s: float) -> int:
+        """How many ended in between."""
+        return sum(begin_s < each <= end_s for each in self._ended)
+
+    def lengths_s(self, begin_s: float, end_s: float) -> list[float]:
+        """How long each step took that any part of this time fell into."""
+        pairs = zip(self._ended, self._ended[1:], strict=False)
+        return [b - a for a, b in pairs if begin_s < b and a < end_s]
 
     def _listen(self, told: Iterator[Event]) -> None:
         try:
@@ -97,29 +126,61 @@ class Said:
         threading.Thread(target=self._listen, args=(lines, what), daemon=True).start()
 
     def _listen(self, lines: Iterator[str], what: str) -> None:
-        for line in lines:
-            if what in line and self.at_s is None:
-                self.at_s = time.monotonic()
+        with contextlib.suppress(RunFailed):  # it was killed, or `Newcomer.life` gives up
+            for line in lines:
+                if what in line and self.at_s is None:
+                    self.at_s = time.monotonic()
 
 
-def download(
-    nodes: Nodes, came: Callable[[], int], state_bytes: int, patience_s: float, kill: str
-) -> tuple[float, float, int]:
-    """One server joins; when its download began and ended, and what came meanwhile."""
-    gives_up_s = time.monotonic() + patience_s
-    before = came()
-    serving = Said(nodes.lines(nodes.start_server(SERVE)), "serving stage")
-    begun_s, killed = 0.0, not kill
-    while serving.at_s is None:
-        if time.monotonic() > gives_up_s:
-            raise RunFailed(f"the newcomer did not serve within {patience_s:g} s")
-        if not begun_s and came() - before > BEGUN_BYTES:
-            begun_s = time.monotonic()
-        if not killed and came() - before > state_bytes / 2:
-            nodes.kill(kill)
-            killed = True
-        time.sleep(SAMPLE_S)
-    return begun_s, serving.at_s, came() - before
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of the newcomer."""
+
+    begun_s: float
+    """When its first megabyte had come."""
+    ended_s: float
+    """When it was killed, or served."""
+    came_bytes: int
+    cpu_s: float
+
+
+class Newcomer:
+    """A server that joins, and perhaps is killed and comes back."""
+
+    def __init__(self, nodes: Nodes, host: int, came: Callable[[], int], patience_s: float) -> None:
+        self._nodes, self._host, self._came = nodes, host, came
+        self._gives_up_s = time.monotonic() + patience_s
+        self._state = nodes.write("newcomer-state", "").with_suffix("")
+
+    def life(self, name: str, half: int, at_half: Callable[[], None] | None) -> Life:
+        """Start it; return when it serves, or is killed by `at_half`, when `half` has come."""
+        nodes, before = self._nodes, self._came()
+        state = f"state = {json.dumps(str(self._state))}\n"
+        nodes.start(name, self._host, f'{nodes.joining}role = "stage"\n{state}{SERVE}')
+        serving, begun_s, cpu_s = Said(nodes.lines(name), "serving stage"), 0.0, 0.0
+        while serving.at_s is None and name in nodes.pids:
+            if time.monotonic() > self._gives_up_s:
+                raise RunFailed("the newcomer did not serve in time")
+            came = self._came() - before
+            if not begun_s and came > BEGUN_BYTES:
+                begun_s = time.monotonic()
+            cpu_s = nodes.cpu_s().get(name, cpu_s)
+            if at_half is not None and came > half:
+                at_half()
+                at_half = None
+            time.sleep(SAMPLE_S)
+        ended_s = serving.at_s or time.monotonic()
+        return Life(begun_s or ended_s, ended_s, self._came() - before, cpu_s)
+
+
+def download(newcomer: Newcomer, state_bytes: int, kill: str, nodes: Nodes) -> list[Life]:
+    """The newcomer's lives; `kill`: who is killed when half of the state has come, if anybody."""
+    lives = [
+        newcomer.life("newcomer", state_bytes // 2, (lambda: nodes.kill(kill)) if kill else None)
+    ]
+    if kill == "newcomer":
+        lives.append(newcomer.life("newcomer again", 0, None))
+    return lives
 
 
 def measure(options: argparse.Namespace) -> Measured:
@@ -153,19 +214,37 @@ def measure(options: argparse.Namespace) -> Measured:
             steps = Steps(events(nodes.lines("trainer")))
             steps.until(1 + options.steps)
             kill = "server 0" if options.kill_donor else ""
+            kill = "newcomer" if options.kill_newcomer else kill
             joined_s = time.monotonic()
-            begun_s, ended_s, bytes_ = download(nodes, came, size.nbytes, options.patience_s, kill)
-            before = steps.lengths_s(0.0, joined_s)
-            meanwhile = steps.lengths_s(begun_s, ended_s)
-    seconds = ended_s - begun_s
+            one = Newcomer(nodes, newcomer, came, options.patience_s)
+            lives = download(one, size.nbytes, kill, nodes)
+            before = steps.whole_s(joined_s)
+            steps.until(steps.count + 1)  # the one that it began to serve in
+    links = options.donors * options.rate_mbit * 1e6
+    return figures(lives, steps, size.nbytes, links, statistics.median(before))
+
+
+def figures(
+    lives: Sequence[Life], steps: Steps, state_bytes: int, links: float, before_s: float
+) -> Measured:
+    """What the lives of a newcomer came to; `links`: bits a second."""
+    bytes_ = sum(life.came_bytes for life in lives)
+    seconds = sum(life.ended_s - life.begun_s for life in lives)
+    meanwhile = steps.lengths_s(lives[0].begun_s, lives[-1].ended_s)
+    mean_s = statistics.mean(meanwhile) if meanwhile else before_s
+    again = lives[1:]
     return Measured(
-        state_bytes=size.nbytes,
+        state_bytes=state_bytes,
         came_bytes=bytes_,
         seconds=seconds,
-        share_of_links=bytes_ * 8 / seconds / (options.donors * options.rate_mbit * 1e6),
-        fetched=bytes_ / size.nbytes,
-        step_before_s=statistics.median(before),
-        step_meanwhile_s=statistics.median(meanwhile) if meanwhile else 0.0,
+        share_of_links=bytes_ * 8 / seconds / links,
+        fetched=bytes_ / state_bytes,
+        fetched_again=sum(life.came_bytes for life in again) / state_bytes,
+        steps_between=steps.between(lives[0].ended_s, again[0].begun_s) if again else 0,
+        step_before_s=before_s,
+        step_meanwhile_s=mean_s,
+        training_speed=before_s / mean_s,
+        newcomer_cpu_s=sum(life.cpu_s for life in lives),
     )
 
 
@@ -183,8 +262,10 @@ def main() -> int:
     print(
         f"{found.state_bytes / 1e6:.0f} MB of state: {found.came_bytes / 1e6:.0f} MB came in "
         f"{found.seconds:.1f} s, {found.share_of_links:.2f} of the links, {found.fetched:.2f} of "
-        f"the state; a step {found.step_before_s:.2f} s before, {found.step_meanwhile_s:.2f} s "
-        "meanwhile"
+        f"the state ({found.fetched_again:.2f} to its second life, {found.steps_between} steps "
+        f"between); a step {found.step_before_s:.2f} s before, {found.step_meanwhile_s:.2f} s "
+        f"meanwhile, {found.training_speed:.2f} of the speed; processor time of the newcomer "
+        f"{found.newcomer_cpu_s:.1f} s"
     )
     if options.json:
         options.json.write_text(json.dumps(asdict(found)) + "\n")
@@ -200,7 +281,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=48, help="a step; 64 tokens each")
     parser.add_argument("--steps", type=int, default=3, help="before the server joins")
-    parser.add_argument("--kill-donor", action="store_true", help="when half of the state is there")
+    killed = parser.add_mutually_exclusive_group()
+    killed.add_argument("--kill-donor", action="store_true", help="when half of the state is there")
+    killed.add_argument("--kill-newcomer", action="store_true", help="as well, and start it again")
     parser.add_argument("--patience-s", type=float, default=300.0)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()

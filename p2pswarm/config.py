@@ -167,8 +167,11 @@ class RunConfig:
     steps: Annotated[int, Between(1, 10**9)] = 1_000
     min_replicas: Annotated[int, Between(1, 64)] = 1
     """How many servers each stage needs before the first step starts."""
-    on_stage_lost: Annotated[str, OneOf("wait", "end")] = "wait"
-    """When no server holds a stage's weights: wait for one that does, or end after 30 s."""
+    on_stage_lost: Annotated[str, OneOf("wait", "rewind", "end")] = "wait"
+    """When no server holds a stage's weights: wait for one that does; go back to the newest
+    checkpoint after `rewind_after_s`; or end after 30 s."""
+    rewind_after_s: Annotated[float, Between(1.0, 1e6)] = 60.0
+    """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -254,6 +257,8 @@ class NetworkConfig:
     """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
     """TCP connections for tensors, to each peer."""
+    state_share: Annotated[float, Between(0.0, 1.0)] = 0.1
+    """Of what is sent while training sends too: weights for newcomers; 1: all that they can."""
     peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
     """The most tensor bytes on their way from one peer, in MiB."""
     total_mib: Annotated[int, Between(1, 2**20)] = 4_096
@@ -286,6 +291,13 @@ class NodeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    def __post_init__(self) -> None:
+        if self.run.on_stage_lost == "rewind" and not self.checkpoint.target:
+            raise ValueError(
+                'run.on_stage_lost = "rewind" needs checkpoints to go back to: set '
+                "checkpoint.target, a folder or URL that all servers reach"
+            )
 
 
 def _set_for(key: str, entries: tuple[str, ...]) -> str | None:

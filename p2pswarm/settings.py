@@ -149,7 +149,7 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
     try:
         return kind(**values)
     except ValueError as error:
-        raise ValueError(f"{key}: {error}") from error
+        raise ValueError(f"{key}: {error}" if key else str(error)) from error
 
 
 def _convert(hint: Any, value: object, key: str, base: Path) -> object:

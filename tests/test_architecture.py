@@ -104,6 +104,7 @@ SHELL = frozenset(
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",
         "trainer/dispatch.py",
+        "trainer/rewinding.py",
         "trainer/standbys.py",
         "trainer/trainer.py",
         "trainer/watch.py",
@@ -124,6 +125,7 @@ OUTSIDE = {
     "crypto/key_file.py",
     "chain/chain_file.py",
     "checkpoint/folder.py",
+    "checkpoint/thread_priority.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {"compute", "data", "models", "tensors/codecs", "roles", "trainer"}  # compute on tensors

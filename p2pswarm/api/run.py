@@ -27,6 +27,8 @@ class RunSettings(TypedDict, total=False):
     """The servers of each stage that the first step waits for."""
     on_stage_lost: str
     """When no server holds a stage's weights: "wait" for one that does, or "end"."""
+    rewind_after_s: float
+    """How long "rewind" waits; it needs checkpoints, so a settings file."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
     optimizer: OptimizerConfig | Table

@@ -183,7 +183,7 @@ def _last_holder(stage: StageCommit) -> int:
 def _check_back(head: ChainHead, record: CommitRecord) -> None:
     empty = not record.count and not record.first and not record.generation and not record.scale
     for wrong, what in (
-        (record.step >= head.version, f"it goes back to {record.step} from {head.version}"),
+        (record.step > head.version, f"it goes back to {record.step} from {head.version}"),
         (record.saved > record.step, f"it says {record.saved} is saved"),
         (not empty, "it goes back and commits at once"),
         (
@@ -204,6 +204,8 @@ class Chain:
         """What the next record is checked against."""
         self.last: CommitRecord | None = None
         """The last decided record."""
+        self.era = 0
+        """How often the run has gone back; what a former era made is in no weights any more."""
         self._digests: deque[bytes] = deque(maxlen=WINDOW)
         self._states: dict[int, bytes] = {}
 
@@ -224,6 +226,8 @@ class Chain:
             self._states[record.step] = _states_digest(record)
             self._states.pop(record.step - WINDOW, None)
         else:
+            self.era += 1
+            self._states.setdefault(record.step, _states_digest(record))
             self._forget_after(record.step)
         return True
 
@@ -233,8 +237,8 @@ class Chain:
         if not authentic(record):
             raise BrokenRecord(f"{record.name()}: its signature is wrong")
         known = self._states.get(record.step)
-        unknown = known is None and record.kind == RecordKind.COMMIT
-        if not unknown and known != _states_digest(record):
+        newest = record.step == self.head.version  # nobody has named its state yet
+        if not (known is None and newest) and known != _states_digest(record):
             raise BrokenRecord(f"{record.name()}: version {record.step} was another one, or is old")
 
     def digest_at(self, height: int) -> bytes | None:

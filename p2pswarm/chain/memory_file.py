@@ -8,13 +8,17 @@ Units:   heights count records.
 Errors:  those of `restore`: Unusable, BrokenRecord or Fork for entries that do not fit together.
 """
 
+import hashlib
 from collections.abc import Iterator
+from typing import Self
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_log import ENTRIES, LogEntry, Restored, restore
 from p2pswarm.chain.messages import Propose
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.wire.message import Message
+
+RECORDS_KEPT = 1024  # by a server without a file: a trainer that was away for an hour lacks fewer
 
 
 class MemoryChain:
@@ -35,6 +39,16 @@ class MemoryChain:
         self._records_max = records_max
         self._entries: list[ENTRIES] = []
         self._records: dict[int, CommitRecord] = {}
+
+    @classmethod
+    def instead_of(cls, memory: bytes, secret: bytes) -> Self:
+        """The chain of a node whose file, named `memory`, cannot be written any more.
+
+        It is another voter's. `secret` has random bytes of this process, so that no other process
+        of the node takes the same name. As many records are kept as another node may lack.
+        """
+        name = hashlib.sha256(b"instead of:" + memory + secret).digest()[: len(memory)]
+        return cls(name, records_max=RECORDS_KEPT)
 
     def append(self, entry: Message) -> None:
         """Keep an entry."""

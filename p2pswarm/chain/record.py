@@ -57,7 +57,7 @@ class RecordKind(IntEnum):
     COMMIT = 0
     """The gradient of a step is applied."""
     BACK = 1
-    """The weights are those of an earlier version again; the steps since are done anew."""
+    """The weights are those of a checkpoint again; the steps since are done anew."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,7 +9,7 @@ Errors:  Unusable for a target without a checkpoint, or that cannot be read; Bad
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from p2pswarm.checkpoint.checking import check_stage
@@ -117,14 +117,23 @@ def wanted_stages(manifest: CheckpointManifest, wanted: Wanted) -> Iterator[Save
             yield stage
 
 
-def newest_good(store: CheckpointStore, wanted: Wanted) -> FoundCheckpoint:
-    """The newest checkpoint that is wanted and whole: every byte that is needed is read once."""
+def newest_good(
+    store: CheckpointStore,
+    wanted: Wanted,
+    misfit: Callable[[CheckpointManifest], str | None] = lambda _: None,
+) -> FoundCheckpoint:
+    """The newest checkpoint that is wanted and whole: every byte that is needed is read once.
+
+    `misfit` says why one is not to be used all the same.
+    """
     refusals = []
     for found in folders(store):
         if wanted.run is not None and not found.is_of(wanted.run):
             continue
         try:
             checkpoint = open_checkpoint(store, found.text, wanted)
+            if why := misfit(checkpoint.manifest):
+                raise OtherCheckpoint(f"{checkpoint.place}: {why}")
             check_bytes(checkpoint, wanted)
         except Unusable as error:
             refusals.append(str(error))

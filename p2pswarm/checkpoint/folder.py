@@ -42,6 +42,10 @@ class PartFile:
         while view.nbytes:
             view = view[self._file.write(view) :]
 
+    def reread(self, offset: int, nbytes: int) -> bytes:
+        """Bytes that were written: most often they are still in memory."""
+        return _read_at(self._part, offset, nbytes)
+
     def commit(self) -> None:
         """Sync the file, give it its name, sync the folder."""
         self._file.flush()
@@ -88,13 +92,7 @@ class LocalFolder:
 
     def read(self, path: str, offset: int, nbytes: int) -> bytes:
         """Bytes of a file."""
-        with (self._folder / path).open("rb", buffering=0) as file:
-            file.seek(offset)
-            parts = []
-            while nbytes and (part := file.read(nbytes)):
-                parts.append(part)
-                nbytes -= len(part)
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        return _read_at(self._folder / path, offset, nbytes)
 
     def create(self, path: str, size: int) -> PartFile:  # noqa: ARG002 - a folder grows as it must
         """Begin a file, and make its folder."""
@@ -123,6 +121,16 @@ class LocalFolder:
         while not place.exists():
             place = place.parent
         return shutil.disk_usage(place).free
+
+
+def _read_at(path: Path, offset: int, nbytes: int) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        parts = []
+        while nbytes and (part := file.read(nbytes)):
+            parts.append(part)
+            nbytes -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def give_name(part: Path, final: Path, link: Callable[[Path, Path], None] = os.link) -> None:

@@ -41,6 +41,9 @@ class FsspecFile:
         with _as_os_error():
             self._open.write(data)
 
+    def reread(self, offset: int, nbytes: int) -> None:
+        """An upload cannot be read before it is complete."""
+
     def commit(self) -> None:
         """Complete the upload."""
         with _as_os_error():

@@ -19,9 +19,14 @@ from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.stage_writing import StageFileWriter, StageToSave
 from p2pswarm.checkpoint.store import CheckpointStore
+from p2pswarm.checkpoint.thread_priority import yield_processor
 from p2pswarm.tensors.flat_layout import FlatLayout
 
 T = TypeVar("T")
+
+
+def _ignore(_: float) -> None:
+    """Nobody wants to know."""
 
 
 async def on_thread(work: Callable[[], T]) -> T:
@@ -39,12 +44,13 @@ async def save_stage(
     source: AsyncGenerator[memoryview],
     writer: str,
     piece_bytes: int = PIECE_BYTES,
+    told: Callable[[float], None] = _ignore,
 ) -> SavedStage:
     """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
 
     A piece has to stay as it is until the next is asked for. The source is closed at the end, also
-    after an error. `writer` is the short form of our peer id. If this fails, what was written is
-    removed; if it is cancelled, by a thread that nobody waits for.
+    after an error. `writer` is the short form of our peer id; `told` hears which share is done. If
+    this fails, what was written is removed; if it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer, piece_bytes)
     with _FileThread() as thread:
@@ -53,6 +59,10 @@ async def save_stage(
             async with contextlib.aclosing(source):
                 async for piece in source:
                     await thread(functools.partial(file.write, piece))
+                    told(file.done)
+            await thread(yield_processor)  # training needs the state no more, but the processor
+            while await thread(file.hash_next):
+                told(file.done)
             return await thread(file.finish)
         except asyncio.CancelledError:
             thread.afterwards(file.abandon)

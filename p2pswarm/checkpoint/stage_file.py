@@ -109,6 +109,34 @@ class StageFileEncoder:
             raise ValueError("the gap between two parameters is not zero")
 
 
+class StageFileDecoder:
+    """Takes the bytes of a file after its header, in order, and gives those of the state."""
+
+    def __init__(self, layout: FlatLayout) -> None:
+        self._spans = deque(_tensor_spans(layout))
+        self._total = state_bytes(layout)
+        self._at = 0
+
+    def decode(self, data: memoryview) -> Iterator[memoryview]:
+        """The state's bytes that the next ones of the file make known, gaps included."""
+        while data.nbytes:
+            start, stop = self._spans[0]
+            yield self._gap(start)
+            part = data[: stop - self._at]
+            self._at += part.nbytes
+            data = data[part.nbytes :]
+            if self._at == stop:
+                self._spans.popleft()
+            yield part
+        if not self._spans:
+            yield self._gap(self._total)
+
+    def _gap(self, end: int) -> memoryview:
+        gap = max(0, end - self._at)
+        self._at += gap
+        return memoryview(bytes(gap))
+
+
 def _tensor_spans(layout: FlatLayout) -> Iterator[tuple[int, int]]:
     """Where the parameters lie in the state, in bytes: start and stop of each."""
     for kind in range(len(KINDS)):

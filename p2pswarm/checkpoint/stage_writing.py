@@ -21,7 +21,12 @@ from p2pswarm.checkpoint.names import (
     CheckpointId,
     stage_file_name,
 )
-from p2pswarm.checkpoint.stage_file import StageFileEncoder, file_bytes, header_of
+from p2pswarm.checkpoint.stage_file import (
+    StageFileDecoder,
+    StageFileEncoder,
+    file_bytes,
+    header_of,
+)
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore, StoreFile
 from p2pswarm.crypto.identity import Identity
@@ -56,7 +61,11 @@ class StageToSave:
 
 
 class StageFileWriter:
-    """Writes a stage's file; nothing has its name before `finish`."""
+    """Writes a stage's file; nothing has its name before `finish`.
+
+    Hashing takes several times as long as writing. So where a target gives back what was written,
+    it is hashed afterwards, from there: nobody has to hold the state still any more by then.
+    """
 
     def __init__(
         self,
@@ -76,6 +85,14 @@ class StageFileWriter:
         self._state_hasher = StateHasher(what.layout)
         self._place = f"{store.place}/{what.id.folder}/{self._name}"
         self._file: StoreFile | None = None
+        self._decoder = StageFileDecoder(what.layout)
+        self._written = self._hashed = 0
+        self._hash_later = False
+
+    @property
+    def done(self) -> float:
+        """How far it is: the share of what is to be written and hashed."""
+        return (self._written + self._hashed) / (2 * self._size)
 
     def begin(self) -> None:
         """Make the file, if there is room for it."""
@@ -85,13 +102,31 @@ class StageFileWriter:
             _require_space(store, self._size)
             _remove_leftover(store, folder, self._name)
             self._file = store.create(f"{folder}/{self._name}", self._size)
+            self._hash_later = self._file.reread(0, 0) is not None
         self._add(self._header)
 
     def write(self, piece: memoryview) -> None:
         """Take the next bytes of the state, gaps included."""
         for part in self._encoder.encode(piece):
             self._add(part)
-        self._state_hasher.update(piece)
+        if not self._hash_later:
+            self._state_hasher.update(piece)
+
+    def hash_next(self) -> bool:
+        """Hash the next bytes of what was written; False when all are hashed."""
+        if self._hashed == self._written:
+            return False
+        assert self._file is not None, "it was begun"
+        with saving(self._place):
+            data = self._file.reread(self._hashed, min(PIECE_BYTES, self._written - self._hashed))
+        if not data:
+            raise NotSaved(f"{self._place} was cut off by somebody while it was written")
+        self._hasher.update(data)
+        inside = max(0, len(self._header) - self._hashed)
+        for part in self._decoder.decode(memoryview(data)[inside:]):
+            self._state_hasher.update(part)
+        self._hashed += len(data)
+        return True
 
     def finish(self) -> SavedStage:
         """Give the file its name, if it holds the state that was agreed on.
@@ -99,6 +134,8 @@ class StageFileWriter:
         Returns what the manifest says of it.
         """
         self._encoder.finish()
+        while self.hash_next():
+            pass
         if self._state_hasher.digest() != self._what.state_digest:
             raise NotSaved(
                 f"{self._place} was not written: the state changed meanwhile, or it is not the one "
@@ -131,7 +168,11 @@ class StageFileWriter:
         assert self._file is not None, "it was begun"
         with saving(self._place):
             self._file.write(data)
-        self._hasher.update(data)
+        nbytes = memoryview(data).nbytes
+        self._written += nbytes
+        if not self._hash_later:
+            self._hasher.update(data)
+            self._hashed += nbytes
 
 
 def write_manifest(

@@ -17,6 +17,10 @@ class StoreFile(Protocol):
         """Add bytes."""
         ...
 
+    def reread(self, offset: int, nbytes: int) -> bytes | None:
+        """Bytes that were written; None where they cannot be read before `commit`."""
+        ...
+
     def commit(self) -> None:
         """Put the file where it belongs, whole and for good."""
         ...

@@ -29,6 +29,7 @@ from p2pswarm.trainer.checkpoint_reports import (
     CheckpointProgress,
     CheckpointSaved,
 )
+from p2pswarm.trainer.rewind_reports import WentBack
 
 RATE_STEPS = 10  # steps that throughput is told over: one alone is noisy
 PEERS_EVERY_S = 0.5  # each server reports its load every second
@@ -79,7 +80,7 @@ class Reporter:
                 self._replayed += count
                 many = "microbatches are" if count > 1 else "microbatch is"
                 event = Note(seconds, f"{count} {many} sent again: {report.reason}")
-            case act.Leads() | act.SteppedDown() | act.TrainerEnlisted():
+            case act.Leads() | act.SteppedDown() | act.TrainerEnlisted() | WentBack():
                 return self._trainers(report, seconds, now_s)
             case act.MemberJoined() | act.MemberReady() | act.MemberLost() | act.Loaded():
                 return self._member(report, seconds, now_s)
@@ -91,7 +92,7 @@ class Reporter:
 
     def _trainers(
         self,
-        report: act.Leads | act.SteppedDown | act.TrainerEnlisted,
+        report: act.Leads | act.SteppedDown | act.TrainerEnlisted | WentBack,
         seconds: float,
         now_s: float,
     ) -> list[Event]:
@@ -100,18 +101,32 @@ class Reporter:
             case act.Leads(version=0):  # no server has come yet
                 return [Waiting(0.0, tuple(range(self._stages)))]
             case act.Leads(version=version):
-                self._done, self._counted = version, version * self._size
-                self._asked = self._counted + self._size * (version < self._steps)
+                self._goes_on_after(version)
                 self._begun_s = now_s
                 self._ended_s.clear()
                 self._ended_s.append(now_s)
                 text = f"this trainer coordinates the run: it goes on after step {version}"
                 return [Started(0.0, self._parameters), Note(0.0, text)]
+            case WentBack():
+                return self._went_back(report, seconds, now_s)
             case act.SteppedDown(reason=reason):
                 self._peers.clear()  # who lives from now on, the next coordinator knows
                 return [Note(seconds, f"this trainer stands by from now on: {reason}")]
             case act.TrainerEnlisted(peer=peer, address=address):
                 return [Note(seconds, f"trainer {PeerId(peer).short} at {address} stands by")]
+
+    def _went_back(self, report: WentBack, seconds: float, now_s: float) -> list[Event]:
+        """The steps since that version are done anew."""
+        self._goes_on_after(report.version)
+        self._ended_s.clear()
+        self._ended_s.append(now_s)
+        lost = report.before - report.version
+        text = f"the run goes on after step {report.version}: {lost} steps are done anew"
+        return [Note(seconds, text)]
+
+    def _goes_on_after(self, version: int) -> None:
+        self._done, self._counted = version, version * self._size
+        self._asked = self._counted + self._size * (version < self._steps)
 
     def _member(self, report: act.Report, seconds: float, now_s: float) -> list[Event]:
         """News of one server."""

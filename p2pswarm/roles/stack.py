@@ -50,7 +50,10 @@ class NodeStack:
 async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[NodeStack]:
     """Listen, join the DHT, and stay in it while this block lasts."""
     through = seeds(config)
-    transport = TransportConfig(bulk_connections=config.network.bulk_connections)
+    transport = TransportConfig(
+        bulk_connections=config.network.bulk_connections,
+        background_share=config.network.state_share,
+    )
     endpoint = Endpoint(identity, SocketNet(), transport, os.urandom)
     async with endpoint:
         bound = await _listen(endpoint, places_to_listen(config.listen))

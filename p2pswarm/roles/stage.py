@@ -19,7 +19,7 @@ import torch
 
 from p2pswarm.chain.base import ChainStore
 from p2pswarm.chain.chain_log import Restored, blank
-from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
@@ -42,7 +42,6 @@ from p2pswarm.tensors.transfer import TensorTransfer
 
 MIB = 1 << 20
 END_S = 0.5  # for `Leaving` to reach the trainer
-RECORDS_KEPT = 1024  # by a server without a folder: a trainer that was away for an hour lacks fewer
 
 T = TypeVar("T")
 Say = Callable[[str], None]

@@ -7,10 +7,12 @@ Errors:  none.
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.departures import LastLeaves
+from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 TroubleReport = (
     act.VersionsRefused
-    | act.LastLeaves
+    | LastLeaves
     | act.WeightsSought
     | act.DigestsTied
     | act.AveragingSlow
@@ -21,6 +23,8 @@ TroubleReport = (
     | act.WrongResult
     | act.ResultsTied
     | act.VotesLacking
+    | NewestCopy
+    | CannotGoBack
 )
 
 
@@ -29,8 +33,8 @@ def trouble_text(report: TroubleReport) -> str:
     match report:
         case act.VersionsRefused():
             return _versions(report)
-        case act.WeightsSought() | act.LastLeaves():
-            return _last_weights(report)
+        case act.WeightsSought() | LastLeaves() | NewestCopy() | CannotGoBack():
+            return _lost(report)
         case act.DigestsTied(stage, version):
             return (
                 f"the servers of stage {stage} disagree about version {version}, as many on each "
@@ -73,12 +77,7 @@ def _work(
             return _not_finite(report)
 
 
-def _last_weights(report: act.WeightsSought | act.LastLeaves) -> str:
-    if isinstance(report, act.WeightsSought):
-        return (
-            f"the weights of stage {report.stage} (version {report.version}) were last at server "
-            f"{_short(report.last)}, {report.address}: start it again if it stands still"
-        )
+def _last_leaves(report: LastLeaves) -> str:
     what = (
         f"the last server of stage {report.stage}, {_short(report.incarnation)}, leaves in "
         f"{report.stays_s:.0f} s at most"
@@ -102,6 +101,39 @@ def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:
         f"nothing can be decided without an answer of {names}: start them again with their `state` "
         "folders, or go on from a checkpoint with `p2pswarm train --resume`"
     )
+
+
+def _lost(report: act.WeightsSought | LastLeaves | NewestCopy | CannotGoBack) -> str:
+    match report:
+        case LastLeaves():
+            return _last_leaves(report)
+        case act.WeightsSought(stage, version, last, address):
+            return (
+                f"the weights of stage {stage} (version {version}) were last at server "
+                f"{_short(last)}, {address}: start it again if it stands still"
+            )
+        case CannotGoBack(reason):
+            return f"no checkpoint to go back to: {reason}"
+        case _:
+            return _newest_copy(report)
+
+
+def _newest_copy(report: NewestCopy) -> str:
+    many = "stages" if len(report.stages) > 1 else "stage"
+    lost = f"no server has brought back the weights of {many} {', '.join(map(str, report.stages))}"
+    if report.saved is not None:
+        age = "" if report.age_s is None else f", {report.age_s:.0f} s old"
+        copy = f"the newest copy is the checkpoint of step {report.saved}{age}, in {report.place}"
+    elif report.place:
+        copy = f"there is no checkpoint yet in {report.place}"
+    else:
+        copy = "the run has no checkpoints (checkpoint.target)"
+    if report.rewind_s is not None:
+        back = "it" if report.saved is not None else "its first weights"
+        return f"{lost}: {copy}; the run goes back to {back} in {report.rewind_s:.0f} s"
+    if report.saved is None:
+        return f"{lost}: {copy}; the run waits for a server that has them"
+    return f"{lost}: {copy}; to go on from there, stop this trainer and start it with --resume"
 
 
 def _versions(report: act.VersionsRefused) -> str:

@@ -1,4 +1,4 @@
-"""Saves the state of our stage when the trainer asks, and loads the run's first state.
+"""Saves the state of our stage when the trainer asks, and loads the one that the run begins with.
 
 Training goes on meanwhile (`state/version_reader.py`). What goes wrong costs the checkpoint and
 nothing else: the trainer and the user are told in one line, and the weights stay as they are.
@@ -24,9 +24,9 @@ from p2pswarm.server.saved_state import (
     ProgressNotes,
     StateInMemory,
     failed,
-    origin_of,
     require_allowed,
     require_version,
+    source_of,
     stage_to_save,
     too_slow,
 )
@@ -38,7 +38,7 @@ from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
-TOLD_S = 10.0  # `LoadState` follows `Assigned` on the same stream
+TOLD_S = 30.0  # `LoadState` follows `Assigned`; a new trainer looks for the checkpoint first
 
 
 class Checkpointing:
@@ -70,15 +70,16 @@ class Checkpointing:
                 case _:
                     return message
 
-    async def load(self) -> None:
-        """Load the state that the run began with, if it still has it; else others are asked."""
-        origin, replica = self._context.origin, self._replica
-        if origin is None or replica.version is not None or replica.needed != origin.version:
+    async def load(self, version: int) -> None:
+        """Load the state of `version` from a checkpoint, if it still counts; else ask others."""
+        replica = self._replica
+        if replica.version is not None or replica.needed != version:
             return
         try:
             async with asyncio.timeout(TOLD_S):
                 order = await asyncio.shield(self._from)
-            await replica.install(await self._load(order))
+            if order.source.version == version:
+                await replica.install(await self._load(order))
         except TimeoutError:
             log.info("no checkpoint was named: other members are asked for the weights")
         except Unusable as error:
@@ -89,17 +90,16 @@ class Checkpointing:
 
     async def _load(self, order: LoadState) -> Snapshot:
         context, replica = self._context, self._replica
-        assert context.origin is not None, "asked only for a run that began from a checkpoint"
         origin, run = context.origin, context.run
         blocks = stage_blocks(run, replica.stage)
-        checkpoint = await on_thread(lambda: origin_of(order, origin, run, blocks))
+        checkpoint = await on_thread(lambda: source_of(order, origin, run, blocks))
         layout = await on_thread(lambda: layout_of(run, blocks))
         state = StateInMemory(layout, replica.engine.state_bytes)
         async for piece in load_stage(checkpoint, layout):
             state.add(piece)
         digest, data = state.whole(stage_of_cut(checkpoint.manifest, blocks))
         context.say(f"stage {replica.stage} loaded from {checkpoint.place}")
-        return Snapshot(origin.version, digest, data)
+        return Snapshot(order.source.version, digest, data)
 
     def _begin(self, order: SaveState) -> None:
         if self._saving:
@@ -131,19 +131,26 @@ class Checkpointing:
         store = await on_thread(lambda: open_store(order.target, writer))
         digest = await replica.state_of(order.step)
         what = stage_to_save(context, replica.stage, order, digest)
-        saved = await save_stage(store, what, self._pieces(order, held), writer)
+        progress, loop = (
+            ProgressNotes(order, replica.engine.state_bytes),
+            asyncio.get_running_loop(),
+        )
+
+        def told(share: float) -> None:
+            if (note := progress.done(share, loop.time())) is not None:
+                self._note(note)
+
+        pieces = self._pieces(order, held)
+        saved = await save_stage(store, what, pieces, writer, told=told)
         self._note(report_of(saved, order.run, order.step))
 
     async def _pieces(self, order: SaveState, held: HeldVersion) -> AsyncGenerator[memoryview]:
-        """The state in the order of a file; tells on the way how far we are."""
-        loop, engine = asyncio.get_running_loop(), self._replica.engine
-        progress = ProgressNotes(order, engine.state_bytes)
+        """The state in the order of a file."""
+        engine = self._replica.engine
         for tensor in range(engine.state.tensors):
             for number in range(engine.state.pieces):
                 try:
                     piece = await held.read(tensor, number)
                 except NotServing as error:
                     raise too_slow(order) from error
-                if (note := progress.passed(piece.nbytes, loop.time())) is not None:
-                    self._note(note)
                 yield piece

@@ -129,6 +129,14 @@ class CommitLog:
             return FirstWeights.DRAWN
         return FirstWeights.FETCHED
 
+    def other_era(self, *, keep: bool) -> None:
+        """The run has gone back: the same steps are made again, with other bits.
+
+        `keep`: the weights in memory are the ones that it has gone back to.
+        """
+        self._made, self._reduced, self._begun, self._noted = {}, None, None, None
+        self.held = replace(self.held, reduced=None) if keep and self.held is not None else None
+
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Guard a block that changes the weights: if it fails, they count as lost for now."""

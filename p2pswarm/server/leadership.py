@@ -12,7 +12,10 @@ import logging
 from collections.abc import Callable
 
 from p2pswarm.chain.actions import Followed, StoreFailed
+from p2pswarm.chain.base import ChainStore
+from p2pswarm.chain.chain_log import Restored, blank
 from p2pswarm.chain.chain_node import ChainNode, Told
+from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.voter_seat import VoterSeat
 from p2pswarm.errors import SwarmError
 from p2pswarm.flow.signal import Signal
@@ -38,6 +41,8 @@ class Leadership:
         self._end_session = end_session
         self._watch = CoordinatorWatch()
         self._opened = Signal()
+        self._named: list[bytes] = []
+        """The trainers that the coordinator has named."""
         self._watching: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup
         self._lifecycle: Lifecycle
@@ -46,14 +51,8 @@ class Leadership:
         """Vote and watch; `tasks` get the calls."""
         self._lifecycle, self._tasks = lifecycle, tasks
         self._watching = tasks.create_task(self._watch_coordinator())
-        context = self._context
-        if context.chain is None:
-            return
-        store, restored = context.chain
-        seat = VoterSeat.of(context.me, store.memory, restored)
-        find = lifecycle.trainers.find
-        self.node = ChainNode(context.rpc, seat, store, find, self._told, tasks)
-        self.node.start()
+        if self._context.chain is not None:
+            self._vote(*self._context.chain)
 
     def close(self) -> None:
         """Vote no more."""
@@ -66,7 +65,8 @@ class Leadership:
     def heard(self, message: Message | None = None) -> None:
         """The stream with the trainer was opened, or a message came on it."""
         if isinstance(message, Trainers) and self.node is not None:
-            self.node.machine.voter.told(one.peer for one in message.trainers)
+            self._named = [one.peer for one in message.trainers]
+            self.node.machine.voter.told(self._named)
         began = self._watch.next_deadline_s is None
         self._watch.heard(self._now_s())
         if began:
@@ -86,7 +86,34 @@ class Leadership:
                 if self._lifecycle.led(term, where, self._now_s()):
                     self._end_session("another trainer leads the run")
             case StoreFailed(reason=reason):
-                self._context.say(f"this server votes no more on what is decided: {reason}")
+                self._vote_from_memory(reason)
+
+    def _vote(self, store: ChainStore, restored: Restored) -> ChainNode:
+        """Vote with what `store` keeps."""
+        context = self._context
+        seat = VoterSeat.of(context.me, store.memory, restored)
+        find = self._lifecycle.trainers.find
+        node = self.node = ChainNode(context.rpc, seat, store, find, self._told, self._tasks)
+        node.start()
+        return node
+
+    def _vote_from_memory(self, reason: str) -> None:
+        """The voter of the file votes no more: another one takes its place when a record says so.
+
+        Else a full disk would cost the run a voter for as long as this server lives.
+        """
+        context, node = self._context, self.node
+        if node is None:
+            return
+        context.say(
+            f"this server votes no more with its file on what is decided: {reason}; it is another "
+            "voter from now on, whose promises end with its process"
+        )
+        node.close()
+        genesis = node.machine.follower.chain.genesis
+        old = node.machine.voter.voter.memory
+        again = self._vote(MemoryChain.instead_of(old, context.secret), blank(genesis))
+        again.machine.voter.told(self._named)
 
     async def _watch_coordinator(self) -> None:
         """Ask the other trainers who leads, as long as the coordinator is silent."""

@@ -81,6 +81,8 @@ class Replica:
         """Reads the weights between two commits, for newcomers and checkpoints."""
         self.loading: Loading | None = None
         """The weights that are on their way, or have come and were not committed to yet."""
+        self.era = 0
+        """How often the run had gone back, when this server was told last."""
 
     @property
     def version(self) -> int | None:
@@ -109,6 +111,19 @@ class Replica:
                 self._hash_later()
                 await self._hashed()
             return self._log.held
+
+    async def enter(self, era: int, *, keep: bool) -> None:
+        """Take part in an era; unless they are kept, weights of another one are forgotten."""
+        async with self._lock:
+            with contextlib.suppress(WeightsLost):
+                await self._hashed()
+            if era != self.era:
+                self.era, self._hashes = era, {}
+                self._log.other_era(keep=keep)
+                if not keep:
+                    self.loading = None
+        self._changed.fire()
+        self.reader.moved()
 
     async def begin(self, since: int, *, keep: bool, agreed: bytes = b"") -> None:
         """Start a session from version `since`: empty the sum; keep, draw or fetch the weights.

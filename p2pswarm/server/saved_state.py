@@ -5,6 +5,8 @@ Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a chec
          the one that the run began from.
 """
 
+import dataclasses
+
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.manifest import SavedStage
@@ -79,36 +81,40 @@ def failed(order: SaveState, reason: str) -> Saving:
 
 
 class ProgressNotes:
-    """Tells how far a file is, at most once a second."""
+    """Tells how far a file is, written and hashed, at most once a second."""
 
     def __init__(self, order: SaveState, size: int) -> None:
         self._order = order
         self._size = size
-        self._passed = 0
         self._due_s = float("-inf")
 
-    def passed(self, nbytes: int, now_s: float) -> Saving | None:
-        """So many more bytes are on their way; the note to send now, if it is time for one."""
-        self._passed += nbytes
+    def done(self, share: float, now_s: float) -> Saving | None:
+        """So much of the work is done; the note to send now, if it is time for one."""
         if now_s < self._due_s:
             return None
         self._due_s = now_s + PROGRESS_EVERY_S
-        return Saving(self._order.run, self._order.step, self._passed, self._size, "")
+        return Saving(self._order.run, self._order.step, int(share * self._size), self._size, "")
 
 
-def origin_of(order: LoadState, origin: RunOrigin, run: RunConfig, blocks: range) -> Checkpoint:
-    """Open the very checkpoint that the run began from; `blocks`: those that are needed of it.
+def source_of(
+    order: LoadState, origin: RunOrigin | None, run: RunConfig, blocks: range
+) -> Checkpoint:
+    """Open the very checkpoint that the trainer names; `blocks`: those that are needed of it.
 
-    Blocks until its manifest is read.
+    `origin`: what the run began from, which its id covers. One of the run itself is named by the
+    chain, and the trainer is taken at its word. Blocks until its manifest is read.
     """
     named = not order.folder or parse_folder(order.folder) is not None
     if not (named and _may_be_named(order.target)):
         raise OtherCheckpoint("the trainer names no checkpoint, but another place")
-    wanted = Wanted(run=origin.run, config=run, blocks=blocks)
+    source = RunOrigin(*dataclasses.astuple(order.source))
+    if source != origin and source.run != order.run:
+        raise OtherCheckpoint("the trainer names a checkpoint that the run did not begin from")
+    wanted = Wanted(run=source.run, config=run, blocks=blocks)
     checkpoint = open_checkpoint(open_store(order.target), order.folder, wanted)
-    if checkpoint.digest != origin.checkpoint:
+    if checkpoint.digest != source.checkpoint:
         raise OtherCheckpoint(
-            f"{checkpoint.place} is not the checkpoint that the run began from: name the same "
+            f"{checkpoint.place} is not the checkpoint that the run goes on from: name the same "
             "target on all machines"
         )
     return checkpoint

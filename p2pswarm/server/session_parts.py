@@ -126,7 +126,7 @@ def session_parts(
         *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    worker = Worker(session, Forwarder(session, pushing, tasks))
+    worker = Worker(session, Forwarder(session, pushing, tasks), pushing.is_broken)
     checkpointing = Checkpointing(context, replica, note, tasks)
     roads, failed = (pushing, reducing), loop.create_future()
     parts = session, worker, averaging, replica, notes

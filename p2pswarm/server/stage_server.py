@@ -159,6 +159,7 @@ class StageServer:
             held.version if held else None,
             held.digest if held else b"",
             held.reduction if held else None,
+            replica.era if replica else 0,
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
@@ -204,6 +205,7 @@ class StageServer:
                 self._context, replica, (trainer, assigned), self._changed, tasks
             )
             try:
+                await replica.enter(assigned.era, keep=assigned.keep)
                 await replica.begin(assigned.since, keep=assigned.keep, agreed=assigned.state)
                 lifecycle.prepared()
                 self._moved()
@@ -211,7 +213,7 @@ class StageServer:
                 tasks.create_task(self._tell(stream, parts, lifecycle))
                 tasks.create_task(parts.tell_states())
                 tasks.create_task(parts.worker.work())
-                await self._load(parts)
+                await self._load(parts, assigned)
                 lifecycle.loaded()
                 self._moved()
                 await parts.failed  # or a task ends the session
@@ -219,12 +221,13 @@ class StageServer:
                 self._session = None
                 parts.close()
 
-    async def _load(self, parts: SessionParts) -> None:
+    async def _load(self, parts: SessionParts, assigned: Assigned) -> None:
         """Get the weights."""
         context, members, replica = self._context, parts.session.members, parts.replica
         stage, me = replica.stage, context.rpc.contact.peer
         opening = FetchPieces(context.run_id, stage)
-        await parts.checkpointing.load()
+        if assigned.loads:
+            await parts.checkpointing.load(assigned.since)
         while replica.version is None and (loading := replica.loading) is not None:
             await parts.keeping.begin(loading)
             download = Download(context.rpc, opening, loading)
@@ -256,7 +259,7 @@ class StageServer:
                 break
             if parts.notes.load_is_due(loop.time()):
                 await stream.send(parts.worker.load(loop.time()))
-                parts.session.route_anew()  # a lost server may be back
+                parts.session.view_changed.fire()  # a lost server may be back
                 continue
             due_s = parts.notes.next_deadline_s()
             with contextlib.suppress(TimeoutError):

@@ -3,9 +3,11 @@
 All of it is decided when the worker takes a microbatch, from what the scheduler knows then.
 
 Units:   seconds.
-Errors:  NotServing or Busy for a sender that is not next to this stage.
+Errors:  NotServing or Busy for a sender that is not next to this stage; Busy for what could not go
+         on from here.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -21,6 +23,7 @@ from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Sketch,
 from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
 
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
+CUT_OFF_RETRY_S = 0.25  # another server of our stage is asked meanwhile, if there is one
 
 Made = Bundle | LossResult | float
 """What a stage computes: a bundle or its gradient, the last stage's result, or a held-out loss."""
@@ -139,6 +142,18 @@ def refuse_stranger(
             raise NotServing("the first stage takes microbatches from the trainer")
     elif record is None or record.stage != stage:
         raise Busy("the sender is not in the view here yet", UNKNOWN_RETRY_S)
+
+
+def refuse_cut_off(
+    push: Push, onward: Sequence[MemberRecord], is_broken: Callable[[bytes], bool]
+) -> None:
+    """Refuse new microbatches while nothing comes from any of `onward`, the next stage's servers.
+
+    So the sender chooses another server of this stage, and nothing is computed in vain.
+    """
+    cut_off = bool(onward) and all(is_broken(member.peer) for member in onward)
+    if cut_off and push.work != Work.BACKWARD:
+        raise Busy("nothing comes from the servers of the next stage", CUT_OFF_RETRY_S)
 
 
 def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> Undelivered:

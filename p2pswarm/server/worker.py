@@ -10,6 +10,7 @@ Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is 
 
 import asyncio
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.compute.base import Key
@@ -30,6 +31,7 @@ from p2pswarm.server.work_plan import (
     not_computed,
     plan,
     refusal_of,
+    refuse_cut_off,
     refuse_stranger,
     sketch_of,
 )
@@ -50,9 +52,13 @@ class _PendingInput:
 class Worker:
     """Incoming pushes and the compute loop of one session."""
 
-    def __init__(self, session: MemberSession, forwarder: Forwarder) -> None:
+    def __init__(
+        self, session: MemberSession, forwarder: Forwarder, is_broken: Callable[[bytes], bool]
+    ) -> None:
+        """`is_broken`: whether nothing comes from a peer at present."""
         self._session = session
         self._forwarder = forwarder
+        self._is_broken = is_broken
         self._jobs: dict[WorkItem, _PendingInput] = {}
         self._wake = asyncio.Event()
         run = session.context.run
@@ -65,6 +71,7 @@ class Worker:
         session, loop = self._session, asyncio.get_running_loop()
         scheduler, sender = session.scheduler, stream.peer.raw
         refuse_stranger(push, sender, session.trainer.peer, session.members.record(sender))
+        refuse_cut_off(push, session.members.ready(scheduler.stage + 1), self._is_broken)
         item = scheduler.admit(push, sender)
         try:
             async with session.context.tensors.accept(stream, push.tensors) as coming:

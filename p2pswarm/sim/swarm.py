@@ -26,7 +26,7 @@ from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
-from p2pswarm.sim.compute import Processor, sim_engine
+from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
 from p2pswarm.sim.fault_injection import FaultInjection
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
@@ -53,7 +53,7 @@ REGION_RADIUS = 0.03  # of the unit square: machines of a region are close to ea
 
 
 @dataclass(slots=True)
-class _Machine:
+class Machine:
     """A server and what it runs on."""
 
     rpc: SimRpc
@@ -92,7 +92,7 @@ class SimSwarm:
         self.config = config
         self.world = SimWorld(config.seed, config.world)
         self.reports: list[act.Report] = []
-        self.machines: list[_Machine] = []
+        self.machines: list[Machine] = []
         """All servers that ever came, in the order in which they came."""
         self.faults = FaultInjection(config.faults, self, self.world)
         self.trainers: SwarmTrainers
@@ -133,6 +133,18 @@ class SimSwarm:
         """The trainers, and then the servers that came first."""
         return self.config.trainers + self.config.servers
 
+    @property
+    def useful_share(self) -> float:
+        """The share of all computing so far that is in the weights.
+
+        Each microbatch of a step counts once forward and once backward in each stage. Whatever was
+        begun besides is waste: what was done again or was cut short, evaluations, spot checks.
+        """
+        run, begun_s = self.config.run, self._begun_work_s()
+        steps = sum(isinstance(report, act.StepDone) for report in self.reports)
+        passes = steps * run.batch.microbatches * run.stages
+        return passes * (1 + BACKWARD_SHARE) * self.config.cost.forward_s / begun_s
+
     def process_at(self, seat: int) -> SimRpc:
         """The process of a seat, dead or alive."""
         trainers = self.config.trainers
@@ -160,15 +172,31 @@ class SimSwarm:
             return
         before = self._machine_at(seat)
         self._seats[seat - self.config.trainers] = len(self.machines)
-        self._join(before if same else None)
+        self.join(before if same else None)
 
-    def kill(self, machine: _Machine, *, silent: bool, same: bool = False) -> None:
+    def kill(self, machine: Machine, *, silent: bool, same: bool = False) -> None:
         """End a machine's process; `silent` as a power cut does."""
         machine.task.cancel()
         machine.died_s = asyncio.get_running_loop().time()
         machine.gone = not same
         machine.disk = machine.disk.copy()  # what the old process still writes, nobody reads
         self.world.kill(machine.rpc.host.peer, silent=silent)
+
+    async def dismiss(self, machine: Machine, notice_s: float, grace_s: float) -> None:
+        """Tell a machine, as SIGTERM does, that it will end: it leaves, or is ended in the end.
+
+        `notice_s`: when its cloud ends it. `grace_s`: the most that its server takes to leave.
+        """
+        leaving = _task_of(self._tasks, machine.rpc, machine.server.leave(grace_s))
+        await asyncio.wait((leaving, machine.task), timeout=notice_s)
+        leaving.cancel()
+        if machine.died_s is None:
+            self.kill(machine, silent=False)
+
+    def _begun_work_s(self) -> float:
+        """What all machines have begun to compute, in seconds of a machine of speed 1."""
+        processors = [machine.processor for machine in self.machines]
+        return sum(one.busy_s * one.speed for one in processors)
 
     def _may_lose_disk(self, victim: ChainDisk) -> bool:
         disks = [one.chain_disk for one in self.trainers.seats if not one.gone]
@@ -181,11 +209,11 @@ class SimSwarm:
             self.trainers.come()
         for number in range(self.config.servers):
             self._seats.append(number)
-            self._join()
+            self.join()
             await asyncio.sleep(JOIN_EVERY_S)
         for pause_s in self.config.latecomers_s:
             await asyncio.sleep(pause_s)
-            self._join()
+            self.join()
         while self.config.death_every_s:
             await asyncio.sleep(self._rng.expovariate(1 / self.config.death_every_s))
             victims = may_die([machine.record for machine in self.machines])
@@ -196,12 +224,12 @@ class SimSwarm:
                 continue
             self.kill(victim, silent=self._rng.random() < 1 / 2)
             await asyncio.sleep(self.config.rebirth_s)
-            self._join()
+            self.join()
 
-    def _machine_at(self, seat: int) -> _Machine:
+    def _machine_at(self, seat: int) -> Machine:
         return self.machines[self._seats[seat - self.config.trainers]]
 
-    def _join(self, before: _Machine | None = None) -> None:
+    def join(self, before: Machine | None = None) -> Machine:
         """Start a server, as a new peer or as one that was here."""
         config, number = self.config, len(self.machines)
         if before is not None:
@@ -233,7 +261,9 @@ class SimSwarm:
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)
         task = _task_of(self._tasks, rpc, self._serve(server, rpc))
-        self.machines.append(_Machine(rpc, processor, disk, now_s, server, task))
+        machine = Machine(rpc, processor, disk, now_s, server, task)
+        self.machines.append(machine)
+        return machine
 
     async def _serve(self, server: StageServer, rpc: SimRpc) -> None:
         """Serve until the run ends; the run copes with a server that gives up."""

@@ -7,6 +7,7 @@
     ASKED, GRANTED, SENT -> NOT_COMPUTED that server could not, and has told the coordinator
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
+A push that finds nobody whom it can reach is given up soon: the coordinator takes another path.
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
 receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
 push never left. NotComputed is definite too, but ends the attempt: the server has told the
@@ -27,6 +28,7 @@ from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import MemberView
 
 SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
+UNREACHABLE_S = 2.0  # as long, if nobody can be reached: another server of our stage may reach one
 
 
 class PushState(Enum):
@@ -149,6 +151,8 @@ class PushProgress:
         """What to tell the coordinator; None if there is nothing, or the server has told it."""
         self._candidates = candidates
         self._give_up_s = now_s + search_s
+        self._unreachable_s = math.inf
+        """Since when nobody could be reached; never, if somebody could."""
         self._due_s: float | None = None
         self._asked: MemberRecord | None = None
         self._started_s = now_s
@@ -165,7 +169,8 @@ class PushProgress:
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to ask now; None if there is none, at present or for good."""
         self._due_s = None
-        if now_s >= self._give_up_s:
+        give_up_s = min(self._give_up_s, self._unreachable_s + UNREACHABLE_S)
+        if now_s >= give_up_s:
             self._move(PushState.GIVEN_UP)
             return None
         member = self._candidates.choose(now_s)
@@ -177,7 +182,7 @@ class PushProgress:
         if free_s is None and not self._candidates.others_may_come:
             self._move(PushState.GIVEN_UP)
             return None
-        self._due_s = min(self._give_up_s if free_s is None else free_s, self._give_up_s)
+        self._due_s = give_up_s if free_s is None else min(free_s, give_up_s)
         self._move(PushState.WAITING)
         return None
 
@@ -202,6 +207,8 @@ class PushProgress:
         if self.state is PushState.DONE:
             return  # the stream failed after the receipt: nothing is lost
         peer, self.reason = self._peer, str(error) or type(error).__name__
+        not_reached = isinstance(error, DialFailed) and self.state is PushState.ASKED
+        self._unreachable_s = min(self._unreachable_s, now_s) if not_reached else math.inf
         match error:
             case Busy():
                 self._move(PushState.CHOOSING)
@@ -211,7 +218,7 @@ class PushProgress:
                 self._candidates.refused(peer, now_s)
             case TooLarge():
                 self._move(PushState.GIVEN_UP)  # it fits no server
-            case DialFailed() if self.state is PushState.ASKED:
+            case DialFailed() if not_reached:
                 self._move(PushState.CHOOSING)
                 self._candidates.lost(peer, now_s)
             case NotComputed():

@@ -74,6 +74,10 @@ class WatchedRpc:
             self._roads.closed(peer)
             self._pump()
 
+    def is_broken(self, peer: bytes) -> bool:
+        """Whether nothing comes from a peer at present."""
+        return self._roads.is_broken(peer)
+
     def close(self) -> None:
         """Ask nobody any more."""
         if self._timer is not None:

@@ -12,7 +12,9 @@ from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.checkpoint_reports import CheckpointReport
+from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.membership import MemberChange
+from p2pswarm.trainer.rewind_reports import RewindReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,26 +261,6 @@ class StagesUnserved:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerLeave:
-    """Tell a member whether it may leave."""
-
-    incarnation: Incarnation
-    may: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LastLeaves:
-    """Report: the last server of a stage that has the weights was asked to leave."""
-
-    stage: int
-    version: int
-    incarnation: Incarnation
-    stays_s: float
-    saved: bool = False
-    """A checkpoint is being written."""
-
-
-@dataclass(frozen=True, slots=True)
 class WeightsSought:
     """Report: no server holds a stage's weights any more; this one held them last."""
 
@@ -286,6 +268,23 @@ class WeightsSought:
     version: int
     last: Incarnation
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeekCopy:
+    """Say where the newest copy of weights is that no server has brought back."""
+
+    stages: tuple[int, ...]
+    version: int
+    rewind_s: float | None
+    """When the run goes back; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """Find a checkpoint and have it decided that the run goes back to it, if it still may then."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +381,7 @@ Report = (
     | VersionsRefused
     | RunFinished
     | CheckpointReport
+    | RewindReport
 )
 """What a person may want to know."""
 
@@ -393,6 +393,8 @@ Action = (
     | SendReduce
     | SendCommit
     | Decide
+    | SeekCopy
+    | GoBack
     | Evict
     | Report
 )

@@ -40,10 +40,11 @@ class Admission:
     def __init__(
         self, run: bytes, stages: int, members: Membership, start: Start = FROM_THE_FIRST
     ) -> None:
-        """`start`: what was decided under a former coordinator."""
+        """`start`: what was decided before, under former coordinators."""
         self._run = run
         self._stages = stages
         self._members = members
+        self._start = start
         self._digests = StageDigests()
         self._last = start.last
         for stage, digest in start.states.items():
@@ -66,12 +67,17 @@ class Admission:
         except Unusable as error:
             return [act.Decline(peer, str(error))]
         to = member.incarnation
+        self.newcomers.began(to, now_s)
         if member.stage != join.stage:
             welcome = Welcome.FETCH
         keep = welcome is not Welcome.FETCH
         known = self._digests.known(member.stage, step) or b""
+        loads = self._start.loads and step == self._start.version and not keep
+        assigned = Assigned(
+            member.stage, to.number, step, keep, known, self._start.era, loads=loads
+        )
         actions: list[act.Action] = [
-            act.Assign(to, Assigned(member.stage, to.number, step, keep, known)),
+            act.Assign(to, assigned),
             act.MemberJoined(to, member.stage, member.address),
         ]
         resent = self._last if welcome is Welcome.RESEND else None
@@ -130,9 +136,22 @@ class Admission:
         if member := self._members.alive(by):
             self._digests.report(member.stage, step, by, state)
 
-    def committed(self, by: Incarnation, step: int, answer: Committed) -> str | None:
+    def overdue(self, now_s: float) -> list[tuple[Incarnation, str]]:
+        """The members whose incarnation must end because they took too long, and why.
+
+        A newcomer keeps its place while nobody else of its stage has the weights.
+        """
+        reasons = [(one, "it did not commit in time") for one in self.commits.overdue(now_s)]
+        for one in self.newcomers.overdue(now_s):
+            member = self._members.alive(one)
+            if member is not None and self._members.ready_count(member.stage):
+                self.newcomers.too_slow(one)
+                reasons.append((one, "it did not get the weights of its stage in time"))
+        return reasons
+
+    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> str | None:
         """A member has answered a commit; returns why its incarnation must end, if it must."""
-        owed = self.commits.answered(by, step)
+        owed = self.commits.answered(by, step, now_s)
         member = self._members.alive(by)
         if member is None or not owed:
             return None  # a newcomer that lacks its weights: its `Ready` counts instead
@@ -159,8 +178,9 @@ class Admission:
         self._digests.settle(now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When somebody has not committed in time, or has not come back in time."""
-        times = self.commits.next_deadline_s(), self._digests.next_deadline_s()
+        """When somebody has not committed, caught up or come back in time."""
+        limits = self.commits, self.newcomers, self._digests
+        times = [limit.next_deadline_s() for limit in limits]
         return min((time_s for time_s in times if time_s is not None), default=None)
 
     def settled(self, version: int) -> bool:
@@ -193,6 +213,7 @@ class Admission:
                 self.newcomers.caught_up(incarnation, digest)
             elif known == digest:
                 self._members.make_ready(incarnation)
+                self.newcomers.end(incarnation)
                 outcome.ready.append(act.MemberReady(incarnation, member.stage))
             else:
                 outcome.differing.append(incarnation)
@@ -202,13 +223,15 @@ class Admission:
         """How a server that joins comes to the weights of version `step`.
 
         A digest that is not known yet is kept for now; the server is ready only when it stands.
+        Of weights of another era, only those whose very digest is known are the run's.
         """
         if join.stage is None or join.stage >= self._stages:
             return Welcome.FETCH
         known = self._digests.known(join.stage, step)
-        if join.version == step and known in (None, join.digest):
+        ours = join.era == self._start.era
+        if join.version == step and (known == join.digest or (known is None and ours)):
             return Welcome.KEEP
-        if self._last is not None and self._last.applies_to(join):
+        if ours and self._last is not None and self._last.applies_to(join):
             return Welcome.RESEND
         return Welcome.FETCH
 

@@ -17,10 +17,12 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.swarm.messages.checkpoint import Saved, SaveState, Saving
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.actions import SeekCopy
 from p2pswarm.trainer.checkpoint_reports import CheckpointFailed
 from p2pswarm.trainer.checkpoints import AskToSave, Checkpoints, WriteManifest
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.trainer.rewind_reports import NewestCopy
 from p2pswarm.trainer.saved_chain import ChainMark, SavedChain
 from p2pswarm.trainer.saving_plan import SavingPlan, manifest_of
 from p2pswarm.wire.message import Message
@@ -59,11 +61,20 @@ class CheckpointKeeper:
         self._timer: asyncio.TimerHandle | None = None
         self._changed = Signal()
         self._closed = False
+        self._newest: tuple[str, float] | None = None
 
     @property
     def saved(self) -> int:
         """The newest version that is known to be saved; at first, the one the run began with."""
         return self._rules.saved
+
+    @property
+    def newest(self) -> tuple[str, float] | None:
+        """Where the newest checkpoint is and how old; None if it was not written here."""
+        if self._newest is None:
+            return None
+        place, at_s = self._newest
+        return place, self._now_s() - at_s
 
     def decided(self, version: int) -> None:
         """A step is decided; the members are told its commit in this moment."""
@@ -173,9 +184,21 @@ class CheckpointKeeper:
             self._pump()
             return
         place = f"{plan.store.place.rstrip('/')}/{manifest.id().folder}"
+        self._newest = place, self._now_s()
         self._rules.published(version, place, self._now_s())
         self._pump()
         try:
             await on_thread(lambda: prune(plan.store, context.run_id, plan.config, Wanted()))
         except NotSaved as error:
             context.report(CheckpointFailed(version, f"old ones could not be deleted: {error}"))
+
+
+def newest_copy(
+    sought: SeekCopy, plan: SavingPlan | None, keeper: CheckpointKeeper | None
+) -> NewestCopy:
+    """What people are told of weights that no server has brought back."""
+    if plan is None or keeper is None:
+        return NewestCopy(sought.stages, sought.version, None, "", None, None)
+    place, age_s = keeper.newest or (plan.store.place, None)
+    saved = keeper.saved or None  # the first weights are in no checkpoint
+    return NewestCopy(sought.stages, sought.version, saved, place, age_s, sought.rewind_s)

@@ -17,15 +17,17 @@ from p2pswarm.flow.awake import AwakeClock
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
+from p2pswarm.swarm.messages.checkpoint import LoadState
 from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave
 from p2pswarm.swarm.messages.trainers import Trainers
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper
+from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper, newest_copy
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start
+from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
 from p2pswarm.trainer.saved_chain import SavedChain
@@ -48,6 +50,8 @@ class CoordinationOwner:
     """The run is over."""
     chain: SavedChain
     """For checkpoints."""
+    go_back: Callable[["Coordination"], None]
+    """A stage has been without its weights for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,8 @@ class Coordination:
             self.keeper = CheckpointKeeper(
                 context, plan, self.coordinator, owner.chain, self._say_to, tasks
             )
+        self._load: LoadState | None = None
+        self._told_to_load: list[Incarnation] = []
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
@@ -96,6 +102,13 @@ class Coordination:
     def decided(self, step: int) -> None:
         """The voters have accepted the record of a step."""
         self.coordinator.decided(step, self._now_s())
+        self.pump()
+
+    def loads_from(self, order: LoadState) -> None:
+        """Tell the members that load their first state, and those that come, where it is."""
+        self._load = order
+        for member in self._told_to_load:
+            self._connections.say(member, order)
         self.pump()
 
     def announce(self, trainers: Trainers) -> None:
@@ -241,7 +254,7 @@ class Coordination:
 
     def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign() | act.Decline() | act.Publish() | act.AnswerLeave() | act.Evict():
+            case act.Assign() | act.Decline() | act.Publish() | AnswerLeave() | act.Evict():
                 self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
@@ -249,20 +262,29 @@ class Coordination:
                 self._dispatcher.begin(action)
             case act.CancelLaunch():
                 self._dispatcher.cancel(action)
-            case act.Decide():
-                self._owner.decide(action)
+            case act.Decide() | act.GoBack() | act.SeekCopy():
+                self._ask_owner(action)
             case act.RunFinished():
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
                 self._owner.finished(action)
-            case act.StepDone() | act.LastLeaves():
+            case act.StepDone() | LastLeaves():
                 self._report_and_save(action)
             case _:
                 self._context.report(action)
 
-    def _report_and_save(self, action: act.StepDone | act.LastLeaves) -> None:
+    def _ask_owner(self, action: act.Decide | act.GoBack | act.SeekCopy) -> None:
+        match action:
+            case act.Decide():
+                self._owner.decide(action)
+            case act.GoBack():
+                self._owner.go_back(self)
+            case act.SeekCopy():
+                self._context.report(newest_copy(action, self._context.saving, self.keeper))
+
+    def _report_and_save(self, action: act.StepDone | LastLeaves) -> None:
         keeper = self.keeper
-        if isinstance(action, act.LastLeaves):
+        if isinstance(action, LastLeaves):
             action = replace(action, saved=keeper is not None)
         self._context.report(action)
         if keeper is None:
@@ -273,16 +295,17 @@ class Coordination:
             keeper.save_now()
 
     def _tell_members(
-        self, action: act.Assign | act.Decline | act.Publish | act.AnswerLeave | act.Evict
+        self, action: act.Assign | act.Decline | act.Publish | AnswerLeave | act.Evict
     ) -> None:
         match action:
-            case act.AnswerLeave(incarnation, may):
+            case AnswerLeave(incarnation, may):
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
-                source = self._context.origin
-                if source is not None and source.origin.version == self.coordinator.step:
-                    self._connections.say(action.incarnation, source.order(self._context.run_id))
+                if action.message.loads:
+                    self._told_to_load.append(action.incarnation)
+                    if self._load is not None:
+                        self._connections.say(action.incarnation, self._load)
             case act.Decline():
                 self._connections.decline(action.peer, action.reason)
             case act.Publish():

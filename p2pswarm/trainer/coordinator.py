@@ -11,19 +11,20 @@ Source:  docs/training.md.
 
 import math
 
-from p2pswarm.chain.record import first_number, members_that_fit
+from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.membership import Join, Load, Ready
+from p2pswarm.swarm.messages.membership import Join, Ready
 from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
+from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
 from p2pswarm.trainer.departures import Departures
-from p2pswarm.trainer.fencing import FENCE_S
+from p2pswarm.trainer.fencing import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.phase import Phase
@@ -46,14 +47,13 @@ class Coordinator(StepNotes):
         """`secret`: what members must not know, so that they cannot foresee spot checks."""
         self._config = config
         self._run = run
-        former = first_number(start.term)
         members_max = members_that_fit(config.stages, config.batch.microbatches)
-        self.members = Membership(config.stages, members_max=members_max, former=former)
+        self.members = Membership(config.stages, members_max=members_max, former=start.former)
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
-        self._timeout, self._guards = AttemptTimeout(), Guards.of(config, secret)
-        self._step = Step(start.version, config, self._timeout, self._guards)
-        self._generations = Generations(former=former)
+        limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
+        self._step = Step(start.version, config, *limits)
+        self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
         self.admission = Admission(run, config.stages, self.members, start)
@@ -62,7 +62,9 @@ class Coordinator(StepNotes):
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
         self._departures = Departures(self.members)
-        self._unserved = UnservedStages(config.on_stage_lost)
+        self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
+        self._loaded = start.version if start.loads or not start.version else -1
+        """The version that whoever comes loads or draws: nothing is lost while the run is at it."""
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
 
@@ -70,6 +72,17 @@ class Coordinator(StepNotes):
     def step(self) -> int:
         """The step in progress; equal to the number of steps while the last evaluation runs."""
         return self._step.number
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether a stage has lost its weights, and the run could go back for them."""
+        lost = self._phase is Phase.FILLING and self.members.unserved_stages(1)
+        return bool(lost) and not self._held and self.step != self._loaded
+
+    @property
+    def numbered(self) -> int:
+        """The highest number that was given to an incarnation or a generation."""
+        return max(self.members.numbered, self._generations.numbered)
 
     def actions(self) -> list[act.Action]:
         """What to do now; drained by reading."""
@@ -101,21 +114,11 @@ class Coordinator(StepNotes):
         """Launch and reduce nothing more; what is being decided is decided still."""
         self._held = True
 
-    def loaded(self, incarnation: Incarnation, note: Load) -> None:
-        """A member reports how busy it is."""
-        if member := self.members.alive(incarnation):
-            self._actions.append(act.Loaded(incarnation, member.stage, note))
-
     def ready(self, incarnation: Incarnation, note: Ready, now_s: float) -> None:
         """A member holds a version of the weights, and says its digest."""
         if note.version == self.step:
             self.admission.holds(incarnation, note)
             self._advance(now_s)
-
-    def will_leave(self, by: Incarnation, grace_s: float, now_s: float) -> None:
-        """A member was asked to leave, and can stay for `grace_s` at most."""
-        self._departures.asked(by, now_s + grace_s)
-        self._advance(now_s)
 
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
@@ -156,7 +159,7 @@ class Coordinator(StepNotes):
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
         """A member has applied a commit, or keeps it while it still lacks its weights."""
-        if reason := self.admission.committed(by, step, answer):
+        if reason := self.admission.committed(by, step, answer, now_s):
             self._evict(by, reason, now_s)
         self._advance(now_s)
 
@@ -186,22 +189,21 @@ class Coordinator(StepNotes):
     def on_deadline(self, now_s: float) -> None:
         """Act on whatever is due."""
         if now_s >= self._step.fence_deadline_s:
-            for incarnation in self._step.silent:
+            for incarnation in self._step.fence_overdue(now_s):
                 if not self.silence.may_come_back(incarnation, now_s):
+                    self._step.fence_missed(incarnation)
                     self._evict(incarnation, "it did not answer a fence", now_s)
             self._step.wait_longer(now_s)
         for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
             self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
-        for incarnation in self.admission.commits.overdue(now_s):
-            self._evict(incarnation, "it did not commit in time", now_s)
+        for incarnation, reason in self.admission.overdue(now_s):
+            self._evict(incarnation, reason, now_s)
         if self._phase is Phase.FILLING:
             for failed in self._step.late(now_s):
                 self._actions += self._blame.attempt_failed(failed, now_s)
-        stage = self._unserved.hopeless(now_s)
-        if stage is not None:
-            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
+        self._unserved_for_long(now_s)
         self._advance(now_s)
 
     def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
@@ -268,7 +270,7 @@ class Coordinator(StepNotes):
         work = self._step.fence(incarnations, now_s)
         for one in incarnations:
             fence = Fence(self._run, self.step, one.number, work)
-            self._actions.append(act.SendFence(one, fence, FENCE_S))
+            self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s(one)))
         if not incarnations:
             self._settle_fences(now_s)
 
@@ -363,8 +365,7 @@ class Coordinator(StepNotes):
 
     def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
-        self._phase = Phase.DECIDING
-        self._deciding = reduction, decided
+        self._phase, self._deciding = Phase.DECIDING, (reduction, decided)
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
         rate = learning_rate(self._config, self.step)
@@ -378,13 +379,20 @@ class Coordinator(StepNotes):
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
-        self._step = Step(self.step + 1, self._config, self._timeout, self._guards)
+        self._step = self._step.following()
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""
         gathering = self._phase is Phase.GATHERING
         unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
         self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
+
+    def _unserved_for_long(self, now_s: float) -> None:
+        if (stage := self._unserved.hopeless(now_s)) is not None:
+            self._finish(f"stage {stage} has no server left that holds its weights", failed=True)
+        self._actions += self._unserved.to_tell(now_s, self.step)
+        if self._unserved.rewind_due(now_s) and self.may_go_back:
+            self._actions.append(act.GoBack(self.step))
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -6,7 +6,8 @@ Source:  docs/chain.md.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from p2pswarm.chain.chain import ChainHead
 from p2pswarm.chain.record import (
@@ -16,6 +17,7 @@ from p2pswarm.chain.record import (
     RecordKind,
     StageCommit,
     VoterId,
+    first_number,
 )
 from p2pswarm.config import RunConfig
 from p2pswarm.crypto.identity import SIGNATURE_BYTES
@@ -39,21 +41,35 @@ class Start:
     """The last decided step, for members that were not told its commit."""
     gathers: bool = True
     """Nothing is decided yet: it waits until each stage has its servers."""
-    states: dict[int, bytes] = field(default_factory=dict)
-    """The digest of each stage's state of this very version, if the last record says it."""
+    era: int = 0
+    """How often the run has gone back: weights of another era are not those of this one."""
+    states: Mapping[int, bytes] = field(default_factory=dict)
+    """The digest of each stage's state of `version`, where the chain names it."""
+    loads: bool = False
+    """The state of `version` is in a checkpoint."""
+    numbered: int = 0
+    """The highest number that was given in this term before."""
+
+    @property
+    def former(self) -> int:
+        """Incarnations and generations are numbered from the next one on."""
+        return max(first_number(self.term), self.numbered)
 
     @classmethod
-    def after(cls, term: int, head: ChainHead, last: CommitRecord | None) -> "Start":
+    def after(
+        cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0
+    ) -> "Start":
         """The leader of `term` begins after `last`, the record that made `head`."""
         if last is None:
-            return cls(term, head.version)
+            return cls(term, head.version, era=era, loads=head.version > 0)
         states = {
             stage: commit.state
             for stage, commit in enumerate(last.stages)
             if commit.state != NO_DIGEST
         }
         if last.kind == RecordKind.BACK:
-            return cls(term, head.version, gathers=False, states=states)
+            start = cls(term, head.version, None, gathers=False, era=era, states=states)
+            return replace(start, loads=head.version > 0, numbered=numbered)
         gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
         members = {
             stage: tuple(one.peer for one in commit.members)
@@ -61,7 +77,7 @@ class Start:
         }
         numbers = last.step, last.scale, last.learning_rate
         decided = DecidedStep(*numbers, gradients, states, members)
-        return cls(term, head.version, decided, gathers=False)
+        return cls(term, head.version, decided, gathers=False, era=era)
 
 
 FROM_THE_FIRST = Start()
@@ -116,3 +132,15 @@ def unsigned_record(
         key=bytes(KEY_BYTES),
         signature=bytes(SIGNATURE_BYTES),
     )
+
+
+def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
+    """What the voters are asked when the run is to go back; `states`: of the stages, by digest."""
+    stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
+    return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
+
+
+def as_back(record: CommitRecord) -> CommitRecord:
+    """The record of a step as one that makes the weights before that step current again."""
+    nothing = replace(record, first=0, count=0, gradient_norm=None)
+    return replace(nothing, kind=RecordKind.BACK, saved=record.step)

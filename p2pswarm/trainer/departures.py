@@ -10,9 +10,30 @@ Units:   seconds on the caller's clock.
 Errors:  none; a member that is gone is forgotten.
 """
 
+from dataclasses import dataclass
+
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.membership import Membership
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLeave:
+    """Tell a member whether it may leave."""
+
+    incarnation: Incarnation
+    may: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LastLeaves:
+    """Report: the last server of a stage that has the weights was asked to leave."""
+
+    stage: int
+    version: int
+    incarnation: Incarnation
+    stays_s: float
+    saved: bool = False
+    """A checkpoint is being written."""
 
 
 class Departures:
@@ -34,15 +55,15 @@ class Departures:
         self._until_s.pop(member, None)
         self._told.pop(member, None)
 
-    def actions(self, version: int, now_s: float) -> list[act.AnswerLeave | act.LastLeaves]:
+    def actions(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
         """Tell each whether it may go, if it was not told or that has changed; drained."""
-        actions: list[act.AnswerLeave | act.LastLeaves] = []
+        actions: list[AnswerLeave | LastLeaves] = []
         for one, may in self._changed():
-            actions.append(act.AnswerLeave(one, may))
+            actions.append(AnswerLeave(one, may))
             member = self._members.alive(one)
             if member is not None and member.ready and not may:
                 stays_s = max(0.0, self._until_s[one] - now_s)
-                actions.append(act.LastLeaves(member.stage, version, one, stays_s))
+                actions.append(LastLeaves(member.stage, version, one, stays_s))
         return actions
 
     def _changed(self) -> list[tuple[Incarnation, bool]]:

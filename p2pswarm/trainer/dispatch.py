@@ -9,18 +9,19 @@ Errors:  none; errors of the network become events for the coordinator.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import torch
 
-from p2pswarm.errors import NoRoute, SwarmError
+from p2pswarm.errors import LinkLost, NoRoute, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.push import PushProgress
 from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.swarm.router import Router
-from p2pswarm.swarm.view import contact, incarnation_of
+from p2pswarm.swarm.view import Incarnation, contact, incarnation_of
 from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer import orders
@@ -53,10 +54,15 @@ class Dispatcher:
         self._launched: dict[int, dict[asyncio.Task[None], int]] = {}
         """The pushes of each microbatch that are not over, with their attempts."""
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
+        self._pushing: dict[asyncio.Timeout, Incarnation] = {}
+        """Our pushes and calls to one server each; one ends when its deadline is moved to now."""
 
     def follow_view(self) -> None:
-        """Give the router the new membership."""
+        """Give the router the new membership; end what we ask of those that are gone."""
         self._router.update(tuple(m.record for m in self._coordinator.members.ready(0)))
+        for scope, to in self._pushing.items():
+            if self._coordinator.members.alive(to) is None and not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
         self._view_changed.fire()
 
     def begin(self, order: orders.Order) -> None:
@@ -112,7 +118,8 @@ class Dispatcher:
                 self._pump()
                 return encoded
 
-            await self._pusher.push(member, push, load, progress)
+            async with self._while_alive(incarnation_of(member)):
+                await self._pusher.push(member, push, load, progress)
 
         nobody = "nobody serves stage 0"
         reason = await push_to_any(self._router, nobody, self._view_changed, push_once)
@@ -120,6 +127,24 @@ class Dispatcher:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
             coordinator.undelivered(orders.undelivered(order, reason), self._now_s())
             self._pump()
+
+    @asynccontextmanager
+    async def _while_alive(self, to: Incarnation) -> AsyncIterator[None]:
+        """Run a block; if the incarnation ends first, the block ends with LinkLost.
+
+        An evicted server's link may last for another 15 s, and its view does not reach it.
+        """
+        scope = asyncio.timeout(None)
+        self._pushing[scope] = to
+        try:
+            async with scope:
+                yield
+        except TimeoutError as error:
+            if isinstance(error, SwarmError) or not scope.expired():
+                raise
+            raise LinkLost(f"{to} is gone") from None
+        finally:
+            del self._pushing[scope]
 
     async def _ask(self, order: orders.Call) -> None:
         """Call one member."""
@@ -136,4 +161,5 @@ class Dispatcher:
         if member is None:
             raise NoRoute(f"{order.incarnation} is gone")
         to = contact(member.record)
-        return await self._context.rpc.call(to, order.message, orders.limit_s(order))
+        async with self._while_alive(order.incarnation):
+            return await self._context.rpc.call(to, order.message, orders.limit_s(order))

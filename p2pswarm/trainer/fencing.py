@@ -12,22 +12,27 @@ import math
 
 from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.in_flight import JobPhase, MicrobatchJob
 
 FENCE_S = 10.0  # an event loop answers at once; a lost packet or two may come in between
+FENCE_MAX_S = 60.0  # of one that was slow before: a link that is full for so long carries nothing
 FENCE_BATCH = 1024  # the limit of `Fence.work`
 
 
 class Fencing:
     """Attempts that are over, and the certainty that they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: AnswerLimits | None = None) -> None:
+        self._limits = limits or AnswerLimits(FENCE_S, FENCE_MAX_S)
         self._next: dict[int, MicrobatchJob] = {}
         self._probe = False
         self._open: list[MicrobatchJob] | None = None
-        self._silent: dict[Incarnation, None] = {}
+        self._silent: dict[Incarnation, float] = {}
+        """When each of those that have not answered is overdue."""
+        self._begun_s = 0.0
         self.deadline_s = math.inf
-        """When the members that have not answered count as gone."""
+        """When to ask who is overdue."""
 
     @property
     def open(self) -> bool:
@@ -53,24 +58,45 @@ class Fencing:
         """Open the next round even if there is nothing to fence."""
         self._probe = True
 
-    def begin(self, incarnations: list[Incarnation], deadline_s: float) -> tuple[FencedWork, ...]:
+    def limit_s(self, one: Incarnation) -> float:
+        """How long a member may take to answer."""
+        return self._limits.limit_s(one.peer)
+
+    def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open a round over `incarnations`; returns what to tell each of them."""
         self._probe = False
         self._open = list(self._next.values())[:FENCE_BATCH]
         for job in self._open:
             del self._next[job.microbatch]
-        self._silent = dict.fromkeys(incarnations)
-        self.deadline_s = deadline_s
+        self._silent = {one: now_s + self.limit_s(one) for one in incarnations}
+        self._begun_s, self.deadline_s = now_s, min(self._silent.values(), default=now_s)
         return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
 
-    def wait_until(self, deadline_s: float) -> None:
-        """Give the members that have not answered more time."""
+    def overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that should have answered by now."""
+        return [one for one, due_s in self._silent.items() if now_s >= due_s]
+
+    def wait_longer(self, now_s: float) -> None:
+        """Give the members that are overdue and may still answer more time."""
+        for one in self.overdue(now_s):
+            self._silent[one] = now_s + self.limit_s(one)
         if self.open:
-            self.deadline_s = deadline_s
+            self.deadline_s = min(self._silent.values(), default=now_s)
+
+    def missed(self, incarnation: Incarnation) -> None:
+        """A member did not answer in time: its peer has longer the next time."""
+        self._limits.too_slow(incarnation.peer)
+
+    def answered(self, incarnation: Incarnation, now_s: float) -> bool:
+        """An incarnation has promised; True if it was asked."""
+        asked = self.heard(incarnation)
+        if asked:
+            self._limits.took(incarnation.peer, now_s - self._begun_s)
+        return asked
 
     def heard(self, incarnation: Incarnation) -> bool:
         """An incarnation has promised, or has ended; True if it was asked."""
-        return incarnation in self._silent and self._silent.pop(incarnation, True) is None
+        return self._silent.pop(incarnation, None) is not None
 
     def settled(self) -> list[MicrobatchJob]:
         """The jobs of a round that all members have answered; reading closes the round."""

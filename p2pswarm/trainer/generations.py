@@ -67,6 +67,11 @@ class Generations:
         self._failures = 0
         self._begun_s = 0.0
 
+    @property
+    def numbered(self) -> int:
+        """The number of the newest generation."""
+        return self._number
+
     def begin(
         self, step: int, groups: list[StageGroup], optimizer: OptimizerConfig, now_s: float
     ) -> Reduction:

@@ -86,6 +86,11 @@ class Membership:
         """By `at_least`: the stages with fewer ready members."""
         self._changes: list[MemberChange] = []
 
+    @property
+    def numbered(self) -> int:
+        """The number of the newest incarnation."""
+        return self._incarnations
+
     def admit(
         self, peer: bytes, address: str, stage: int | None, since: int, *, movable: bool = True
     ) -> Member:

@@ -13,7 +13,7 @@ from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.commits import COMMIT_S
+from p2pswarm.trainer.commits import COMMIT_MAX_S
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
 from p2pswarm.wire.message import Message
@@ -59,7 +59,7 @@ def limit_s(order: Call) -> float:
         case act.SendReduce():
             return order.limit_s + GRACE_S
         case act.SendCommit():
-            return COMMIT_S + GRACE_S
+            return COMMIT_MAX_S + GRACE_S
 
 
 def answered(

@@ -7,7 +7,8 @@ Errors:  none.
 from dataclasses import dataclass
 
 from p2pswarm.chain.base import ChainStore
-from p2pswarm.chain.chain import Chain
+from p2pswarm.chain.branch import Branch
+from p2pswarm.chain.chain import Chain, Genesis
 from p2pswarm.chain.chain_log import log_entry, log_header
 from p2pswarm.chain.record import MEMORY_BYTES
 
@@ -35,6 +36,23 @@ class SavedChain:
     def saved(self) -> int:
         """The newest version that the chain says is saved, or the one that the run began with."""
         return self._chain.head.saved
+
+    @property
+    def version(self) -> int:
+        """Of the weights, after the newest record."""
+        return self._chain.head.version
+
+    @property
+    def genesis(self) -> Genesis:
+        """What the first record was checked against."""
+        return self._chain.genesis
+
+    def branch(self) -> Branch:
+        """What each version is, from all records. Blocks while they are read."""
+        branch = Branch()
+        for record in self._store.records(0, self._chain.head.height):
+            branch.append(record)
+        return branch
 
     def mark(self) -> ChainMark:
         """Where the chain ends now."""

@@ -3,6 +3,7 @@
 Errors:  ValueError for values that cannot be written.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor
@@ -13,13 +14,14 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.settings import run_to_json
 from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.messages.checkpoint import LoadState
+from p2pswarm.swarm.messages.run import CheckpointOrigin
 from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.trainer.checkpoints import WriteManifest
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedFrom:
-    """The checkpoint that a run goes on from, and where it lies."""
+    """The checkpoint that a run goes on from, or goes back to, and where it lies."""
 
     origin: RunOrigin
     target: str
@@ -28,7 +30,8 @@ class ResumedFrom:
 
     def order(self, run: bytes) -> LoadState:
         """What a new member is told."""
-        return LoadState(run, self.target, self.folder)
+        source = CheckpointOrigin(*dataclasses.astuple(self.origin))
+        return LoadState(run, self.target, self.folder, source)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

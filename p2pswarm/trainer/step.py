@@ -20,9 +20,10 @@ from p2pswarm.swarm.messages.step import FencedWork
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame, FailedAttempt, Trouble
-from p2pswarm.trainer.fencing import FENCE_S, Fencing
+from p2pswarm.trainer.fencing import Fencing
 from p2pswarm.trainer.in_flight import (
     EVALUATION_BASE,
     REFUSALS_MAX,
@@ -44,9 +45,16 @@ class Step:
     """
 
     def __init__(
-        self, number: int, config: RunConfig, timeout: AttemptTimeout, guards: Guards
+        self,
+        number: int,
+        config: RunConfig,
+        timeout: AttemptTimeout,
+        guards: Guards,
+        fences: AnswerLimits,
     ) -> None:
+        """`fences`: how long each member may take to answer one."""
         self.number = number
+        self._learns = config, timeout, guards, fences
         batch = config.batch
         last = number >= config.steps
         size = 0 if last else batch.microbatches
@@ -60,11 +68,15 @@ class Step:
         self._in_flight = InFlight(jobs, timeout)
         self._timeout = timeout
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
-        self._fencing = Fencing()
+        self._fencing = Fencing(fences)
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
-        self._patient = config.on_stage_lost == "wait"
+        self._patient = config.on_stage_lost != "end"
+
+    def following(self) -> "Step":
+        """The next step; it knows what was learned in those before."""
+        return Step(self.number + 1, *self._learns)
 
     @property
     def complete(self) -> bool:
@@ -88,8 +100,20 @@ class Step:
 
     @property
     def fence_deadline_s(self) -> float:
-        """When the members that have not answered count as gone."""
+        """When to ask who should have answered."""
         return self._fencing.deadline_s
+
+    def fence_limit_s(self, one: Incarnation) -> float:
+        """How long a member may take to answer a fence."""
+        return self._fencing.limit_s(one)
+
+    def fence_overdue(self, now_s: float) -> list[Incarnation]:
+        """The members that should have answered the open round by now."""
+        return self._fencing.overdue(now_s)
+
+    def fence_missed(self, one: Incarnation) -> None:
+        """A member did not answer, and counts as gone."""
+        self._fencing.missed(one)
 
     @property
     def loss(self) -> float:
@@ -171,7 +195,7 @@ class Step:
         self, incarnation: Incarnation, stage: int, counted: tuple[int, ...], now_s: float
     ) -> CountResult | None:
         """An incarnation has promised; CLASH if another has counted one of `counted` too."""
-        if not self._fencing.heard(incarnation):
+        if not self._fencing.answered(incarnation, now_s):
             return None
         results = [self._enter(microbatch, stage, incarnation, now_s) for microbatch in counted]
         return CountResult.CLASH if CountResult.CLASH in results else None
@@ -250,7 +274,7 @@ class Step:
 
     def wait_longer(self, now_s: float) -> None:
         """Some members of the round may still answer."""
-        self._fencing.wait_until(now_s + FENCE_S)
+        self._fencing.wait_longer(now_s)
 
     def probe(self) -> None:
         """Find out which members still answer before anything else is decided."""
@@ -263,7 +287,7 @@ class Step:
 
     def fence(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open the next round; what to fence."""
-        return self._fencing.begin(incarnations, now_s + FENCE_S)
+        return self._fencing.begin(incarnations, now_s)
 
     def launch(self, window: int, now_s: float) -> list[act.Launch]:
         """Start what the window allows."""

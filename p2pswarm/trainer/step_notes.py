@@ -1,4 +1,4 @@
-"""What members tell of a step's microbatches, and what the coordinator makes of it.
+"""What members tell of their work on a step's microbatches, and what the coordinator makes of it.
 
 Units:   `now_s` seconds on the caller's clock; microbatches by their global number.
 Errors:  none; a member that breaks the protocol is evicted with the reason.
@@ -7,10 +7,12 @@ Errors:  none; a member that breaks the protocol is evicted with the reason.
 from abc import ABC, abstractmethod
 
 from p2pswarm.config import RunConfig
+from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.step import Step
@@ -23,7 +25,13 @@ class StepNotes(ABC):
     _config: RunConfig
     _step: Step
     _blame: Blame
+    _departures: Departures
     _actions: list[act.Action]
+
+    def loaded(self, incarnation: Incarnation, note: Load) -> None:
+        """A member reports how busy it is."""
+        if member := self.members.alive(incarnation):
+            self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def handed(self, to: Incarnation, note: Handed, now_s: float) -> None:
         """A server, or the trainer itself, handed a microbatch to the member `to`."""
@@ -68,6 +76,11 @@ class StepNotes(ABC):
         if member := self.members.alive(incarnation):
             result = self._step.fenced(incarnation, member.stage, counted, now_s)
             self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def will_leave(self, by: Incarnation, grace_s: float, now_s: float) -> None:
+        """A member was asked to leave, and can stay for `grace_s` at most."""
+        self._departures.asked(by, now_s + grace_s)
         self._advance(now_s)
 
     def _evict_on_clash(

@@ -22,8 +22,10 @@ from p2pswarm.chain.actions import (
     StoreFailed,
     VotesMissing,
 )
+from p2pswarm.chain.chain import BrokenRecord
 from p2pswarm.chain.chain_node import ChainNode, Told
-from p2pswarm.chain.record import VoterId, sign
+from p2pswarm.chain.leader import Leader
+from p2pswarm.chain.record import CommitRecord, RecordKind, VoterId, sign
 from p2pswarm.chain.seat import Seat
 from p2pswarm.chain.voter import Voter
 from p2pswarm.errors import BadMessage, NotServing
@@ -40,7 +42,10 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decision import Start, unsigned_record
+from p2pswarm.trainer.decision import Start, as_back, back_to, unsigned_record
+from p2pswarm.trainer.going_back import GoingBack
+from p2pswarm.trainer.rewind_reports import CannotGoBack, WentBack
+from p2pswarm.trainer.rewinding import Rewinding
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.standbys import Standbys
 from p2pswarm.trainer.trainer_roll import TrainerRoll, longest_serving
@@ -70,6 +75,8 @@ class Trainer:
         self._tasks: asyncio.TaskGroup
         self._seat: Seat
         self._node: ChainNode
+        self._past: SavedChain
+        self._rewinding: Rewinding
         self._watch: Watch
         self._refusal_timer: asyncio.TimerHandle | None = None
 
@@ -81,6 +88,8 @@ class Trainer:
         voter = VoterId(self._me, place.store.memory)
         one = Voter(voter, follower.chain, place.restored.register)
         self._seat = Seat(one, follower, context.rng, self._now_s())
+        self._past = SavedChain(follower.chain, place.store)
+        self._rewinding = Rewinding(context, self._past, self._go_back, self._tasks)
         self._node = ChainNode(
             context.rpc, self._seat, place.store, self._find, self._told, self._tasks
         )
@@ -108,6 +117,7 @@ class Trainer:
     ) -> None:
         self._refusals.close()
         self._watch.stop()
+        self._rewinding.close()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
         if self._coordination is None:
@@ -236,7 +246,9 @@ class Trainer:
             case Leading(term=term):
                 self._lead(term)
             case RecordDecided(record=record):
-                if self._coordination is not None:
+                if self._coordination is not None and record.kind == RecordKind.BACK:
+                    self._went_back(self._coordination)
+                elif self._coordination is not None:
                     self._coordination.decided(record.step)
                     self._announce()
             case Deposed(why=why):
@@ -249,16 +261,43 @@ class Trainer:
 
     def _lead(self, term: int) -> None:
         """This trainer coordinates from now on, after all that was decided."""
-        leader, chain = self._seat.leader, self._seat.follower.chain
-        assert leader is not None, "it is told by it"
         self._watch.stop()
-        start = Start.after(term, leader.head, chain.last)
-        owner = CoordinationOwner(
-            self._decide, self._over, SavedChain(chain, self._context.chain.store)
-        )
-        self._coordination = Coordination(self._context, start, owner, self._tasks)
+        start = self._coordinate(term)
         self._context.report(act.Leads(term, start.version))
-        self._announce()
+        self._announce(anew=True)
+
+    def _coordinate(self, term: int, numbered: int = 0) -> Start:
+        """Begin to coordinate after the head; `numbered`: the highest number of the term so far."""
+        leader, chain = self._seat.leader, self._seat.follower.chain
+        assert leader is not None, "it leads"
+        start = Start.after(term, leader.head, chain.last, chain.era, numbered)
+        owner = CoordinationOwner(self._decide, self._over, self._past, self._rewinding.begin)
+        self._coordination = Coordination(self._context, start, owner, self._tasks)
+        if start.loads:
+            self._rewinding.find_present(self._coordination)
+        return start
+
+    def _go_back(self, to: GoingBack) -> None:
+        """Have it decided that the run goes back, unless a step is being decided."""
+        leader, coordination = self._seat.leader, self._coordination
+        if leader is None or not leader.leads or leader.pending or coordination is None:
+            return
+        decide = back_to(to.version, to.states)
+        record = sign(as_back(self._next_record(decide, leader)), self._context.chain.identity)
+        try:
+            self._seat.follower.chain.check(record)
+        except BrokenRecord as error:
+            self._context.report(CannotGoBack(str(error)))
+            return
+        coordination.coordinator.hold()  # no step is decided beside it
+        self._propose(record)
+
+    def _went_back(self, before: Coordination) -> None:
+        """The run goes on from an earlier version: all members come anew."""
+        before.step_down()
+        start = self._coordinate(before.term, before.coordinator.numbered)
+        self._context.report(WentBack(start.version, before.coordinator.step))
+        self._announce(anew=True)
 
     def _step_down(self, why: str) -> None:
         if self._coordination is None:
@@ -271,28 +310,38 @@ class Trainer:
 
     def _decide(self, decide: act.Decide) -> None:
         """Have the record of a step decided."""
-        leader, place = self._seat.leader, self._context.chain
+        leader = self._seat.leader
         if leader is None or not leader.leads or self._coordination is None:
             return  # deposed: the next coordinator does the step anew
+        record = self._next_record(decide, leader)
+        if (keeper := self._coordination.keeper) is not None:
+            record = replace(record, saved=max(record.saved, keeper.saved))
+        self._propose(sign(record, self._context.chain.identity))
+
+    def _next_record(self, decide: act.Decide, leader: Leader) -> CommitRecord:
+        """What is to follow the head, without a signature."""
         servers = self._meet()
         trainers = self._roll.next_trainers(leader.head.trainers)
         voters = self._roll.next_voters(leader.head, len(trainers), leader.memories, servers)
         run = self._context.run_id, self._context.run
-        record = unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
-        if (keeper := self._coordination.keeper) is not None:
-            record = replace(record, saved=max(record.saved, keeper.saved))
-        self._seat.propose(sign(record, place.identity), self._now_s())
+        return unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
+
+    def _propose(self, record: CommitRecord) -> None:
+        self._seat.propose(record, self._now_s())
         self._node.pump()
 
-    def _announce(self) -> None:
-        """Tell standbys and members who may lead and who votes, if that has changed."""
+    def _announce(self, *, anew: bool = False) -> None:
+        """Tell standbys and members who may lead and who votes, if that has changed.
+
+        `anew`: the members of a new coordination were told nothing yet.
+        """
         leader, coordination = self._seat.leader, self._coordination
         if leader is None or coordination is None:
             return
         self._meet()
         run = self._context.run_id
         trainers = self._roll.say(run, coordination.term, leader.head, self._find)
-        if self._standbys.announce(trainers):
+        if self._standbys.announce(trainers) or anew:
             coordination.announce(trainers)
 
     def _meet(self) -> list[bytes]:

@@ -7,20 +7,31 @@ Units:   seconds on the caller's clock; versions count commits.
 Errors:  none.
 """
 
+import math
+
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.membership import Member
 
 UNSERVED_STAGE_S = 30.0  # how long `on_stage_lost = "end"` waits for a server that rejoins
+REWIND_S = 60.0  # the default of run.rewind_after_s
+TELL_S = 5.0  # a server that has lost its link is back by then: people need not hear of it
 
 
 class UnservedStages:
     """The stages that lack servers now."""
 
-    def __init__(self, on_stage_lost: str, limit_s: float = UNSERVED_STAGE_S) -> None:
-        """`on_stage_lost`: "wait" for ever, or "end" the run after `limit_s`."""
-        self._patient = on_stage_lost == "wait"
-        self._limit_s = limit_s
+    def __init__(
+        self,
+        on_stage_lost: str,
+        rewind_s: float = REWIND_S,
+        end_s: float = UNSERVED_STAGE_S,
+    ) -> None:
+        """`on_stage_lost`: "wait" for ever, "rewind" after `rewind_s`, or "end" after `end_s`."""
+        self._answer = on_stage_lost
+        self._limit_s = rewind_s if on_stage_lost == "rewind" else end_s
+        self._asked_s = -math.inf
+        self._copies_told = False
         self._since_s: dict[int, float] = {}
         self._told: tuple[int, ...] = ()
         self._last: dict[int, tuple[Incarnation, str]] = {}
@@ -39,6 +50,7 @@ class UnservedStages:
         waiting = stages if counting else []
         lost = [stage for stage in waiting if stage not in self._since_s]
         self._since_s = {stage: self._since_s.get(stage, now_s) for stage in waiting}
+        self._copies_told = self._copies_told and bool(waiting)
         if tuple(stages) == self._told:
             return []
         self._told = tuple(stages)
@@ -51,13 +63,38 @@ class UnservedStages:
 
     def hopeless(self, now_s: float) -> int | None:
         """A stage that has waited for too long."""
-        due_s = self.next_deadline_s()
-        if due_s is None or now_s < due_s:
+        if self._answer != "end" or now_s < self._overdue_s:
             return None
         return min(self._since_s, key=lambda stage: self._since_s[stage])
 
+    def to_tell(self, now_s: float, version: int) -> list[act.SeekCopy]:
+        """The stages that have waited for so long that people should know what can be done."""
+        if self._copies_told or not self._since_s or now_s < self._tell_s:
+            return []
+        self._copies_told = True
+        rewinds = self._answer == "rewind"
+        rewind_s = self._overdue_s - now_s if rewinds else None
+        return [act.SeekCopy(tuple(sorted(self._since_s)), version, rewind_s)]
+
+    def rewind_due(self, now_s: float) -> bool:
+        """Whether the run is to go back now; if it cannot, that is asked again later."""
+        if self._answer != "rewind" or now_s < self._overdue_s:
+            return False
+        self._asked_s = now_s
+        return True
+
     def next_deadline_s(self) -> float | None:
-        """When the first of them has waited for too long; None if it may wait for ever."""
-        if self._patient or not self._since_s:
-            return None
-        return min(self._since_s.values()) + self._limit_s
+        """When something is to be told or done about them; None if it is not."""
+        due_s = [] if self._answer == "wait" else [self._overdue_s]
+        due_s += [] if self._copies_told else [self._tell_s]
+        soonest_s = min(due_s, default=math.inf)
+        return soonest_s if soonest_s < math.inf else None
+
+    @property
+    def _tell_s(self) -> float:
+        return min(self._since_s.values(), default=math.inf) + TELL_S
+
+    @property
+    def _overdue_s(self) -> float:
+        """When the first of them has waited for too long."""
+        return max(min(self._since_s.values(), default=math.inf), self._asked_s) + self._limit_s

@@ -26,6 +26,8 @@ class TransportConfig:
     """The most bulk connections on one link: each costs two threads."""
     chunk_bytes: int = 1024 * 1024
     """The largest payload of a bulk record; slow links use smaller ones (bench/LOG.md)."""
+    background_share: float = 0.1
+    """Of what the node sends while anything urgent waits on any link: the rest is for that."""
     handshake_s: float = 5.0
     """The longest time from the first byte to a proven identity."""
     dial_s: float = 5.0

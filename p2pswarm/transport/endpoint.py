@@ -37,6 +37,7 @@ from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
@@ -73,6 +74,7 @@ class Endpoint:
         self._hello = Hello(config.suite, config.network_id)
         self._static = StaticKey(identity, entropy(KEY_BYTES))
         self._incarnation = entropy(INCARNATION_BYTES)
+        self._upload = UploadShare(net.lock(), config.background_share)
         self._table: LinkTable[Link] = LinkTable()
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
@@ -236,7 +238,7 @@ class Endpoint:
         session, introduction = meet(handshake, self.peer_id, stream.remote, dialled)
         self._observed_host = introduction.observed_host or self._observed_host
         check_room(len(self._open_links), self._config)
-        link = Link(session, self._config, self, self._net.lock)
+        link = Link(session, self._config, self, self._net.lock, self._upload)
         await stream.become_control(link)
         return link
 

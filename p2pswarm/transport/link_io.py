@@ -21,6 +21,7 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, ControlPipe
 from p2pswarm.transport.bulk.channel import BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels
+from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import EndpointEvent, LinkEnded, StreamEvent
 from p2pswarm.transport.link import LinkMachine, LinkState, LinkStats
@@ -58,7 +59,9 @@ class Link:
         config: TransportConfig,
         owner: LinkOwner,
         new_lock: Callable[[], AbstractContextManager[object]],
+        upload: UploadShare,
     ) -> None:
+        """`upload`: what all links of the node share."""
         self.session = session
         """The result of the handshake."""
         self._loop = asyncio.get_running_loop()
@@ -69,7 +72,7 @@ class Link:
         self._receiving = False
         self._timer: asyncio.TimerHandle | None = None
         self._channels = BulkChannels(
-            config, new_lock, ChannelCallbacks(self._bulk_lost, self._release)
+            config, new_lock, ChannelCallbacks(self._bulk_lost, self._release), upload
         )
         self._open_sockets = 0
 

@@ -123,7 +123,7 @@ def test_the_chain_may_go_back_twice():
 
 
 BACKWARDS = {
-    "goes back to 4 from 4": {"step": 4},
+    "goes back to 5 from 4": {"step": 5},
     "says 3 is saved": {"saved": 3},
     "goes back and commits at once": {"count": MICROBATCHES},
     "it counts what it ends": {"stages": (stage_commit(2, 1),)},

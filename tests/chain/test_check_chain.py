@@ -100,7 +100,9 @@ BAD = {
     "term is wrong": [*RECORDS, commit(HEAD, term=0)],
     "coordinator": [*RECORDS, commit(HEAD, "z", trainers=(key("z").peer_id.raw,))],
     "is no trainer": [commit(genesis().head(), "z")],
-    "goes back to 3": [*RECORDS, back(HEAD, 3)],
+    "goes back to 4": [*RECORDS, back(HEAD, 4)],
+    "version 2 was another one": [*RECORDS, back(HEAD, 2, stages=back(HEAD, 1).stages)],
+    "names no checkpoint": [commit(replace(genesis().head(), version=4))],
     "stages is wrong": [*RECORDS, commit(HEAD, stages=(stage_commit(3, 1), stage_commit(3, 1, 1)))],
 }
 

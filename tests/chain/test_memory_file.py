@@ -114,3 +114,13 @@ def test_a_copy_holds_the_same_and_goes_its_own_way():
     assert other.memory == MEMORY
     assert other.restored(GENESIS).follower.chain.last == RECORDS[0]
     assert list(other.records(0, 2)) == RECORDS[:1]
+
+
+def test_a_node_whose_file_is_full_is_another_voter_in_each_process():
+    secrets = [b"one process" * 3, b"another one" * 3]
+
+    names = [MemoryChain.instead_of(MEMORY, secret).memory for secret in secrets]
+
+    assert [len(name) for name in names] == [len(MEMORY)] * 2
+    assert len({MEMORY, *names}) == 3
+    assert MemoryChain.instead_of(names[0], secrets[0]).memory not in (MEMORY, *names)

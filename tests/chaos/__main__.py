@@ -16,7 +16,7 @@ from p2pswarm.errors import Unusable
 from p2pswarm.outfile import check_target, write_target
 from p2pswarm.sim.faults import KINDS, FaultKind, kinds_named
 
-from .chaos_run import Outcome, play
+from .chaos_run import Outcome, measure
 
 
 def seeds_in(text: str) -> range:
@@ -41,22 +41,24 @@ def kinds_in(text: str) -> tuple[FaultKind, ...]:
 
 def summary(outcomes: list[Outcome]) -> dict[str, object]:
     """The results of all seeds, as --json writes them."""
-    stalls_s = [one.longest_stall_s for one in outcomes]
     failures = [{"seed": one.seed, "what": one.what} for one in outcomes if one.what is not None]
     return {
         "seeds": len(outcomes),
         "ok": len(outcomes) - len(failures),
         "failures": failures,
-        "longest_stall_s": {
-            "median": round(statistics.median(stalls_s), 3),
-            "max": round(max(stalls_s), 3),
-        },
+        "longest_stall_s": _spread([one.longest_stall_s for one in outcomes]),
+        "calm_step_s": _spread([one.calm_step_s for one in outcomes]),
+        "stall_less_step_s": _spread([one.stall_less_step_s for one in outcomes]),
     }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": round(statistics.median(values), 3), "max": round(max(values), 3)}
 
 
 def outcomes_of(seeds: range, kinds: tuple[FaultKind, ...], processes: int) -> Iterator[Outcome]:
     """Play every seed, several at a time where there are processors; in the order of seeds."""
-    one = partial(play, kinds=kinds)
+    one = partial(measure, kinds=kinds)
     if processes == 1 or len(seeds) == 1:
         yield from map(one, seeds)
         return
@@ -111,10 +113,11 @@ def main() -> int:
         text = json.dumps(results, indent=2) + "\n"
         print(f"results: {write_target(options.json, lambda path: _write(path, text))}")
     minutes = (time.monotonic() - begun_s) / 60
-    stalls = results["longest_stall_s"]
     print(
         f"{results['ok']} of {results['seeds']} seeds held every invariant; "
-        f"longest stall {stalls}; "
+        f"longest stall {results['longest_stall_s']} s, "
+        f"longest step without faults {results['calm_step_s']} s, "
+        f"the one less the other {results['stall_less_step_s']} s; "
         f"{len(outcomes) / minutes:.0f} seeds a minute"
     )
     return 1 if results["failures"] else 0

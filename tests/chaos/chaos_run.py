@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from p2pswarm.chain.record import CommitRecord, term_of
@@ -21,6 +21,7 @@ from p2pswarm.trainer import actions as act
 from .invariants import Contributions, Digests, Records, Stalls
 
 STEPS, STAGES, MICROBATCHES = 25, 3, 8
+CALM_STEPS = 8  # one round of every server's work; the first are no slower than the later ones
 STUCK_S = 60.0  # from the last fault on, the next step is done within this
 RAW = CodecConfig(activation="raw", gradient="raw")
 THREE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
@@ -38,6 +39,13 @@ class Outcome:
     """The faults, in words."""
     digest: str
     """Of the whole run; the same for the same seed."""
+    calm_step_s: float = 0.0
+    """The longest step of a run of the same shape without faults."""
+
+    @property
+    def stall_less_step_s(self) -> float:
+        """What the faults cost the longest step beyond the work that a step is."""
+        return max(0.0, self.longest_stall_s - self.calm_step_s)
 
 
 class Breach(AssertionError):
@@ -264,6 +272,18 @@ def play(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
     shape = Shape.drawn(seed)
     options = options_of(shape, kinds)
     return play_plan(seed, shape, draw_plan(seed, options))
+
+
+def measure(seed: int, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> Outcome:
+    """Play one seed, and beside it the same shape without faults."""
+    return replace(play(seed, kinds), calm_step_s=longest_calm_step_s(seed, Shape.drawn(seed)))
+
+
+def longest_calm_step_s(seed: int, shape: Shape) -> float:
+    """The longest step of a short run of this shape in which nothing goes wrong, in seconds."""
+    calm = play_plan(seed, replace(shape, steps=CALM_STEPS), FaultPlan(shape.trainers, ()))
+    assert calm.what is None, f"seed {seed} breaks an invariant without a fault: {calm.what}"
+    return calm.longest_stall_s
 
 
 def options_of(shape: Shape, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> FaultOptions:

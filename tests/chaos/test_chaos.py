@@ -75,9 +75,9 @@ def test_same_seed_gives_the_same_run() -> None:
 
 def test_results_for_scripts_have_exactly_these_keys() -> None:
     outcomes = [
-        Outcome(3, None, 1.0, (), "a"),
-        Outcome(4, "stuck at 70 s", 9.0, ("x",), ""),
-        Outcome(5, None, 2.0, (), "b"),
+        Outcome(3, None, 1.0, (), "a", calm_step_s=1.5),
+        Outcome(4, "stuck at 70 s", 9.0, ("x",), "", calm_step_s=5.0),
+        Outcome(5, None, 2.0, (), "b", calm_step_s=1.0),
     ]
 
     assert summary(outcomes) == {
@@ -85,6 +85,8 @@ def test_results_for_scripts_have_exactly_these_keys() -> None:
         "ok": 2,
         "failures": [{"seed": 4, "what": "stuck at 70 s"}],
         "longest_stall_s": {"median": 2.0, "max": 9.0},
+        "calm_step_s": {"median": 1.5, "max": 5.0},
+        "stall_less_step_s": {"median": 1.0, "max": 4.0},
     }
 
 
@@ -99,6 +101,7 @@ def test_the_command_plays_seeds_and_writes_its_results(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 seeds held every invariant" in done.stdout
     assert json.loads(file.read_text())["ok"] == 1
+    assert "longest step without faults" in done.stdout
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_first_seed(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from p2pswarm.config import (
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.ids import PeerId
+from p2pswarm.models.partition import stage_blocks
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
@@ -159,6 +160,18 @@ class SavedRun:
         """The parameters of all stages."""
         flats = {e.weights._flat.numbers.start: e.weights._flat for e in self.engines.values()}
         return [p for _, flat in sorted(flats.items()) for p in flat.parameters]
+
+    def kill(self, number: int) -> None:
+        """A server's process dies, and its memory with it."""
+        self.running[number].cancel()
+        self.world.kill(PeerId(bytes([number]) * 32), silent=False)
+        del self.engines[number]
+
+    def stage_of(self, engine: object) -> int:
+        """The stage whose memory this is."""
+        first = engine.weights._flat.numbers.start
+        stages = range(self.config.stages)
+        return next(s for s in stages if stage_blocks(self.config, s).start == first)
 
     def stop(self) -> None:
         """All servers die at once."""

@@ -1,6 +1,10 @@
 """Writing: nothing has its name before it is whole, and every failure leaves the old ones alone."""
 
 import asyncio
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from checkpoint.harness import (
@@ -12,6 +16,7 @@ from checkpoint.harness import (
     checkpoint_id,
     full_after,
     in_pieces,
+    layout,
     loaded,
     manifest_of,
     names_in,
@@ -27,8 +32,14 @@ from p2pswarm.checkpoint.finding import newest_good
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
 from p2pswarm.checkpoint.saving import load_stage, save_stage
-from p2pswarm.checkpoint.stage_file import file_bytes, header_of
+from p2pswarm.checkpoint.stage_file import (
+    StageFileDecoder,
+    StageFileEncoder,
+    file_bytes,
+    header_of,
+)
 from p2pswarm.checkpoint.stage_writing import StageFileWriter, write_manifest
+from p2pswarm.checkpoint.thread_priority import NICER, yield_processor
 from p2pswarm.errors import NotSaved
 
 STATE = state_of(to_save(0).layout, seed=7)
@@ -257,3 +268,82 @@ async def test_memory_holds_a_few_pieces_whatever_the_size(store):
 
     assert asked == sorted(asked)
     assert asked[-1] >= len(asked) // 2
+
+
+async def test_a_folder_is_hashed_after_the_state_was_given_and_an_upload_meanwhile(tmp_path):
+    """`told` hears what is done when the source has been read to its end."""
+    shares = []
+    for store in (LocalFolder(tmp_path, WRITER), FsspecStore("memory://hashed-when")):
+        told = []
+
+        async def source(told=told, shares=shares):
+            async for piece in in_pieces(STATE):
+                yield piece
+            shares.append(told[-1])
+
+        saved = await save_stage(store, to_save(0), source(), WRITER, told=told.append)
+        assert told == sorted(told)
+        assert told[-1] == 1.0
+        assert saved.state_digest == to_save(0).state_digest
+
+    assert shares == [0.5, 1.0]
+
+
+async def test_a_file_that_was_changed_while_it_was_written_gets_no_name(tmp_path):
+    def write(change):
+        writer = StageFileWriter(LocalFolder(tmp_path, WRITER), to_save(0), WRITER)
+        writer.begin()
+        writer.write(memoryview(STATE))
+        (part,) = tmp_path.rglob("*.part")
+        data = bytearray(part.read_bytes())
+        change(data)
+        part.write_bytes(data)
+        try:
+            with pytest.raises(NotSaved) as told:
+                writer.finish()
+        finally:
+            writer.abandon()
+        return str(told.value)
+
+    def flip(data):
+        data[-1] ^= 1
+
+    def cut(data):
+        del data[-20:]
+
+    def empty(data):
+        data.clear()
+
+    assert "the state changed meanwhile" in write(flip)
+    assert "was cut off by somebody" in write(cut)
+    assert "was cut off by somebody" in write(empty)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", [1, 7, 64, 10_000])
+def test_a_file_gives_back_the_state_with_its_gaps(step):
+    of = layout(CUT[0])
+    encoder, decoder = StageFileEncoder(of), StageFileDecoder(of)
+    file = b"".join(bytes(part) for part in encoder.encode(memoryview(STATE)))
+
+    state = b"".join(
+        bytes(part)
+        for at in range(0, len(file), step)
+        for part in decoder.decode(memoryview(file)[at : at + step])
+    )
+
+    assert state == STATE
+    assert len(file) < len(state)
+
+
+def test_a_thread_that_yields_the_processor_does_it_for_itself_alone():
+    def priorities():
+        yield_processor()
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(priorities).result()
+
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+    assert there == (min(19, before + NICER) if sys.platform == "linux" else before)

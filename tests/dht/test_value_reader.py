@@ -177,6 +177,22 @@ def test_the_reader_remembers_of_its_last_get_whether_clocks_differ(ttl_s, diffe
     assert reader.clocks_differ is differ
 
 
+def test_a_record_that_is_over_tells_nothing_beside_one_that_is_not():
+    over, good = (
+        sign(ALICE, KEY, subkey, b"v", 1, int(1000 * (EPOCH_S + ttl_s)))
+        for subkey, ttl_s in ((b"a", -60.0), (b"b", 60.0))
+    )
+    reader = a_reader(a_table(1))
+    get_value = query(reader)
+    get_value.poll(0.0)
+    get_value.on_response(contact(1), Got((over, good), False, peer_list([])), 0.1)
+
+    list(reader.ended(KEY, get_value, 1.0))
+
+    assert list(get_value.records) == [b"b"]
+    assert not reader.clocks_differ
+
+
 def test_a_record_that_is_forged_tells_nothing_of_clocks():
     forged = replace(sign(ALICE, KEY, b"a", b"v", 1, 1), signature=bytes(64))
 

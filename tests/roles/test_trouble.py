@@ -9,6 +9,7 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.trouble import TroubleReport, trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.departures import LastLeaves
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
@@ -22,14 +23,14 @@ TEXTS = [
         ),
     ),
     (
-        act.LastLeaves(1, 7, ANN, 20.0),
+        LastLeaves(1, 7, ANN, 20.0),
         (
             f"the last server of stage 1, {A}, leaves in 20 s at most: without another server by "
             "then, version 7 of its weights is lost, and no checkpoint.target is set"
         ),
     ),
     (
-        act.LastLeaves(1, 7, ANN, 20.0, saved=True),
+        LastLeaves(1, 7, ANN, 20.0, saved=True),
         (
             f"the last server of stage 1, {A}, leaves in 20 s at most: a checkpoint of step 7 is "
             "being written; start another server of this stage"

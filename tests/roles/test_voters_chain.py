@@ -2,10 +2,11 @@
 
 import pytest
 
+from p2pswarm.chain.memory_file import RECORDS_KEPT
 from p2pswarm.chain.messages import Prepare
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.roles.stage import RECORDS_KEPT, voters_chain
+from p2pswarm.roles.stage import voters_chain
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
 
 IDENTITY = RunIdentity(RunConfig(name="a run"), bytes(32), bytes(NONCE_BYTES), b"f" * 32)

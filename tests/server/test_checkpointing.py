@@ -108,7 +108,7 @@ def test_a_server_that_cannot_read_the_checkpoint_is_sent_the_state_by_one_that_
 
     run = virtual(story)
     (line,) = [line for line in run.said if "cannot be loaded here" in line]
-    assert "is not the checkpoint that the run began from" in line
+    assert "that the run did not begin from" in line
     assert equal(run.weights(), plain_weights(config))
 
 

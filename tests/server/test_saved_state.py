@@ -10,19 +10,21 @@ from p2pswarm.errors import NotSaved, OtherCheckpoint, Unusable
 from p2pswarm.server.saved_state import (
     ProgressNotes,
     failed,
-    origin_of,
     require_allowed,
     require_version,
+    source_of,
 )
 from p2pswarm.server.session import SavingLimits
 from p2pswarm.swarm.manifest import RunOrigin
 from p2pswarm.swarm.messages.checkpoint import LoadState, SaveState
+from p2pswarm.swarm.messages.run import CheckpointOrigin
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.wire.message import decode, encode
 
 RUN = b"r" * 16
 ORDER = SaveState(RUN, 7, b"", "checkpoints")
-ORIGIN = RunOrigin(RUN, 7, b"m" * 32)
+ORIGIN = RunOrigin(b"o" * 16, 7, b"m" * 32)
+SOURCE = CheckpointOrigin(b"o" * 16, 7, b"m" * 32)
 
 
 def context(*, allowed: bool = True):
@@ -61,23 +63,34 @@ def test_a_version_that_has_passed_is_not_saved():
     [("t", "../.."), ("t", "/etc"), ("t", "x"), ("a::b", ""), ("", ""), ("a\0", "")],
 )
 def test_only_a_checkpoint_is_opened_for_a_trainer(tmp_path, target, folder):
-    order = LoadState(RUN, target and f"{tmp_path}/{target}", folder)
+    order = LoadState(RUN, target and f"{tmp_path}/{target}", folder, SOURCE)
 
     with pytest.raises(OtherCheckpoint, match="names no checkpoint, but another place"):
-        origin_of(order, ORIGIN, RunConfig(), range(1))
+        source_of(order, ORIGIN, RunConfig(), range(1))
 
 
 def test_a_user_that_does_not_exist_is_no_crash():
+    order = LoadState(RUN, "~nobody-has-this-name/x", "", SOURCE)
+
     with pytest.raises(Unusable, match="there is no such user"):
-        origin_of(LoadState(RUN, "~nobody-has-this-name/x", ""), ORIGIN, RunConfig(), range(1))
+        source_of(order, ORIGIN, RunConfig(), range(1))
+
+
+@pytest.mark.parametrize("origin", [None, ORIGIN])
+def test_a_checkpoint_of_another_run_is_not_opened_unless_the_run_began_from_it(tmp_path, origin):
+    other = replace(SOURCE, run=b"R" * 16, checkpoint=b"x" * 32)
+    order = LoadState(RUN, str(tmp_path), "", other)
+
+    with pytest.raises(OtherCheckpoint, match="that the run did not begin from"):
+        source_of(order, origin, RunConfig(), range(1))
 
 
 def test_progress_is_told_at_most_once_a_second():
     notes = ProgressNotes(ORDER, size=100)
 
-    told = [notes.passed(10, now_s) for now_s in (5.0, 5.5, 5.9, 6.0)]
+    told = [notes.done(share, 5.0 + share) for share in (0.0, 0.5, 0.9, 1.0)]
 
-    assert [note and note.written for note in told] == [10, None, None, 40]
+    assert [note and note.written for note in told] == [0, None, None, 100]
     assert all(note is None or decode(encode(note)) == note for note in told)
 
 

@@ -1,5 +1,7 @@
 """What is done with a microbatch: which call, where the result leaves, who is told."""
 
+from dataclasses import replace
+
 import pytest
 from server.pushes import (
     ABOVE,
@@ -30,6 +32,7 @@ from p2pswarm.server.work_plan import (
     load_of,
     plan,
     refusal_of,
+    refuse_cut_off,
     refuse_stranger,
     undelivered,
 )
@@ -198,3 +201,16 @@ def test_a_report_has_means_and_a_rate():
     assert (load.queue_s, load.compute_s) == (1.5, 0.0)
     assert load.rate_per_s == 2.0
     assert load_of(Period(5.0), 0, 0, 5.0).rate_per_s == 0.0
+
+
+def test_a_server_that_hears_nobody_of_the_next_stage_takes_no_new_microbatch():
+    """Its sender asks another server of the stage; gradients still come back here."""
+    onward = member(2), replace(member(2), peer=OTHER)
+
+    for broken in ((), (BELOW,), (OTHER,)):
+        refuse_cut_off(push(), onward, lambda peer, broken=broken: peer in broken)
+    refuse_cut_off(backward(), onward, lambda peer: True)
+    refuse_cut_off(push(), (), lambda peer: True)  # nobody is known yet: a view will come
+
+    with pytest.raises(Busy, match="next stage"):
+        refuse_cut_off(push(), onward, lambda peer: True)

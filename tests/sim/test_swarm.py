@@ -1,5 +1,7 @@
 """Whole runs in virtual time: exactly once through deaths, work by speed, the same run again."""
 
+import asyncio
+
 import pytest
 from sim.seed import SEED
 
@@ -26,6 +28,7 @@ def test_calm_run_does_every_step_and_loses_nothing() -> None:
     assert result.steps == swarm.config.run.steps
     assert (result.lost, result.replayed) == (0, 0)
     assert 0.3 < result.busy_share <= 1.0
+    assert swarm.useful_share == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 2])
@@ -41,11 +44,12 @@ def test_run_through_deaths_counts_each_microbatch_once(seed: int) -> None:
         rebirth_s=2.0,
     )
 
-    result, _swarm = play(config)
+    result, swarm = play(config)
 
     assert result.ended == act.RunFinished("all steps are done", failed=False)
     assert result.steps == 12
     assert result.lost >= 2
+    assert swarm.useful_share < 1.0
 
 
 def test_machine_twice_as_fast_does_twice_the_work() -> None:
@@ -102,3 +106,24 @@ def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
     assert digest(SEED) == digest(SEED)
     assert digest(SEED) != digest(SEED + 1)
+
+
+@pytest.mark.parametrize("notice_s", [30.0, 0.5], ids=["in time", "too late"])
+def test_machine_that_is_told_of_its_end_costs_work_only_if_it_is_told_too_late(notice_s):
+    swarm = SimSwarm(SwarmConfig(seed=SEED, run=small_run(steps=4)))
+
+    async def main() -> SwarmResult:
+        playing = asyncio.create_task(swarm.play())
+        await asyncio.sleep(2.0)
+        begun_s = asyncio.get_running_loop().time()
+        victim = swarm.machines[0]
+        await swarm.dismiss(victim, notice_s, 0.9 * notice_s)
+        assert victim.died_s is not None
+        assert victim.died_s - begun_s <= notice_s
+        return await playing
+
+    result = run(main(), SEED)
+
+    assert result.ended == act.RunFinished("all steps are done", failed=False)
+    void = [one.voided for one in swarm.reports if isinstance(one, act.MemberLost)]
+    assert (sum(void) == 0) == (notice_s == 30.0)

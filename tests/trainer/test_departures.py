@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
 from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.departures import Departures
+from p2pswarm.trainer.departures import AnswerLeave, Departures, LastLeaves
 from p2pswarm.trainer.membership import Membership
 
 
 def answers(play: Play) -> dict:
-    return {a.incarnation: a.may for a in play.seen(act.AnswerLeave)}
+    return {a.incarnation: a.may for a in play.seen(AnswerLeave)}
 
 
 def leave(play: Play, member, grace_s: float = 20.0) -> None:
@@ -36,10 +35,8 @@ def test_of_two_that_leave_at_once_the_second_stays_and_people_are_told():
     leave(play, bob, 30.0)
 
     actions = play.coordinator.actions()
-    assert [a for a in actions if isinstance(a, act.AnswerLeave)] == [act.AnswerLeave(bob, False)]
-    assert [a for a in actions if isinstance(a, act.LastLeaves)] == [
-        act.LastLeaves(0, 0, bob, 30.0)
-    ]
+    assert [a for a in actions if isinstance(a, AnswerLeave)] == [AnswerLeave(bob, False)]
+    assert [a for a in actions if isinstance(a, LastLeaves)] == [LastLeaves(0, 0, bob, 30.0)]
 
 
 def test_one_that_may_go_is_not_relied_on_even_if_it_has_more_time():
@@ -62,9 +59,9 @@ def test_of_two_that_are_told_together_the_one_with_more_time_stays():
     departures.asked(ann, 30.0)
     departures.asked(bob, 20.0)
 
-    told = [a for a in departures.actions(0, 0.0) if isinstance(a, act.AnswerLeave)]
+    told = [a for a in departures.actions(0, 0.0) if isinstance(a, AnswerLeave)]
 
-    assert told == [act.AnswerLeave(ann, False), act.AnswerLeave(bob, True)]
+    assert told == [AnswerLeave(ann, False), AnswerLeave(bob, True)]
 
 
 def test_one_that_may_go_is_called_back_when_the_one_that_stays_dies():
@@ -149,7 +146,7 @@ def test_somebody_who_was_not_told_that_it_may_go_is_always_here_if_anybody_is(i
             members.end(member.incarnation)
             departures.end(member.incarnation)
         for action in departures.actions(0, 0.0):
-            if isinstance(action, act.AnswerLeave):
+            if isinstance(action, AnswerLeave):
                 told[action.incarnation] = action.may
 
         here = [m.incarnation for m in members.ready(0)]

@@ -150,3 +150,19 @@ def test_a_server_to_which_a_push_was_lost_is_tried_again_after_a_pause():
         await scene.until(2)
 
     assert play(story) == ["push of 0", "push of 1"]
+
+
+def test_a_push_to_a_server_that_is_out_of_the_run_ends_though_its_link_lasts():
+    """It has granted nothing, so nobody else knows that the attempt was on its way there."""
+
+    async def story(scene: Scene) -> None:
+        scene.serve()
+        scene.launch(0)
+        await scene.until(1)
+
+        gone = Incarnation(scene.server.contact.peer.raw, 1)
+        scene.coordinator.lost(gone, "it is silent", 1.0)
+        scene.dispatcher.follow_view()
+        await scene.until(2)
+
+    assert play(story) == ["push of 0", "end of 0"]

@@ -6,6 +6,7 @@ from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.newcomers import READY_S
 
 
 def test_nobody_becomes_ready_while_a_fence_is_open():
@@ -146,3 +147,44 @@ def test_newcomers_go_where_the_fewest_serve():
 
     stages = [play.coordinator.members.alive(incarnation).stage for incarnation in incarnations]
     assert stages == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_newcomer_that_never_becomes_ready_loses_its_place_and_has_longer_the_next_time():
+    """The others send it all that they reduce, and a stage has only so many places."""
+    play = Play()
+    play.coordinator.hold()  # nothing is launched, so nothing is late
+    play.serve("a")
+    slow = play.join("b")
+
+    play.wait(READY_S - 1.0)
+    assert play.seen(act.Evict) == []
+    play.wait(1.0)
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [slow]
+
+    again = play.join("b")
+    play.wait(1.5 * READY_S)
+    assert play.seen(act.Evict) == []
+    play.ready(again)
+    assert [one.incarnation for one in play.seen(act.MemberReady)][-1] == again
+    play.wait(10 * READY_S)
+    assert again in [member.incarnation for member in play.coordinator.members.ready(0)]
+
+
+def test_a_newcomer_keeps_its_place_while_nobody_else_has_its_stages_weights():
+    play = Play(RunConfig(stages=2, steps=2, batch=BatchConfig(microbatches=2)))
+    play.serve("a")
+    play.join("b")
+
+    play.wait(3 * READY_S)
+
+    assert play.seen(act.Evict) == []
+
+
+def test_a_newcomer_that_has_caught_up_and_waits_for_others_is_not_too_slow():
+    play = Play()
+    play.serve("a")
+    play.stuck(0)
+    bob = play.join("b")
+    play.ready(bob)  # while a fence is open, nobody becomes ready
+
+    assert play.coordinator.admission.overdue(READY_S) == []

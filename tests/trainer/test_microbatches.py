@@ -37,6 +37,45 @@ def test_who_does_not_answer_a_fence_is_out():
     assert [d.incarnation for d in play.seen(act.Evict)] == [ann]
 
 
+def test_who_was_too_slow_for_a_fence_may_take_twice_as_long_for_the_next():
+    """One whose answers always take 12 s would else lose its sum with every fence."""
+    play = Play()
+    play.serve("a")
+    play.stuck(0)
+    play.wait(FENCE_S)
+    (evicted,) = play.seen(act.Evict)
+    assert evicted.reason == "it did not answer a fence"
+
+    ann = play.join("a", stage=0, version=0, digest=b"w0")
+    play.wait(1.0)
+    (again,) = [launch for launch in play.seen(act.Launch) if launch.microbatch == 0]
+    play.stuck(0, attempt=again.attempt)
+    (fence,) = play.seen(act.SendFence)
+    play.wait(1.2 * FENCE_S)
+    play.promise(ann)
+
+    assert fence.limit_s == 2 * FENCE_S
+    assert play.seen(act.Evict) == []
+
+
+def test_one_that_is_slow_to_answer_costs_nobody_else_a_longer_limit():
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.stuck(0)
+    play.wait(0.9 * FENCE_S)
+    play.promise(ann, bob)
+    cat = play.serve("c")
+    play.seen(act.SendFence)
+
+    play.stuck(1)
+
+    limits_s = {fence.incarnation: fence.limit_s for fence in play.seen(act.SendFence)}
+    assert limits_s[cat] == FENCE_S
+    assert limits_s[ann] > 1.7 * FENCE_S
+    play.wait(FENCE_S)
+    assert [evict.incarnation for evict in play.seen(act.Evict)] == [cat]
+
+
 def test_a_fence_with_nobody_to_ask_is_settled_at_once():
     play = Play()
     ann = play.serve("a")

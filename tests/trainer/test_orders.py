@@ -13,7 +13,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer import orders
-from p2pswarm.trainer.commits import COMMIT_S
+from p2pswarm.trainer.commits import COMMIT_MAX_S
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
 from p2pswarm.trainer.notes import take_note
@@ -67,7 +67,7 @@ def test_an_answer_or_a_failure_becomes_an_event(order, answer, heard):
 
 @pytest.mark.parametrize(
     ("order", "limit_s"),
-    [(FENCE, 11.0 + GRACE_S), (REDUCE, 90.0 + GRACE_S), (COMMIT, COMMIT_S + GRACE_S)],
+    [(FENCE, 11.0 + GRACE_S), (REDUCE, 90.0 + GRACE_S), (COMMIT, COMMIT_MAX_S + GRACE_S)],
 )
 def test_every_call_has_its_limit(order, limit_s):
     assert orders.limit_s(order) == limit_s

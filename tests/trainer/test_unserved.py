@@ -38,28 +38,67 @@ def test_people_are_told_who_held_the_weights_last():
 
 
 def test_a_run_that_ends_for_a_stage_does_so_after_a_while():
-    unserved = UnservedStages("end", 20.0)
+    unserved = UnservedStages("end", end_s=20.0)
     told(unserved, [1], 5.0)
     told(unserved, [1, 2], 9.0)
+    unserved.to_tell(10.0, 7)
 
     assert unserved.next_deadline_s() == 25.0
     assert unserved.hopeless(24.9) is None
     assert unserved.hopeless(25.0) == 1
+    assert not unserved.rewind_due(25.0)
 
 
 def test_a_run_that_waits_does_so_for_ever():
-    unserved = UnservedStages("wait", 20.0)
+    unserved = UnservedStages("wait")
     told(unserved, [1], 5.0)
+    unserved.to_tell(10.0, 7)
 
     assert unserved.next_deadline_s() is None
     assert unserved.hopeless(1e9) is None
+    assert not unserved.rewind_due(1e9)
+
+
+def test_a_run_that_goes_back_does_so_after_its_time_and_asks_again_if_it_could_not():
+    unserved = UnservedStages("rewind", 20.0)
+    told(unserved, [1], 5.0)
+    unserved.to_tell(10.0, 7)
+
+    assert unserved.next_deadline_s() == 25.0
+    assert [unserved.rewind_due(s) for s in (24.9, 25.0, 25.0, 44.9, 45.0)] == [
+        *(False, True, False),
+        *(False, True),
+    ]
+    assert unserved.hopeless(1e9) is None
+
+
+def test_people_are_told_once_what_can_be_done_when_a_stage_stays_away():
+    unserved = UnservedStages("rewind", 20.0)
+    told(unserved, [2], 5.0)
+    told(unserved, [1, 2], 6.0)
+
+    assert unserved.next_deadline_s() == 10.0
+    assert unserved.to_tell(9.9, 7) == []
+    assert unserved.to_tell(10.0, 7) == [act.SeekCopy((1, 2), 7, 15.0)]
+    assert unserved.to_tell(11.0, 7) == []
+    told(unserved, [], 12.0)
+    told(unserved, [1], 13.0)
+    assert unserved.to_tell(18.0, 7) == [act.SeekCopy((1,), 7, 15.0)]
+
+
+def test_a_run_that_does_not_go_back_does_not_say_when():
+    unserved = UnservedStages("wait")
+    told(unserved, [1], 5.0)
+
+    assert unserved.to_tell(10.0, 7) == [act.SeekCopy((1,), 7, None)]
 
 
 def test_a_stage_that_is_served_again_has_all_its_time_anew():
-    unserved = UnservedStages("end", 20.0)
+    unserved = UnservedStages("end", end_s=20.0)
     told(unserved, [1], 5.0)
     told(unserved, [], 6.0)
     told(unserved, [1], 7.0)
+    unserved.to_tell(12.0, 7)
 
     assert unserved.next_deadline_s() == 27.0
 

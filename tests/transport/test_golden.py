@@ -12,6 +12,7 @@ from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallba
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
@@ -44,7 +45,7 @@ def test_a_control_record_with_a_ping_and_an_opening():
 
 
 def test_a_chunk():
-    send_queue = SendQueue(nullcontext(), 1 << 20)
+    send_queue = SendQueue(nullcontext(), 1 << 20, UploadShare(nullcontext()), lambda: None)
     send_queue.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
     keys = BulkKeys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
     channel = BulkChannel(

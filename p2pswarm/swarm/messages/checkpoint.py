@@ -7,6 +7,7 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
+from p2pswarm.swarm.messages.run import CheckpointOrigin
 from p2pswarm.swarm.messages.types import Digest, Reason, RunId, Stage, Step
 from p2pswarm.wire.message import Message, Range, Size, message
 
@@ -79,10 +80,12 @@ class Saving(Message):
 @message(111)
 @dataclass(frozen=True, slots=True)
 class LoadState(Message):
-    """The trainer tells a new member where the run's first state lies, after `Assigned`."""
+    """The trainer tells a new member where the state lies that it begins with, after `Assigned`."""
 
     run: RunId
     target: Target
     """A path or URL; a relative path is each machine's own."""
     folder: Annotated[str, Size(FOLDER_CHARS)]
     """The checkpoint in it; empty if the target itself is the checkpoint."""
+    source: CheckpointOrigin
+    """Which checkpoint that must be."""

@@ -11,6 +11,7 @@ from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
     Digest,
+    Era,
     Generation,
     IncarnationNumber,
     Peer,
@@ -50,6 +51,8 @@ class Join(Message):
     """The digest of those weights; empty if it has none."""
     held: HeldReduction | None
     """The reduction that it could apply to them, if the commit was decided and did not come."""
+    era: Era = 0
+    """Of those weights: how often the run had gone back when they were made."""
 
 
 @message(53)
@@ -66,6 +69,10 @@ class Assigned(Message):
     state: Digest = b""
     """Of the stage's state of version `since`, by which what is fetched is proved; empty if not
     known yet."""
+    era: Era = 0
+    """How often the run has gone back to a checkpoint."""
+    loads: bool = False
+    """The state of version `since` is in a checkpoint: `LoadState` says where."""
 
 
 @message(97)

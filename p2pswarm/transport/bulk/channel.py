@@ -118,7 +118,7 @@ class BulkChannel:
         if self._unpaced_bytes:  # this call follows `sent` at once, so no idle time is counted
             self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
-        chunk = self._send_queue.take(self._sizer.chunk_bytes)
+        chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s)
         if chunk is None:
             return None
         self._outgoing, self._begun_s = chunk, now_s

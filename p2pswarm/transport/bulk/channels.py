@@ -17,6 +17,7 @@ from p2pswarm.net.base import BulkPipe, Connection
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
 
@@ -71,11 +72,12 @@ class BulkChannels:
         config: TransportConfig,
         new_lock: Callable[[], AbstractContextManager[object]],
         ends: ChannelCallbacks,
+        upload: UploadShare,
     ) -> None:
         self._config = config
         self._ends = ends
         self._buffers = ReceiveBuffers(new_lock())
-        self._send_queue = SendQueue(new_lock(), config.chunk_bytes)
+        self._send_queue = SendQueue(new_lock(), config.chunk_bytes, upload, self._wake)
         self._arrivals: dict[int, BulkArrival] = {}
         self._sends: dict[asyncio.Future[None], None] = {}
         self._channels: list[tuple[BulkChannel, BulkPipe]] = []
@@ -115,9 +117,11 @@ class BulkChannels:
         self._sends[done] = None
         share = len(self._channels) or self._config.bulk_connections
         transfer_out = self._send_queue.add(transfer, flat, priority, share, lambda: _settle(done))
-        for _, pipe in self._channels:
-            pipe.wake()
+        self._wake()
         try:
+            while priority >= BACKGROUND and not done.done():
+                await asyncio.wait((done,), timeout=HELD_S)
+                self._wake()
             await done
         finally:
             self._sends.pop(done, None)
@@ -129,6 +133,10 @@ class BulkChannels:
         pipe = stream.become_bulk(machine)
         self._channels.append((machine, pipe))
         if self._sends:
+            pipe.wake()
+
+    def _wake(self) -> None:
+        for _, pipe in self._channels:
             pipe.wake()
 
     def fail(self, reason: str) -> None:

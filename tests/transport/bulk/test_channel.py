@@ -13,10 +13,15 @@ from p2pswarm.errors import BadChunk, BadRecord
 from p2pswarm.transport.bulk.channel import _HEADER, LABEL, BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import CHUNK_BYTES_MIN, ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.bulk.upload_share import UploadShare
 
 SUITE = Suite.AES_GCM
 CHUNK = 2 * CHUNK_BYTES_MIN
 ENDS = ChannelCallbacks(print, print)
+
+
+def send_queue() -> SendQueue:
+    return SendQueue(nullcontext(), CHUNK, UploadShare(nullcontext()), lambda: None)
 
 
 class Bundle:
@@ -24,11 +29,11 @@ class Bundle:
 
     def __init__(self, channels: int = 1, size: int = CHUNK):
         self.buffers = ReceiveBuffers(nullcontext())
-        self.send_queue = SendQueue(nullcontext(), CHUNK)
+        self.send_queue = send_queue()
         self.memory = bytearray(size)
         self.done = []
         self.transfer = self.buffers.add(memoryview(self.memory), lambda: self.done.append("in"))
-        nobody = ReceiveBuffers(nullcontext()), SendQueue(nullcontext(), CHUNK)
+        nobody = ReceiveBuffers(nullcontext()), send_queue()
         self.senders, self.receivers = [], []
         for channel in range(channels):
             there, back = bytes([channel]) * 32, bytes([channel + 100]) * 32

@@ -4,12 +4,13 @@ from contextlib import nullcontext
 
 from p2pswarm.transport.bulk.receive_buffers import CHUNK_BYTES_MIN
 from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.bulk.upload_share import UploadShare
 
 CHUNK = 4 * CHUNK_BYTES_MIN
 
 
-def send_queue() -> SendQueue:
-    return SendQueue(nullcontext(), CHUNK)
+def send_queue(upload=None, wake=lambda: None) -> SendQueue:
+    return SendQueue(nullcontext(), CHUNK, upload or UploadShare(nullcontext()), wake)
 
 
 def data(size: int) -> memoryview:
@@ -19,7 +20,7 @@ def data(size: int) -> memoryview:
 def drain(box: SendQueue) -> list[tuple[int, int, int]]:
     """(transfer, start, length) of every chunk, each taken and sent."""
     seen = []
-    while (chunk := box.take(CHUNK)) is not None:
+    while (chunk := box.take(CHUNK, 0.0)) is not None:
         seen.append((chunk.transfer_out.transfer, chunk.start, len(chunk.data)))
         done = box.sent(chunk)
         if done:
@@ -31,7 +32,7 @@ def test_a_transfer_leaves_in_chunks_and_is_done_after_the_last():
     box, done = send_queue(), []
     box.add(5, data(2 * CHUNK + 1), 1, 1, lambda: done.append(5))
 
-    first = box.take(CHUNK)
+    first = box.take(CHUNK, 0.0)
     assert box.sent(first) is None
     rest = drain(box)
 
@@ -43,7 +44,7 @@ def test_a_transfer_leaves_in_chunks_and_is_done_after_the_last():
 def test_a_more_urgent_transfer_overtakes_between_chunks():
     box = send_queue()
     box.add(1, data(2 * CHUNK), 2, 1, lambda: None)
-    box.take(CHUNK)
+    box.take(CHUNK, 0.0)
     box.add(2, data(CHUNK), 1, 1, lambda: None)
 
     assert [transfer for transfer, _, _ in drain(box)] == [2, 1]
@@ -70,7 +71,7 @@ def test_a_small_transfer_is_shared_evenly_by_the_lanes_but_not_cut_to_dust():
 def test_a_cancelled_transfer_sends_no_more_and_is_never_done():
     box, done = send_queue(), []
     transfer_out = box.add(1, data(2 * CHUNK), 1, 1, lambda: done.append(1))
-    chunk = box.take(CHUNK)
+    chunk = box.take(CHUNK, 0.0)
 
     box.cancel(transfer_out)
 
@@ -83,4 +84,60 @@ def test_a_slow_lane_takes_smaller_chunks():
     box = send_queue()
     box.add(1, data(CHUNK), 1, 1, lambda: None)
 
-    assert len(box.take(CHUNK // 2).data) == CHUNK // 2
+    assert len(box.take(CHUNK // 2, 0.0).data) == CHUNK // 2
+
+
+def two_links():
+    """Two queues of one node; `woken` are the links that may go on."""
+    upload, woken = UploadShare(nullcontext()), []
+    return send_queue(upload), send_queue(upload, lambda: woken.append("second")), woken
+
+
+def test_what_is_not_urgent_waits_for_what_is_urgent_on_another_link():
+    first, second, woken = two_links()
+    first.add(1, data(CHUNK), 1, 1, lambda: None)
+    second.add(2, data(CHUNK), 2, 1, lambda: None)
+
+    assert second.take(CHUNK, 0.0) is None
+    assert woken == []
+    drain(first)
+
+    assert woken == ["second"]
+    assert drain(second) == [(2, 0, CHUNK)]
+
+
+def test_an_urgent_transfer_that_is_given_up_holds_nobody_back():
+    first, second, woken = two_links()
+    transfer_out = first.add(1, data(CHUNK), 1, 1, lambda: None)
+    second.add(2, data(CHUNK), 2, 1, lambda: None)
+    assert second.take(CHUNK, 0.0) is None
+
+    first.cancel(transfer_out)
+
+    assert woken == ["second"]
+    assert drain(second) == [(2, 0, CHUNK)]
+
+
+def test_a_share_goes_out_beside_what_is_urgent():
+    first, second, woken = two_links()
+    first.add(1, data(40 * CHUNK), 1, 1, lambda: None)
+    second.add(2, data(40 * CHUNK), 2, 1, lambda: None)
+
+    beside = 0
+    for _ in range(30):
+        first.sent(first.take(CHUNK, 0.0))
+        while (chunk := second.take(CHUNK, 0.0)) is not None:
+            second.sent(chunk)
+            beside += 1
+
+    assert beside == 4  # a ninth of 30, in whole chunks
+    assert woken != []
+
+
+def test_an_urgent_transfer_of_its_own_link_goes_first_as_ever():
+    first, second, _ = two_links()
+    first.add(1, data(CHUNK), 1, 1, lambda: None)
+    second.add(2, data(CHUNK), 2, 1, lambda: None)
+    second.add(3, data(CHUNK), 0, 1, lambda: None)
+
+    assert [transfer for transfer, _, _ in drain(second)][:1] == [3]
