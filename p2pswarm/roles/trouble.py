@@ -7,11 +7,13 @@ Errors:  none.
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.departures import LastLeaves
 from p2pswarm.trainer.leadership_reports import VotesLacking
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
 TroubleReport = (
     act.VersionsRefused
+    | LastLeaves
     | act.WeightsSought
     | act.DigestsTied
     | act.AveragingSlow
@@ -32,7 +34,7 @@ def trouble_text(report: TroubleReport) -> str:
     match report:
         case act.VersionsRefused():
             return _versions(report)
-        case act.WeightsSought() | NewestCopy() | CannotGoBack():
+        case act.WeightsSought() | LastLeaves() | NewestCopy() | CannotGoBack():
             return _lost(report)
         case act.DigestsTied(stage, version):
             return (
@@ -76,6 +78,22 @@ def _work(
             return _not_finite(report)
 
 
+def _last_leaves(report: LastLeaves) -> str:
+    what = (
+        f"the last server of stage {report.stage}, {_short(report.incarnation)}, leaves in "
+        f"{report.stays_s:.0f} s at most"
+    )
+    if not report.saved:
+        return (
+            f"{what}: without another server by then, version {report.version} of its weights is "
+            "lost, and no checkpoint.target is set"
+        )
+    return (
+        f"{what}: a checkpoint of step {report.version} is being written; "
+        "start another server of this stage"
+    )
+
+
 def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:
     names = ", ".join(
         PeerId(peer).short + (f" at {address}" if address else "") for peer, address in voters
@@ -86,8 +104,10 @@ def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:
     )
 
 
-def _lost(report: act.WeightsSought | NewestCopy | CannotGoBack) -> str:
+def _lost(report: act.WeightsSought | LastLeaves | NewestCopy | CannotGoBack) -> str:
     match report:
+        case LastLeaves():
+            return _last_leaves(report)
         case act.WeightsSought(stage, version, last, address):
             return (
                 f"the weights of stage {stage} (version {version}) were last at server "

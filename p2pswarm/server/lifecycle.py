@@ -7,7 +7,7 @@ run is found meanwhile. It joins no trainer that leads a lower term than one tha
 
     OUT -> JOINING -> PREPARING -> LOADING -> SERVING -> FINISHING -> LEAVING -> OVER
 
-A server that is asked to leave while no other has the weights of its stage is STAYING in between.
+A server that is asked to leave is STAYING until the trainer says that another has its weights.
 Every state of a session falls back to OUT when the session is lost.
 
 Units:   seconds on the caller's clock; terms as in docs/chain.md.
@@ -22,7 +22,7 @@ from p2pswarm.chain.record import term_of
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Contact
 from p2pswarm.server.trainer_search import TrainerSearch
-from p2pswarm.swarm.messages.membership import Assigned, StandsBy, View
+from p2pswarm.swarm.messages.membership import Assigned, MayLeave, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.wire.message import Message
@@ -91,6 +91,7 @@ class Lifecycle:
         self._called_away = False  # the session ends because another trainer leads
         self._ever_met = False
         self._told_gone = False
+        self._last = False  # the trainer says that nobody else has the weights of the stage
         self._term = 0  # of the highest leader that was heard of
         self._term_here = 0  # of the coordinator that it serves, or served last
         self._remarks: list[str] = []
@@ -168,10 +169,10 @@ class Lifecycle:
         if self._due_s is None or now_s < self._due_s:
             return
         self._due_s = None
-        if self._state is ServerState.STAYING:
+        if self._last:
             self._remarks.append(
-                "leaving although no other server has the weights of this stage: "
-                "the run waits until one comes back with them"
+                "leaving although no other server has the weights of this stage: they are lost "
+                "with this process, unless the trainer tells of a checkpoint"
             )
         if self._state in (ServerState.STAYING, ServerState.FINISHING):
             self._move(ServerState.LEAVING)
@@ -249,7 +250,7 @@ class Lifecycle:
         if self._state is ServerState.LOADING:
             self._move(ServerState.SERVING)
 
-    def told(self, message: Message | None) -> View | Trainers | Alive | None:
+    def told(self, message: Message | None) -> View | Trainers | MayLeave | Alive | None:
         """Take a message of the trainer in a session; None if it ends the run."""
         match message:
             case Finished():
@@ -260,6 +261,9 @@ class Lifecycle:
             case Trainers():
                 contacts = [one.contact for one in message.trainers]
                 self.trainers.told([contact for contact in contacts if contact is not None])
+                return message
+            case MayLeave(may=may):
+                self._may_leave(may=may)
                 return message
             case View() | Alive():
                 return message
@@ -273,17 +277,12 @@ class Lifecycle:
         if late_s >= SLEPT_S:
             raise LinkLost(f"this machine slept for {late_s:.0f} s")
 
-    def leave(self, now_s: float, grace_s: float, *, last: bool) -> None:
-        """Somebody asks the server to leave: at the end of the step, if it serves.
-
-        `grace_s`: the most time that it may take. `last`: no other server has the weights of its
-        stage; it then stays for that time, or until there is one.
-        """
+    def leave(self, now_s: float, grace_s: float) -> None:
+        """Somebody asks the server to leave, within `grace_s`; it asks the trainer first."""
         match self._state:
             case ServerState.SERVING:
                 self._due_s = now_s + grace_s
-                self._move(ServerState.FINISHING)
-                self.has_successor(there=not last)
+                self._move(ServerState.STAYING)
             case ServerState.PREPARING | ServerState.LOADING:
                 self._move(ServerState.LEAVING)
             case ServerState.OUT | ServerState.JOINING:
@@ -291,16 +290,19 @@ class Lifecycle:
             case _:
                 pass  # it is leaving already
 
-    def has_successor(self, *, there: bool) -> None:
-        """Whether another server has the weights of this stage now."""
-        if self._state is ServerState.FINISHING and not there:
-            self._move(ServerState.STAYING)
+    def _may_leave(self, *, may: bool) -> None:
+        """The trainer says whether another server has the weights of this stage, and stays."""
+        if self._state is ServerState.STAYING and may:
+            self._last = False
+            self._move(ServerState.FINISHING)
+        elif self._state in (ServerState.STAYING, ServerState.FINISHING) and not may:
+            if self._state is ServerState.FINISHING:
+                self._move(ServerState.STAYING)
+            self._last = True
             self._remarks.append(
                 "no other server has the weights of this stage: leaving when one has them, or "
                 "when the time to leave is over; ask once more to leave at once"
             )
-        elif self._state is ServerState.STAYING and there:
-            self._move(ServerState.FINISHING)
 
     def step_ended(self) -> None:
         """The weights have moved: nothing of the step is lost by leaving now."""

@@ -104,11 +104,6 @@ class MemberSession:
         """Our own peer id."""
         return self.context.me
 
-    @property
-    def has_successor(self) -> bool:
-        """Whether another server has the weights of this stage."""
-        return any(m.peer != self.me for m in self.members.ready(self.scheduler.stage))
-
     def route_anew(self) -> None:
         """Let the router know the servers of the next stage, and wake pushes that wait for one."""
         self.router.update(self.members.ready(self.scheduler.stage + 1))

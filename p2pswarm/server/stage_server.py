@@ -19,7 +19,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.leadership import Leadership
-from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle
+from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle, ServerState
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
@@ -27,7 +27,7 @@ from p2pswarm.server.session_parts import SessionParts, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import Download
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View
+from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View, WillLeave
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
@@ -114,13 +114,15 @@ class StageServer:
     async def leave(self, grace_s: float) -> None:
         """Admit nothing more, wait at most so long for the end of the step, and tell the trainer.
 
-        The last server of its stage waits for another one first, within the same time.
+        The last server of its stage waits for another one first, within the same time: the trainer
+        says whether it is.
         """
         lifecycle = self.seeker.lifecycle
         if lifecycle is None:
             return
-        last = self._session is None or not self._session.session.has_successor
-        lifecycle.leave(asyncio.get_running_loop().time(), grace_s, last=last)
+        lifecycle.leave(asyncio.get_running_loop().time(), grace_s)
+        if self._session is not None and lifecycle.state is ServerState.STAYING:
+            self._session.session.note(WillLeave(grace_s))
         if lifecycle.end is not None:
             self.seeker.end_knock()
         self._moved()
@@ -244,8 +246,7 @@ class StageServer:
                 session.route_anew()
                 parts.averaging.members_changed()
                 parts.replica.donors_changed()
-                lifecycle.has_successor(there=session.has_successor)
-                self._moved()
+            self._moved()
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:

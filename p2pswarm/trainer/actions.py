@@ -12,6 +12,7 @@ from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.checkpoint_reports import CheckpointReport
+from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.leadership_reports import LeadershipReport
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.rewind_reports import RewindReport
@@ -335,6 +336,7 @@ Report = (
     | StepDone
     | EvaluationDone
     | StagesUnserved
+    | LastLeaves
     | WeightsSought
     | DigestsTied
     | AveragingSlow
@@ -351,9 +353,7 @@ Report = (
 """What a person may want to know."""
 
 Action = (
-    Assign
-    | Decline
-    | Publish
+    (Assign | Decline | Publish | AnswerLeave)
     | Launch
     | CancelLaunch
     | SendFence

@@ -99,14 +99,19 @@ class CheckpointKeeper:
         self._rules.lost(member, self._now_s())
         self._pump()
 
+    def save_now(self) -> None:
+        """Save the present version, whether it is due or not."""
+        version = self._coordinator.step
+        head = self._mark(version).head
+        self._rules.save(version, head, self._holders(), self._now_s())
+        self._pump()
+
     async def finish(self) -> None:
         """Save the present version, and wait until nothing is being written."""
         self._rules.watch()
         for _ in range(TRIES_MAX):
             version = self._coordinator.step
-            head = self._mark(version).head
-            self._rules.save(version, head, self._holders(), self._now_s())
-            self._pump()
+            self.save_now()
             while not self._rules.idle:
                 await self._changed.wait()
             if self._coordinator.step in (self._rules.saved, version):
@@ -127,9 +132,13 @@ class CheckpointKeeper:
         return self._marks[version]
 
     def _holders(self) -> list[list[Incarnation]]:
+        """The members of each stage that hold the weights; those that leave come last."""
         members = self._coordinator.members
-        stages = range(self._context.run.stages)
-        return [[member.incarnation for member in members.ready(stage)] for stage in stages]
+        ready = [members.ready(stage) for stage in range(self._context.run.stages)]
+        return [
+            sorted((one.incarnation for one in stage), key=lambda one: one in members.leaving)
+            for stage in ready
+        ]
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -10,7 +10,7 @@ Errors:  none of the network's: they are events for the coordinator.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
 from p2pswarm.flow.awake import AwakeClock
@@ -18,7 +18,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.checkpoint import LoadState
-from p2pswarm.swarm.messages.membership import Join, Leaving
+from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave
 from p2pswarm.swarm.messages.trainers import Trainers
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -27,6 +27,7 @@ from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start
+from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.notes import take_note
 from p2pswarm.trainer.saved_chain import SavedChain
@@ -253,7 +254,7 @@ class Coordination:
 
     def _carry_out(self, action: act.Action) -> None:
         match action:
-            case act.Assign() | act.Decline() | act.Publish() | act.Evict():
+            case act.Assign() | act.Decline() | act.Publish() | AnswerLeave() | act.Evict():
                 self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
@@ -267,10 +268,8 @@ class Coordination:
                 self._dispatcher.stop(commits=action.failed)
                 self._connections.refuse(action.reason)
                 self._owner.finished(action)
-            case act.StepDone():
-                self._context.report(action)
-                if self.keeper is not None:
-                    self.keeper.decided(action.step + 1)
+            case act.StepDone() | LastLeaves():
+                self._report_and_save(action)
             case _:
                 self._context.report(action)
 
@@ -283,8 +282,24 @@ class Coordination:
             case act.SeekCopy():
                 self._context.report(newest_copy(action, self._context.saving, self.keeper))
 
-    def _tell_members(self, action: act.Assign | act.Decline | act.Publish | act.Evict) -> None:
+    def _report_and_save(self, action: act.StepDone | LastLeaves) -> None:
+        keeper = self.keeper
+        if isinstance(action, LastLeaves):
+            action = replace(action, saved=keeper is not None)
+        self._context.report(action)
+        if keeper is None:
+            return
+        if isinstance(action, act.StepDone):
+            keeper.decided(action.step + 1)
+        else:
+            keeper.save_now()
+
+    def _tell_members(
+        self, action: act.Assign | act.Decline | act.Publish | AnswerLeave | act.Evict
+    ) -> None:
         match action:
+            case AnswerLeave(incarnation, may):
+                self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
                 if action.message.loads:

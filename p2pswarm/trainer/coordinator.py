@@ -23,6 +23,7 @@ from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.fencing import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.membership import Membership
@@ -60,6 +61,7 @@ class Coordinator(StepNotes):
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
+        self._departures = Departures(self.members)
         self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
         self._loaded = start.version if start.loads or not start.version else -1
         self._now_s = -math.inf
@@ -219,6 +221,7 @@ class Coordinator(StepNotes):
         assert member is not None, "only a living incarnation is ended"
         self.admission.end(member)
         self.silence.end(incarnation)
+        self._departures.end(incarnation)
         voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
@@ -248,6 +251,7 @@ class Coordinator(StepNotes):
         if self._phase is Phase.FILLING:
             self._fill(now_s)
         self._watch_unserved_stages(now_s)
+        self._actions += self._departures.actions(self.step, now_s)
         if changes := self.members.changes():
             self._actions.append(act.Publish(changes))
 
@@ -361,8 +365,7 @@ class Coordinator(StepNotes):
 
     def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
-        self._phase = Phase.DECIDING
-        self._deciding = reduction, decided
+        self._phase, self._deciding = Phase.DECIDING, (reduction, decided)
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
         rate = learning_rate(self._config, self.step)

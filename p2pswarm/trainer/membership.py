@@ -75,6 +75,8 @@ class Membership:
         self._stages = stages
         self._group_max = group_max
         self._members_max = members_max
+        self.leaving: dict[Incarnation, None] = {}
+        """Those that were asked to leave: a newcomer does not count them."""
         self._members: dict[bytes, Member] = {}
         self._incarnations = former
         self._ready: list[list[Member]] = [[] for _ in range(stages)]
@@ -120,6 +122,7 @@ class Membership:
         if member is None:
             return None
         del self._members[incarnation.peer]
+        self.leaving.pop(incarnation, None)
         _take_out((self._ready if member.ready else self._waiting)[member.stage], member)
         self._changed(MemberChange(member.record, gone=True), more_ready=-int(member.ready))
         return member
@@ -187,9 +190,12 @@ class Membership:
                     f"stage {stage} has all the {self._group_max} servers that a stage can have: "
                     f"leave out `stage`, and the trainer chooses one"
                 )
-        fewest = min(members)
-        if fewest < self._group_max:
-            return members.index(fewest)
+        stay = members.copy()
+        for leaving in self.leaving:
+            stay[self._members[leaving.peer].stage] -= 1
+        free = [where for where, count in enumerate(members) if count < self._group_max]
+        if free:
+            return min(free, key=lambda where: (stay[where], where))
         raise Unusable(
             f"every stage has all the {self._group_max} servers that a stage can have: "
             f"serve another run, or come back when servers have left"

@@ -4,7 +4,7 @@ Errors:  BadMessage for a message that is no note, or that comes before the assi
 """
 
 from p2pswarm.errors import BadMessage
-from p2pswarm.swarm.messages.membership import Load, Ready
+from p2pswarm.swarm.messages.membership import Load, Ready, WillLeave
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.coordinator import Coordinator
@@ -31,6 +31,8 @@ def take_note(
             coordinator.evaluated(by, note, now_s)
         case Ready():
             coordinator.ready(by, note, now_s)
+        case WillLeave():
+            coordinator.will_leave(by, note.grace_s, now_s)
         case Load():
             coordinator.loaded(by, note)
         case _:

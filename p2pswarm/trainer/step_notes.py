@@ -12,6 +12,7 @@ from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketc
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.blame import Blame
+from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.step import Step
@@ -24,6 +25,7 @@ class StepNotes(ABC):
     _config: RunConfig
     _step: Step
     _blame: Blame
+    _departures: Departures
     _actions: list[act.Action]
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
@@ -74,6 +76,11 @@ class StepNotes(ABC):
         if member := self.members.alive(incarnation):
             result = self._step.fenced(incarnation, member.stage, counted, now_s)
             self._evict_on_clash(incarnation, result, now_s)
+        self._advance(now_s)
+
+    def will_leave(self, by: Incarnation, grace_s: float, now_s: float) -> None:
+        """A member was asked to leave, and can stay for `grace_s` at most."""
+        self._departures.asked(by, now_s + grace_s)
         self._advance(now_s)
 
     def _evict_on_clash(

@@ -39,6 +39,14 @@ def run_of(tmp_path, text_folder):
     return flags
 
 
+@pytest.fixture
+def patient(tmp_path):
+    """Flags of a server that may take long to leave: on a busy machine the next starts slowly."""
+    path = tmp_path / "serve.toml"
+    path.write_text("[serve]\ngrace_s = 100.0\n")
+    return ("--config", path)
+
+
 def test_a_trainer_that_was_killed_comes_back_as_another_peer_and_has_its_server(
     start, seed_node, run_of
 ):
@@ -58,11 +66,11 @@ def test_a_trainer_that_was_killed_comes_back_as_another_peer_and_has_its_server
 
 
 def test_the_last_server_of_a_stage_hands_over_when_its_machine_is_about_to_end(
-    start, seed_node, run_of
+    start, seed_node, run_of, patient
 ):
     _, address = seed_node
     join = ("--bootstrap", address, *HERE)
-    old = start(*join)
+    old = start(*patient, *join)
     trainer = start(*run_of(1_000_000), *join)
     assert trainer.line_with("counted")
 
@@ -74,3 +82,47 @@ def test_the_last_server_of_a_stage_hands_over_when_its_machine_is_about_to_end(
     assert old.end() == 0
     assert trainer.process.poll() is None
     assert old.errors == ""
+
+
+def test_when_the_last_two_servers_of_a_stage_must_leave_at_once_one_hands_over(
+    start, seed_node, run_of, patient
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    last = [start(*patient, *join), start(*patient, *join)]
+    trainer = start(*run_of(1_000_000), *join)
+    for one in last:
+        assert one.line_with("serving stage 0")
+    assert trainer.line_with("counted")
+
+    for one in last:
+        one.process.send_signal(signal.SIGTERM)
+    assert trainer.line_with("the last server of stage 0")
+    new = start(*join)
+
+    assert new.line_with("serving stage 0")
+    assert [one.end() for one in last] == [0, 0]
+    assert trainer.process.poll() is None
+
+
+def test_when_all_servers_must_leave_and_nobody_can_take_over_a_checkpoint_is_written(
+    start, seed_node, run_of, tmp_path
+):
+    _, address = seed_node
+    join = ("--bootstrap", address, *HERE)
+    servers = [start(*join), start(*join)]
+    flags = run_of(1_000_000)
+    with flags[-1].open("a") as settings:
+        settings.write(f'\n[checkpoint]\ntarget = "{tmp_path / "saved"}"\nevery_steps = 900000\n')
+    trainer = start(*flags, *join)
+    for one in servers:
+        assert one.line_with("serving stage 0")
+    assert trainer.line_with("counted")
+
+    for one in servers:
+        one.process.send_signal(signal.SIGTERM)
+
+    assert trainer.line_with("a checkpoint of step")
+    assert " s: " in trainer.line_with("saved/")
+    assert [one.end() for one in servers] == [0, 0]
+    assert any((tmp_path / "saved").iterdir())

@@ -9,6 +9,7 @@ from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.trouble import TroubleReport, trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.departures import LastLeaves
 from p2pswarm.trainer.leadership_reports import VotesLacking
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
 
@@ -53,6 +54,20 @@ TEXTS = [
         ),
     ),
     (CannotGoBack("x is gone"), "no checkpoint to go back to: x is gone"),
+    (
+        LastLeaves(1, 7, ANN, 20.0),
+        (
+            f"the last server of stage 1, {A}, leaves in 20 s at most: without another server by "
+            "then, version 7 of its weights is lost, and no checkpoint.target is set"
+        ),
+    ),
+    (
+        LastLeaves(1, 7, ANN, 20.0, saved=True),
+        (
+            f"the last server of stage 1, {A}, leaves in 20 s at most: a checkpoint of step 7 is "
+            "being written; start another server of this stage"
+        ),
+    ),
     (
         act.DigestsTied(0, 3),
         (

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import torch
+from server.gates import answer_leaving
 
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_weights import torch_engine
@@ -17,7 +18,15 @@ from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimRpc, SimWorld
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, Load, MemberRecord, Ready
+from p2pswarm.swarm.messages.membership import (
+    Assigned,
+    Join,
+    Leaving,
+    Load,
+    MemberRecord,
+    Ready,
+    WillLeave,
+)
 from p2pswarm.swarm.messages.microbatch import Counted, Push, Receipt
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.step import (
@@ -87,6 +96,7 @@ class ScriptedTrainer:
         self.generation = 0
         self.keep: Callable[[Join], bool] = lambda join: False
         self.joins: list[Join] = []
+        self.leaving: list[Member] = []
         self._changed = asyncio.Event()
         self._view = 0
         self._incarnation = 0
@@ -113,6 +123,9 @@ class ScriptedTrainer:
                     await self.make_ready(member)
                 if not isinstance(note, Load):
                     member.notes.append(note)
+                if isinstance(note, WillLeave):
+                    self.leaving.append(member)
+                    await answer_leaving(self)
                 if isinstance(note, Leaving):
                     break
                 self._tick()
@@ -120,6 +133,7 @@ class ScriptedTrainer:
             member.over.set()
             if self.members.get(raw) is member:
                 del self.members[raw]
+            self.leaving = [one for one in self.leaving if one is not member]
             self._tick()
 
     async def make_ready(self, member: Member) -> None:
@@ -127,6 +141,7 @@ class ScriptedTrainer:
         r = member.record
         member.record = MemberRecord(r.peer, r.address, r.stage, r.incarnation, True)
         await self.publish()
+        await answer_leaving(self)
 
     async def publish(self) -> None:
         self._view += 1
@@ -286,20 +301,6 @@ def virtual(main, seed=1, limit_s=300.0):
             return await main()
 
     return run(limited(), seed)
-
-
-class Gate:
-    """A compute thread that a test can hold up."""
-
-    def __init__(self):
-        self.open, self.waiting = asyncio.Event(), asyncio.Event()
-        self.open.set()
-
-    async def __call__(self, work):
-        if not self.open.is_set():
-            self.waiting.set()
-        await self.open.wait()
-        return work()
 
 
 def plain_after(steps, config=CONFIG):

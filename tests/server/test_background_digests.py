@@ -3,10 +3,10 @@
 import asyncio
 import dataclasses
 
+from server.gates import Gate
 from server.harness import (
     CONFIG,
     RUN_ID,
-    Gate,
     assert_equal,
     peer,
     plain_after,

@@ -4,10 +4,10 @@ import asyncio
 import dataclasses
 
 import pytest
+from server.gates import Gate
 from server.harness import (
     CONFIG,
     B,
-    Gate,
     assert_equal,
     peer,
     plain_after,
@@ -17,7 +17,9 @@ from server.harness import (
 )
 
 from p2pswarm.errors import NotServing
-from p2pswarm.swarm.messages.membership import Leaving
+from p2pswarm.ids import Address, Contact
+from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.swarm.messages.membership import Assigned, Leaving
 
 ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 
@@ -65,7 +67,7 @@ def test_the_last_server_of_a_stage_leaves_when_its_grace_is_over():
 
     took_s, said = virtual(main)
     assert 20.0 <= took_s < 21.0
-    assert "the run waits until one comes back" in said[-1]
+    assert "they are lost with this process" in said[-1]
 
 
 def test_a_server_that_has_counted_nothing_leaves_at_once_however_long_it_may_take():
@@ -141,3 +143,42 @@ def test_a_server_without_a_session_leaves_though_its_join_is_not_answered():
             return now_s() - began_s
 
     assert virtual(main) < 0.1
+
+
+def test_of_two_last_servers_that_leave_at_once_one_stays_until_another_has_the_weights():
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            first, second = r.serve(2), r.serve(3)
+            await r.trainer.until_ready(2)
+            await r.trainer.whole_step()
+            leaving = [asyncio.ensure_future(one.leave(60.0)) for one in (first, second)]
+            await r.trainer.until(lambda: len(r.trainer.leaving) == 2)
+            await asyncio.sleep(5.0)
+            here = len(r.trainer.members)
+            r.serve(4)
+            await asyncio.gather(*leaving)
+            await r.trainer.until(lambda: list(r.trainer.members) == [peer(4).raw])
+            for number in (2, 3):
+                assert await r.running.pop(peer(number).raw) == "left"
+                del r.servers[peer(number).raw]
+            await r.trainer.whole_step()
+            return here, weights_of(r)
+
+    here, weights = virtual(main)
+    assert here >= 1
+    assert_equal(weights, plain_after(2, ONE_STAGE).flat.parameters)
+
+
+def test_a_server_computes_on_until_the_trainer_answers_whether_it_may_leave():
+    one = Lifecycle([Contact(peer(1), Address("10.0.0.1", 1))], 60.0, 0.0)
+    one.joining(0.0)
+    one.answered(Assigned(0, 5, 3, keep=False))
+    one.prepared()
+    one.loaded()
+
+    one.leave(50.0, 20.0)
+
+    assert (one.closing, one.remarks()) == (False, [])
+    one.on_deadline(70.0)
+    assert one.must_say_goodbye
+    assert one.remarks() == [], "nobody said that it is the last"

@@ -16,7 +16,7 @@ from p2pswarm.server.lifecycle import (
     ServerEnd,
     ServerState,
 )
-from p2pswarm.swarm.messages.membership import Assigned, Leaving
+from p2pswarm.swarm.messages.membership import Assigned, Leaving, MayLeave
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.view import view_parts
 
@@ -59,19 +59,21 @@ def serving():
 
 def finishing():
     one = serving()
-    one.leave(50.0, GRACE_S, last=False)
+    one.leave(50.0, GRACE_S)
+    one.told(MayLeave(may=True))
     return one
 
 
 def staying():
     one = serving()
-    one.leave(50.0, GRACE_S, last=True)
+    one.leave(50.0, GRACE_S)
+    one.told(MayLeave(may=False))
     return one
 
 
 def leaving():
     one = loading()
-    one.leave(1.0, GRACE_S, last=True)
+    one.leave(1.0, GRACE_S)
     return one
 
 
@@ -169,7 +171,7 @@ def test_the_last_server_of_a_stage_computes_on_until_another_has_its_weights():
     one.step_ended()
     assert one.state is ServerState.STAYING
 
-    one.has_successor(there=True)
+    one.told(MayLeave(may=True))
 
     assert one.closing
     assert one.state is ServerState.FINISHING
@@ -185,13 +187,13 @@ def test_the_last_server_of_a_stage_leaves_when_its_time_is_over():
 
     assert one.must_say_goodbye
     (remark,) = one.remarks()
-    assert "the run waits until one comes back" in remark
+    assert "they are lost with this process" in remark
 
 
 def test_a_server_whose_successor_goes_away_stays():
     one = finishing()
 
-    one.has_successor(there=False)
+    one.told(MayLeave(may=False))
 
     assert one.state is ServerState.STAYING
     assert one.next_deadline_s() == 50.0 + GRACE_S
@@ -200,7 +202,7 @@ def test_a_server_whose_successor_goes_away_stays():
 def test_a_server_that_was_not_asked_to_leave_needs_no_successor():
     one = serving()
 
-    one.has_successor(there=False)
+    one.told(MayLeave(may=False))
 
     assert one.state is ServerState.SERVING
     assert not one.leaving
@@ -210,7 +212,7 @@ def test_a_server_that_was_not_asked_to_leave_needs_no_successor():
 def test_a_server_without_weights_leaves_at_once(make):
     one = make()
 
-    one.leave(1.0, GRACE_S, last=True)
+    one.leave(1.0, GRACE_S)
 
     assert one.must_say_goodbye
     one.prepared()
@@ -222,14 +224,14 @@ def test_a_server_without_weights_leaves_at_once(make):
 def test_a_server_out_of_the_run_leaves_without_a_word(make):
     one = make()
 
-    one.leave(1.0, GRACE_S, last=True)
+    one.leave(1.0, GRACE_S)
 
     assert one.end == ServerEnd("left")
 
 
 def test_an_assignment_that_comes_after_leaving_is_not_taken():
     one = joining()
-    one.leave(1.0, GRACE_S, last=True)
+    one.leave(1.0, GRACE_S)
 
     assert one.answered(ASSIGNED) is None
 
@@ -237,7 +239,7 @@ def test_an_assignment_that_comes_after_leaving_is_not_taken():
 def test_to_leave_twice_is_to_leave_once():
     one = finishing()
 
-    one.leave(99.0, GRACE_S, last=False)
+    one.leave(99.0, GRACE_S)
 
     assert one.next_deadline_s() == 50.0 + GRACE_S
 
@@ -370,10 +372,9 @@ INPUTS = {
     ),
     "prepared": lambda one, now_s: one.prepared(),
     "loaded": lambda one, now_s: one.loaded(),
-    "leave": lambda one, now_s: one.leave(now_s, GRACE_S, last=False),
-    "leave last": lambda one, now_s: one.leave(now_s, GRACE_S, last=True),
-    "successor": lambda one, now_s: one.has_successor(there=True),
-    "no successor": lambda one, now_s: one.has_successor(there=False),
+    "leave": lambda one, now_s: one.leave(now_s, GRACE_S),
+    "may leave": lambda one, now_s: one.told(MayLeave(may=True)),
+    "may not leave": lambda one, now_s: one.told(MayLeave(may=False)),
     "found": lambda one, now_s: one.found([STANDBY], now_s),
     "give up": lambda one, now_s: one.give_up("another run"),
     "step": lambda one, now_s: one.step_ended(),

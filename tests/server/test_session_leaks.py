@@ -4,7 +4,12 @@ import asyncio
 import dataclasses
 
 import pytest
-from server.harness import CONFIG, Gate, swarm, virtual
+from server.gates import Gate
+from server.harness import (
+    CONFIG,
+    swarm,
+    virtual,
+)
 
 from p2pswarm.config import BatchConfig
 from p2pswarm.errors import SwarmError

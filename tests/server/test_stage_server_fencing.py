@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from server.gates import Gate
 from server.harness import (
     RUN_ID,
     B,
-    Gate,
     assert_equal,
     peer,
     plain_after,

@@ -5,10 +5,10 @@ import dataclasses
 
 import pytest
 import torch
+from server.gates import Gate
 from server.harness import (
     CONFIG,
     B,
-    Gate,
     assert_equal,
     compute_here,
     microbatch,

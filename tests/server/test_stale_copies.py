@@ -4,10 +4,10 @@ import asyncio
 import dataclasses
 
 import pytest
+from server.gates import Gate
 from server.harness import (
     CONFIG,
     RUN_ID,
-    Gate,
     assert_equal,
     peer,
     plain_after,

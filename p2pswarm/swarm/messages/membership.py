@@ -155,6 +155,23 @@ class Load(Message):
     """Backward passes that computed their graph again, because memory was short."""
 
 
+@message(106)
+@dataclass(frozen=True, slots=True)
+class WillLeave(Message):
+    """The server was asked to leave; answered by `MayLeave`, and again when that changes."""
+
+    grace_s: Seconds
+    """The most time that it can stay."""
+
+
+@message(107)
+@dataclass(frozen=True, slots=True)
+class MayLeave(Message):
+    """Whether another server, which stays, has the weights of the receiver's stage."""
+
+    may: bool
+
+
 @message(63)
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):
