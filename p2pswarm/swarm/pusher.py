@@ -22,7 +22,7 @@ from p2pswarm.tensors.codecs.registry import EncodedTensor
 from p2pswarm.tensors.meta import Grant
 from p2pswarm.tensors.transfer import TensorTransfer
 
-PUSH_S = 600.0  # grant, bytes, queue and compute; the trainer's fence comes long before
+PUSH_S = 7200.0  # grant, bytes, queue and compute: as long as an attempt may ever take
 
 PushOnce = Callable[[MemberRecord, PushProgress], Awaitable[None]]
 """Pushes to one server, and returns when that server has computed."""

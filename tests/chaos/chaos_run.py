@@ -209,15 +209,15 @@ class WatchedSwarm:
         self.stalls.reachable(every_stage=everybody)
 
     def _reaches_all(self, trainer: SimRpc) -> bool:
-        """Whether a trainer could go on: it runs, and reaches every stage and enough voters."""
+        """Whether a trainer could go on: it runs, and reaches a path of servers and the voters."""
         if trainer.suspension.stopped:
             return False
         reached = [
-            (rpc.host.peer.raw, server.stage)
+            (rpc, server.stage)
             for server, rpc in self._living()
             if server.version is not None and self._connected(rpc, trainer)
         ]
-        peers = {peer for peer, _ in reached} | {trainer.host.peer.raw}
+        peers = {rpc.host.peer.raw for rpc, _ in reached} | {trainer.host.peer.raw}
         peers |= {
             one.rpc.host.peer.raw
             for one in self.swarm.trainers.seats
@@ -226,7 +226,15 @@ class WatchedSwarm:
         head = self._records.records[-1] if self._records.records else None
         named = head.voters if head else self.swarm.trainers.genesis.voters
         votes = sum(voter.peer in peers for voter in named)
-        return 2 * votes > len(named) and {stage for _, stage in reached} == set(range(STAGES))
+        return 2 * votes > len(named) and self._leads_through(reached)
+
+    def _leads_through(self, reached: list[tuple[SimRpc, int | None]]) -> bool:
+        """Whether a microbatch could go through all stages by these servers."""
+        here = [rpc for rpc, stage in reached if stage == 0]
+        for above in range(1, STAGES):
+            servers = [rpc for rpc, stage in reached if stage == above]
+            here = [one for one in servers if any(self._connected(one, other) for other in here)]
+        return bool(here)
 
     def _connected(self, one: SimRpc, other: SimRpc) -> bool:
         world = self.swarm.world.world

@@ -122,7 +122,10 @@ class Digests:
 
 @dataclass(slots=True)
 class Stalls:
-    """How long no step was done while every stage had a server that could be reached."""
+    """How long no step was done while a trainer and servers could do one.
+
+    A trainer runs, reaches enough voters and a server of every stage, and they reach each other.
+    """
 
     longest_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
@@ -131,7 +134,7 @@ class Stalls:
     _was_dark: bool = False
 
     def reachable(self, every_stage: bool) -> None:
-        """Whether the trainer runs and reaches a living server of every stage, from now on."""
+        """Whether a trainer reaches a path of living servers through the stages, from now on."""
         self._dark = not every_stage
         self._was_dark = self._was_dark or self._dark
 

@@ -73,6 +73,16 @@ def test_same_seed_gives_the_same_run() -> None:
     assert first.digest != other.digest
 
 
+def test_time_in_which_no_path_leads_through_the_stages_is_no_stall() -> None:
+    """The only servers of two stages cannot reach each other: nobody could do the step."""
+    plan = FaultPlan(1, (Fault(FaultKind.CUT, 1.0, 30.0, (1, 2)),))
+
+    outcome = play_plan(1, CALM, plan)
+
+    assert outcome.what is None
+    assert outcome.longest_stall_s < 30.0
+
+
 def test_results_for_scripts_have_exactly_these_keys() -> None:
     outcomes = [
         Outcome(3, None, 1.0, (), "a", calm_step_s=1.5),

@@ -1,5 +1,6 @@
 """How long an attempt may take: learned from those that finished, and from those that were late."""
 
+from p2pswarm.swarm.pusher import PUSH_S
 from p2pswarm.trainer.attempt_timeout import (
     BACKOFF,
     BACKOFF_MAX_S,
@@ -72,3 +73,8 @@ def test_attempts_that_are_late_are_given_an_hour_at_most():
         timeout.late(timeout.timeout_s)
 
     assert timeout.timeout_s == BACKOFF_MAX_S
+
+
+def test_no_push_ends_before_the_attempt_that_it_belongs_to():
+    """A fixed limit below it would end every attempt of a slow swarm, whatever was learned."""
+    assert after(BACKOFF_MAX_S).timeout_s <= PUSH_S
