@@ -30,6 +30,7 @@ TRY_AGAIN_S = 1.0  # somebody waits for it
 ANSWER_S = 2.0  # for a trainer to show that it lives: a dial and a round trip
 END_S = 2.0  # to leave word of the end, when all else is done
 END_RECORD_S = 3600.0  # as long as the DHT keeps anything
+HOLDERS = 3  # one of them may have come just now, and one may be frozen
 TELL_S = 2.0  # for a trainer of another version to answer; a run that is found waits no longer
 
 
@@ -141,10 +142,13 @@ async def _answers(rpc: Rpc, trainer: Contact) -> bool:
     return True
 
 
-async def manifests(stack: NodeStack) -> dict[bytes, bytes]:
-    """The manifests in the DHT by their trainers' ids; none if they could not be looked up."""
+async def manifests(stack: NodeStack, holders: int = 1) -> dict[bytes, bytes]:
+    """The manifests in the DHT by their trainers' ids; none if they could not be looked up.
+
+    `holders`: how many answers are put together; this node's own, or the first, is enough for one.
+    """
     try:
-        records = await stack.dht.get(RUNS_KEY)
+        records = await stack.dht.get(RUNS_KEY, holders)
     except SwarmError as error:
         log.info("the runs could not be looked up: %s", error)
         return {}
@@ -178,8 +182,13 @@ async def ends(stack: NodeStack, run: RunConfig, corpus: bytes) -> list[tuple[by
 
 
 async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
-    """Where the trainers of a run are, as far as they have announced it."""
-    offers = (readable(value) for value in (await manifests(stack)).values())
+    """Where the trainers of a run are, as far as they have announced it.
+
+    What this node holds itself is not enough: a trainer that has just come back holds its own
+    manifest alone, until the others are announced again.
+    """
+    found = await manifests(stack, HOLDERS)
+    offers = (readable(value) for value in found.values())
     return [offer.trainer for offer in offers if offer is not None and offer.run == run]
 
 
