@@ -16,6 +16,8 @@ from p2pswarm.trainer.going_back import GoingBack, SavedPast
 from p2pswarm.trainer.rewind_reports import CannotGoBack
 from p2pswarm.trainer.saved_chain import SavedChain
 
+LOOK_AGAIN_S = 10.0  # nothing tells when a target can be read again
+
 
 class Rewinding:
     """One trainer's looks into its run's target."""
@@ -77,12 +79,18 @@ class Rewinding:
             if origin is not None:
                 coordination.loads_from(origin.order(self._context.run_id))
             return
-        try:
-            source = await on_thread(past.present)
-        except Unusable as error:
-            self._context.report(CannotGoBack(str(error)))
-            return
-        coordination.loads_from(source.order(self._context.run_id))
+        said = ""
+        while True:
+            try:
+                source = await on_thread(past.present)
+            except Unusable as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._context.report(CannotGoBack(said))
+                await asyncio.sleep(LOOK_AGAIN_S)
+            else:
+                coordination.loads_from(source.order(self._context.run_id))
+                return
 
     def _past(self) -> SavedPast | None:
         context = self._context

@@ -67,6 +67,26 @@ def test_a_trainer_that_takes_over_after_going_back_finds_the_checkpoint(tmp_pat
     assert "b" in [name for name, _ in many.of_kind(Leads)]
 
 
+def test_a_trainer_that_cannot_read_the_target_after_a_takeover_tries_again(tmp_path):
+    async def story(many: ManyTrainers) -> None:
+        await start(many)
+        name = await until(many, act.StepDone, step=7)
+        lost = many.kill_stage(stage_without_voters(many, name))
+        await until(many, WentBack)
+        hidden = tmp_path.rename(tmp_path.with_name("hidden"))
+        many.kill(name)
+        await until(many, CannotGoBack)
+        hidden.rename(tmp_path)
+        for number in lost:
+            many.serve(number + 10)
+        await ended(many, "b")
+
+    many = play(story, tmp_path)
+
+    check_exact(many, "b")
+    assert len(many.of_kind(CannotGoBack)) == 1
+
+
 def test_a_trainer_that_takes_over_while_a_stage_is_lost_goes_back_itself(tmp_path):
     async def story(many: ManyTrainers) -> None:
         await start(many)
