@@ -1,6 +1,7 @@
 """Real processes that are cut off or stopped for a while; skipped where no lab may be opened."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -12,17 +13,28 @@ from wanlab.link import Link
 
 BENCH = Path(__file__).parents[2] / "bench" / "cut_in_two.py"
 STEPS = 42
+SLOW = pytest.mark.skipif(
+    os.environ.get("P2PSWARM_CUTS") != "all",
+    reason="a minute or two; P2PSWARM_CUTS=all plays it",
+)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "how",
     [
-        ("--cut", "halves", "--apart-s", "10"),
-        ("--cut", "alone", "--one-way", "--apart-s", "10"),
-        ("--cut", "stopped", "--apart-s", "20"),  # longer than a link lives
+        pytest.param(("--cut", "halves", "--apart-s", "10"), id="in two halves"),
+        pytest.param(
+            ("--cut", "alone", "--one-way", "--apart-s", "10"),
+            id="the coordinator is not heard",
+            marks=SLOW,
+        ),
+        pytest.param(
+            ("--cut", "stopped", "--apart-s", "20"),  # longer than a link lives
+            id="coordinator and server are stopped",
+            marks=SLOW,
+        ),
     ],
-    ids=["in two halves", "the coordinator is not heard", "coordinator and server are stopped"],
 )
 def test_the_side_with_most_voters_goes_on_and_nothing_leaves_a_trace_in_the_weights(tmp_path, how):
     try:
