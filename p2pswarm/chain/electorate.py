@@ -3,6 +3,9 @@
 More voters than one are good only if they are three: of two, either one stops the run. So there are
 1, 3 or 5, and a dead one is replaced at once, or removed with another while the rest can.
 
+Two trainers that live are two of three voters, so all servers may die at once. One that lives alone
+is one vote: then four servers vote with it, so that it and a server, or two servers, may die.
+
 Units:   none.
 Errors:  none.
 """
@@ -13,9 +16,10 @@ THREE_FROM_TRAINERS = 2  # a second trainer can take over, if a third voter says
 FIVE_FROM_TRAINERS = 4
 
 
-def wanted_voters(trainers: int) -> int:
-    """How many voters a run with so many trainers should have."""
-    if trainers >= FIVE_FROM_TRAINERS:
+def wanted_voters(trainers: int, living: int) -> int:
+    """How many voters a run should have that knows so many trainers, of which so many live."""
+    alone = living == 1 < trainers
+    if alone or trainers >= FIVE_FROM_TRAINERS:
         return 5
     return 3 if trainers >= THREE_FROM_TRAINERS else 1
 

@@ -110,7 +110,7 @@ class TrainerRoll:
             head.voters,
             _voting((self._me, *self.standbys), files),
             _voting(servers, files),
-            wanted_voters(trainers),
+            wanted_voters(trainers, 1 + len(self.standbys)),
         )
 
     def say(self, run: bytes, term: int, head: ChainHead, find: Find) -> Trainers:

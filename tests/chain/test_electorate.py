@@ -12,13 +12,15 @@ def some(names: str) -> list:
 
 
 def chosen(voters: str, trainers: str, servers: str, known: int | None = None) -> str:
-    wanted = wanted_voters(len(trainers) if known is None else known)
+    wanted = wanted_voters(len(trainers) if known is None else known, len(trainers))
     after = next_voters(tuple(some(voters)), some(trainers), some(servers), wanted)
     return "".join(name for one in after for name in "abcdefstuvw" if voter(name) == one)
 
 
 def test_voters_are_one_three_or_five():
-    assert [wanted_voters(trainers) for trainers in (1, 2, 3, 4, 16)] == [1, 3, 3, 5, 5]
+    assert [wanted_voters(trainers, trainers) for trainers in (1, 2, 3, 4, 16)] == [1, 3, 3, 5, 5]
+    assert [wanted_voters(trainers, 2) for trainers in (2, 3, 4, 16)] == [3, 3, 5, 5]
+    assert [wanted_voters(trainers, 1) for trainers in (1, 2, 3, 4, 16)] == [1, 5, 5, 5, 5]
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,12 @@ def test_voters_are_one_three_or_five():
         pytest.param("abc", "abcd", "s", 4, "abcds", id="a fourth trainer makes five"),
         pytest.param("abs", "ab", "tu", 2, "abt", id="a dead server is replaced"),
         pytest.param("abs", "a", "st", 2, "ats", id="a dead trainer is replaced by a server"),
+        pytest.param("ats", "a", "stuv", 2, "atsuv", id="a trainer alone has four servers vote"),
+        pytest.param(
+            "atsuv", "a", "suv", 2, "atsuv", id="of five, a dead one without a spare stays"
+        ),
+        pytest.param("astuv", "ab", "stuv", 2, "ast", id="another is back: three are enough"),
+        pytest.param("ast", "ab", "stuv", 2, "asb", id="and it displaces a server"),
         pytest.param("abs", "ab", "", 2, "a", id="fewer, before one more loss would stop it"),
         pytest.param("abcds", "abcd", "", 4, "abcds", id="five stand one loss without a spare"),
         pytest.param("abcds", "abc", "", 4, "abc", id="after two losses three are better"),
@@ -54,7 +62,8 @@ def test_every_change_is_allowed_and_they_settle(voters, others, servers, known)
     trainers = "a" + "".join(sorted(others))
     seen = [tuple(some(voters))]
     for _ in range(12):
-        after = next_voters(seen[-1], some(trainers), some("".join(servers)), wanted_voters(known))
+        wanted = wanted_voters(known, len(trainers))
+        after = next_voters(seen[-1], some(trainers), some("".join(servers)), wanted)
         assert may_change(seen[-1], after)
         seen.append(after)
 
