@@ -81,10 +81,9 @@ def test_a_full_target_costs_checkpoints_and_the_next_one_is_written_when_there_
     assert trainer.line_with("checkpoint of step ")
 
     small_disk.fill()
-    assert trainer.line_with("loss")  # a checkpoint that was being written is over by now
-    before = files(small_disk.path / "saved")
     line = trainer.line_with("no checkpoint of step ")
     assert "free some space" in line
+    before = files(small_disk.path / "saved")  # one that was being written may have come first
     assert trainer.line_with("no checkpoint of step ")  # and training goes on
     after = files(small_disk.path / "saved")
     whole = {name: data for name, data in before.items() if name in after}
