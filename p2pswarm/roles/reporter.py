@@ -98,6 +98,8 @@ class Reporter:
         now_s: float,
     ) -> list[Event]:
         """Who coordinates the run, and who stands by."""
+        if isinstance(report, Leads | WentBack):
+            self._peers.clear()  # all members join anew
         match report:
             case Leads(version=0):  # no server has come yet
                 return [Waiting(0.0, tuple(range(self._stages)))]
@@ -111,7 +113,6 @@ class Reporter:
             case WentBack():
                 return self._went_back(report, seconds, now_s)
             case SteppedDown(reason=reason):
-                self._peers.clear()  # who lives from now on, the next coordinator knows
                 return [Note(seconds, f"this trainer stands by from now on: {reason}")]
             case TrainerEnlisted(peer=peer, address=address):
                 return [Note(seconds, f"trainer {PeerId(peer).short} at {address} stands by")]

@@ -66,6 +66,17 @@ def test_a_trainer_that_leads_again_names_only_servers_that_joined_it_since():
     assert told[-1] == Peers(1.0, (PeerLine(NAME, 0, False, 0, 0.0),))
 
 
+def test_after_a_run_has_gone_back_only_servers_that_joined_anew_are_named():
+    telling = begun()
+    telling.report(act.MemberReady(LIFE, 0), 101.0)
+
+    telling.report(WentBack(1, 2), 110.0)
+    again = Incarnation(LIFE.peer, 9)
+    told = telling.report(act.MemberJoined(again, 0, "a:1"), 111.0)
+
+    assert told[-1] == Peers(11.0, (PeerLine(NAME, 0, False, 0, 0.0),))
+
+
 def test_a_run_that_is_offered_waits_for_every_stage():
     reporter = Reporter(RunConfig(stages=3), 1000)
 
