@@ -47,20 +47,21 @@ PIECE_MIB = STATE_TENSORS * PIECE_VALUES * 4 / MIB
 
 def resident_mib(pid: int) -> float:
     """What a process has in memory; 0 once it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+    return status_mib(pid, "VmRSS:")
 
 
 def peak_mib(pid: int) -> float:
     """The most that a process has had in memory since `begin_peak`; 0 once it is gone."""
+    return status_mib(pid, "VmHWM:")
+
+
+def status_mib(pid: int, field: str) -> float:
+    """A field of a process's status (man 5 proc); 0 once it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def begin_peak(pid: int) -> None:

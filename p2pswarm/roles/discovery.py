@@ -147,12 +147,7 @@ async def manifests(stack: NodeStack, holders: int = 1) -> dict[bytes, bytes]:
 
     `holders`: how many answers are put together; this node's own, or the first, is enough for one.
     """
-    try:
-        records = await stack.dht.get(RUNS_KEY, holders)
-    except SwarmError as error:
-        log.info("the runs could not be looked up: %s", error)
-        return {}
-    return {subkey: record.value for subkey, record in records.items()}
+    return await _values(stack, RUNS_KEY, "the runs", holders)
 
 
 async def announce_end(stack: NodeStack, run: RunIdentity, over: RunOver) -> None:
@@ -168,15 +163,11 @@ async def announce_end(stack: NodeStack, run: RunIdentity, over: RunOver) -> Non
 
 async def ends(stack: NodeStack, run: RunConfig, corpus: bytes) -> list[tuple[bytes, RunOver]]:
     """The ends of runs of these settings and this text, with the ids of who says so."""
-    try:
-        records = await stack.dht.get(end_key(run, corpus))
-    except SwarmError as error:
-        log.info("the ends of runs could not be looked up: %s", error)
-        return []
     found = []
-    for subkey, record in sorted(records.items()):
+    values = await _values(stack, end_key(run, corpus), "the ends of runs")
+    for subkey, value in sorted(values.items()):
         with contextlib.suppress(BadMessage):  # a stranger's
-            if isinstance(over := decode(record.value), RunOver):
+            if isinstance(over := decode(value), RunOver):
                 found.append((subkey, over))
     return found
 
@@ -190,6 +181,16 @@ async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
     found = await manifests(stack, HOLDERS)
     offers = (readable(value) for value in found.values())
     return [offer.trainer for offer in offers if offer is not None and offer.run == run]
+
+
+async def _values(stack: NodeStack, key: bytes, what: str, holders: int = 1) -> dict[bytes, bytes]:
+    """The values of a key by subkey; none if they could not be looked up."""
+    try:
+        records = await stack.dht.get(key, holders)
+    except SwarmError as error:
+        log.info("%s could not be looked up: %s", what, error)
+        return {}
+    return {subkey: record.value for subkey, record in records.items()}
 
 
 async def _tell_version(rpc: Rpc, trainer: Contact, version: int) -> None:

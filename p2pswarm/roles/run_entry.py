@@ -7,7 +7,7 @@ Errors:  Unusable, one line with the remedy.
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
@@ -77,11 +77,8 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | Run
     if folder is None:
         place = founding_place(stack.identity, identity.run, config.run, origin)
         return RunEntry(identity, place, resumed=resumed)
-    genesis = genesis_of(identity)
-    entry = _in_folder(stack, folder, identity, genesis.voters[0].memory, say)
-    if resumed is not None:
-        folder.write(SavedRun(identity, finished=False, resumed=resumed))
-    return replace(entry, resumed=resumed)
+    founded = SavedRun(identity, finished=False, resumed=resumed)
+    return _in_folder(stack, folder, founded, genesis_of(identity).voters[0].memory, say)
 
 
 def _go_on(
@@ -89,14 +86,12 @@ def _go_on(
 ) -> RunEntry:
     """The run of the folder, which is not over."""
     assert folder is not None, "it was read"
-    identity, run = saved.identity, stack.config.run
+    run = stack.config.run
     check_same(saved, folder, run, corpus)
-    entry = _in_folder(stack, folder, identity, os.urandom(MEMORY_BYTES), say)
+    entry = _in_folder(stack, folder, saved, os.urandom(MEMORY_BYTES), say)
     version = entry.place.restored.follower.chain.head.version
     say(f"going on with run {run.name!r} of {folder.path}: {version} of {run.steps} steps are done")
-    if saved.resumed is not None:
-        folder.write(saved)  # it goes on from there until a step is decided
-    return replace(entry, resumed=saved.resumed)
+    return entry
 
 
 async def _stand_by(
@@ -124,7 +119,8 @@ async def _stand_by(
     say(f"standing by for run {run.name!r} of {trainers[0].address}")
     memory = os.urandom(MEMORY_BYTES)
     if folder is not None:
-        return _in_folder(stack, folder, identity, memory, say, trainers)
+        joined = SavedRun(identity, finished=False)
+        return _in_folder(stack, folder, joined, memory, say, trainers)
     store, genesis = MemoryChain(memory), genesis_of(identity)
     restored = store.restored(genesis)
     place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=False)
@@ -134,18 +130,18 @@ async def _stand_by(
 def _in_folder(
     stack: NodeStack,
     folder: RunFolder,
-    identity: RunIdentity,
+    run: SavedRun,
     memory: bytes,
     say: Say,
     trainers: tuple[Contact, ...] = (),
 ) -> RunEntry:
     """A place whose chain is in the folder, which says so from now on."""
-    genesis = genesis_of(identity)
+    genesis = genesis_of(run.identity)
     store, restored = folder.open_chain(genesis, memory)
     if store.warning is not None:
         say(store.warning)
-    folder.write(SavedRun(identity, finished=False))
+    folder.write(run)
     me = stack.identity.peer_id.raw
     alone = votes_alone(restored, me, store.memory)
     place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
-    return RunEntry(identity, place, trainers, folder)
+    return RunEntry(run.identity, place, trainers, folder, run.resumed)

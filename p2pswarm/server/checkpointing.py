@@ -131,10 +131,8 @@ class Checkpointing:
         store = await on_thread(lambda: open_store(order.target, writer))
         digest = await replica.state_of(order.step)
         what = stage_to_save(context, replica.stage, order, digest)
-        progress, loop = (
-            ProgressNotes(order, replica.engine.state_bytes),
-            asyncio.get_running_loop(),
-        )
+        progress = ProgressNotes(order, replica.engine.state_bytes)
+        loop = asyncio.get_running_loop()
 
         def told(share: float) -> None:
             if (note := progress.done(share, loop.time())) is not None:

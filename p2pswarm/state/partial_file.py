@@ -61,8 +61,9 @@ class PartialFile:
         """Look which pieces are there; begin the file anew if it is not ours."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self.map = PartialMap(self._found())
-            if not self._is_ours():
+            ours = self._is_ours()
+            self.map = PartialMap(self._found() if ours else {})
+            if not ours:
                 with self._open(self._path, "wb") as file:
                     file.write(self._layout.head)
         except OSError as error:
@@ -112,8 +113,6 @@ class PartialFile:
             return False
 
     def _found(self) -> dict[int, int]:
-        if not self._is_ours():
-            return {}
         found = {}
         with self._open(self._path, "rb") as file:
             for piece in range(len(self._layout.sizes)):

@@ -353,7 +353,10 @@ Report = (
 """What a person may want to know."""
 
 Action = (
-    (Assign | Decline | Publish | AnswerLeave)
+    Assign
+    | Decline
+    | Publish
+    | AnswerLeave
     | Launch
     | CancelLaunch
     | SendFence

@@ -172,13 +172,14 @@ class Coordinator(StepNotes):
         """When to call `on_deadline`, if nothing happens before."""
         if self._phase is Phase.ENDED:
             return None
+        reduction = self._generations.reduction
         times = [
             self._step.fence_deadline_s,
             self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
-            r.deadline_s if (r := self._generations.reduction) is not None else None,
+            reduction.deadline_s if reduction is not None else None,
             self._step.next_deadline_s(self._now_s) if self._phase is Phase.FILLING else None,
         ]
         soonest = min(time_s for time_s in times if time_s is not None)
@@ -365,7 +366,8 @@ class Coordinator(StepNotes):
 
     def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
-        self._phase, self._deciding = Phase.DECIDING, (reduction, decided)
+        self._phase = Phase.DECIDING
+        self._deciding = reduction, decided
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
         rate = learning_rate(self._config, self.step)

@@ -68,8 +68,15 @@ class Start:
             if commit.state != NO_DIGEST
         }
         if last.kind == RecordKind.BACK:
-            start = cls(term, head.version, None, gathers=False, era=era, states=states)
-            return replace(start, loads=head.version > 0, numbered=numbered)
+            return cls(
+                term,
+                head.version,
+                gathers=False,
+                era=era,
+                states=states,
+                loads=head.version > 0,
+                numbered=numbered,
+            )
         gradients = {stage: commit.gradient for stage, commit in enumerate(last.stages)}
         members = {
             stage: tuple(one.peer for one in commit.members)
@@ -88,7 +95,7 @@ def to_decide(step: Step, reduction: Reduction, decided: Decided, rate: float) -
     """What the voters are asked to accept."""
     stages = []
     for stage, gradient in sorted(reduction.gradients.items()):
-        group = [one for one, where in reduction.stages.items() if where == stage]
+        group = reduction.group(stage)
         members = tuple(Contributor(one.peer, one.number) for one in group)
         state = as_recorded(decided.states.get(stage, b""))
         stages.append(
@@ -142,5 +149,5 @@ def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
 
 def as_back(record: CommitRecord) -> CommitRecord:
     """The record of a step as one that makes the weights before that step current again."""
-    nothing = replace(record, first=0, count=0, gradient_norm=None)
-    return replace(nothing, kind=RecordKind.BACK, saved=record.step)
+    back = RecordKind.BACK
+    return replace(record, kind=back, first=0, count=0, gradient_norm=None, saved=record.step)

@@ -41,18 +41,15 @@ class Departures:
 
     def __init__(self, members: Membership) -> None:
         self._members = members
-        self._until_s: dict[Incarnation, float] = {}
         self._told: dict[Incarnation, bool] = {}
 
     def asked(self, member: Incarnation, until_s: float) -> None:
         """A member is to leave by `until_s` at the latest."""
         if self._members.alive(member):
-            self._until_s[member] = until_s
-            self._members.leaving[member] = None
+            self._members.leaving[member] = until_s
 
     def end(self, member: Incarnation) -> None:
         """An incarnation is over."""
-        self._until_s.pop(member, None)
         self._told.pop(member, None)
 
     def actions(self, version: int, now_s: float) -> list[AnswerLeave | LastLeaves]:
@@ -62,24 +59,25 @@ class Departures:
             actions.append(AnswerLeave(one, may))
             member = self._members.alive(one)
             if member is not None and member.ready and not may:
-                stays_s = max(0.0, self._until_s[one] - now_s)
+                stays_s = max(0.0, self._members.leaving[one] - now_s)
                 actions.append(LastLeaves(member.stage, version, one, stays_s))
         return actions
 
     def _changed(self) -> list[tuple[Incarnation, bool]]:
-        if not self._until_s:
+        until_s = self._members.leaving
+        if not until_s:
             return []
         may_go: dict[Incarnation, bool] = {}
-        alive = {one: m for one in self._until_s if (m := self._members.alive(one))}
+        alive = {one: m for one in until_s if (m := self._members.alive(one))}
         for stage in sorted({member.stage for member in alive.values()}):
             here = [member.incarnation for member in self._members.ready(stage)]
             others = [one for one, m in alive.items() if m.stage == stage and not m.ready]
             may_go |= dict.fromkeys(others, bool(here))  # nobody relies on these
-            leaving = [one for one in here if one in self._until_s]
+            leaving = [one for one in here if one in until_s]
             may_go |= dict.fromkeys(leaving, True)
             if leaving and len(leaving) == len(here):
                 kept = [one for one in leaving if not self._told.get(one)] or leaving
-                last = max(kept, key=lambda one: (self._until_s[one], one.peer))
+                last = max(kept, key=lambda one: (until_s[one], one.peer))
                 may_go[last] = False
         changed = {one: may for one, may in may_go.items() if self._told.get(one) is not may}
         self._told |= changed

@@ -75,8 +75,8 @@ class Membership:
         self._stages = stages
         self._group_max = group_max
         self._members_max = members_max
-        self.leaving: dict[Incarnation, None] = {}
-        """Those that were asked to leave: a newcomer does not count them."""
+        self.leaving: dict[Incarnation, float] = {}
+        """Until when those stay that were asked to leave: a newcomer does not count them."""
         self._members: dict[bytes, Member] = {}
         self._incarnations = former
         self._ready: list[list[Member]] = [[] for _ in range(stages)]
