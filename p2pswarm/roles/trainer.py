@@ -66,10 +66,8 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
     corpus = await asyncio.to_thread(read_corpus, config)
-    say(
-        f"{corpus.files} files: {len(corpus.train):,} bytes to train on, "
-        f"{len(corpus.held_out):,} held out"
-    )
+    files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
+    say(f"{files}: {len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out")
     text = await asyncio.to_thread(corpus.digest)
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
