@@ -152,6 +152,7 @@ class Day:
         self._zones: dict[int, list[Machine]] = {}
         self._ends: list[asyncio.Task[None]] = []
         self._steps_s: list[float] = []
+        self._hours_told = 0
         self._waste: Counter[str] = Counter()
         self.taken = self.told = 0
         self._there: list[int] = []
@@ -202,11 +203,24 @@ class Day:
                 self._steps_s.append(asyncio.get_running_loop().time())
                 alive = sum(machine.died_s is None for machine in self._swarm.machines)
                 self._there.append(alive)
+                self._tell_hour()
             case act.MemberLost(reason=reason, voided=voided):
                 self._waste[f"lost: {_short(reason)}"] += 1
                 self._waste["counts that were void"] += voided
             case act.Replayed(microbatches=again):
                 self._waste["attempts done again"] += len(again)
+
+    def _tell_hour(self) -> None:
+        """Print how the day stands, once an hour of it: a day that is cut off has told so much.
+
+        The weights have raised an error if a microbatch of these steps is lost or doubled.
+        """
+        hours = int(self._pressed * self._steps_s[-1] / HOUR_S)
+        if hours > self._hours_told:
+            self._hours_told = hours
+            steps, useful, chain = len(self._steps_s), self._swarm.useful_share, self._counts()
+            told = f"hour {hours}: {steps} steps, useful {useful:.4f}, chain {chain['chain']}"
+            print(f"{told}, {self.taken} machines taken, {dict(self._waste)}", flush=True)
 
     def _result(self, ended: act.RunFinished | None) -> dict[str, object]:
         pressed = self._pressed

@@ -12,7 +12,13 @@ from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Arrival
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import Decoder
-from p2pswarm.tensors.codecs.registry import EncodedTensor, admit, decoder, named
+from p2pswarm.tensors.codecs.registry import (
+    AdmittedTensor,
+    EncodedTensor,
+    admit,
+    admitted_decoder,
+    named,
+)
 from p2pswarm.tensors.codecs.tensor_pool import TensorPool
 from p2pswarm.tensors.meta import TENSORS_MAX, Grant, TensorMeta, travels_alone
 
@@ -49,14 +55,16 @@ class Reservation:
 
     def open(self, pool: TensorPool, expect: Callable[[memoryview], Arrival]) -> None:
         """Charge the budget for all tensors, then allocate memory for each, or for none."""
-        need_bytes = sum(admit(meta).memory_bytes for meta in self._metas)
+        admitted = [admit(meta) for meta in self._metas]
+        need_bytes = sum(each.memory_bytes for each in admitted)
         self._budget.reserve(self._peer, need_bytes)
         self._held_bytes = need_bytes
         try:
-            for meta in self._metas:
-                place = decoder(meta, pool)
+            for meta, admission in zip(self._metas, admitted, strict=True):
+                place = admitted_decoder(meta, admission, pool)
                 arrival = expect(place.buffer) if travels_alone(meta) else None
-                self.tensors.append(ReservedTensor(place, arrival, _decoded_on_thread(meta)))
+                on_thread = _decoded_on_thread(admission)
+                self.tensors.append(ReservedTensor(place, arrival, on_thread))
         except BaseException:
             self.close()
             raise
@@ -86,6 +94,5 @@ def worth_a_thread(tensors: Iterable[tuple[str, int]]) -> bool:
     return sum(size for codec, size in tensors if named(codec).heavy) > THREAD_BYTES
 
 
-def _decoded_on_thread(meta: TensorMeta) -> bool:
-    admission = admit(meta)
+def _decoded_on_thread(admission: AdmittedTensor) -> bool:
     return admission.codec.heavy and admission.layout.raw_bytes > THREAD_BYTES

@@ -163,7 +163,11 @@ def admit(meta: TensorMeta) -> AdmittedTensor:
 
 def decoder(meta: TensorMeta, pool: TensorPool = FRESH) -> Decoder:
     """The memory for the tensor that `meta` announces, filled if its bytes are inline."""
-    admission = admit(meta)
+    return admitted_decoder(meta, admit(meta), pool)
+
+
+def admitted_decoder(meta: TensorMeta, admission: AdmittedTensor, pool: TensorPool) -> Decoder:
+    """As `decoder`, for an announcement that `admit` has checked."""
     place = admission.codec.decoder(admission.layout, meta.encoded_bytes, pool)
     if meta.inline:
         place.buffer[:] = meta.inline
