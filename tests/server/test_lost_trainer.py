@@ -6,7 +6,7 @@ import pytest
 from server.harness import CONFIG, ScriptedTrainer, peer, swarm, virtual
 
 from p2pswarm.errors import Refused
-from p2pswarm.server.lifecycle import SEEK_S
+from p2pswarm.server.join_pauses import SEEK_S
 from p2pswarm.swarm.messages.membership import Join, StandsBy
 
 
