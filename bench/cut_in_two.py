@@ -22,11 +22,9 @@ import argparse
 import functools
 import json
 import os
-import queue
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +32,7 @@ from pathlib import Path
 
 from check_chain import Rec, entries, newest_chain
 from exactness import SERVE, WANTED, compare, introduced, tensors, train_plainly, written
+from node_listener import Gone, NodeListener
 from swarm_processes import (
     FIRST_SERVER,
     ROOT,
@@ -49,7 +48,7 @@ from trainer_processes import checked
 sys.path.insert(0, str(ROOT))
 
 from p2pswarm.ids import PeerId
-from p2pswarm.progress.events import Ended, Event, Note, Peers, Stepped, from_line
+from p2pswarm.progress.events import Ended, Note, Peers, Stepped
 from tests.wanlab.lab import Lab, LabUnavailable
 from tests.wanlab.link import Link
 
@@ -98,7 +97,7 @@ class Swarm:
         self.hosts: dict[str, int] = {}
         """Short peer id of a server -> its host."""
         self._nodes, self._run, self._folder = nodes, run, folder
-        self._said: queue.Queue[tuple[str, Event | Exception]] = queue.Queue()
+        self._listener = NodeListener(nodes)
 
     def start(self) -> None:
         """All processes; returns when every server is up."""
@@ -136,37 +135,27 @@ class Swarm:
     def _start_trainer(self, name: str, host: int) -> None:
         standby = name != FIRST
         self._nodes.start_trainer(name, self._run, self.state(name), standby=standby, host=host)
-        threading.Thread(target=self._read, args=(name,), daemon=True).start()
+        self._listener.listen_to(name)
 
     def _take_news(self, wait_s: float) -> None:
-        try:
-            name, news = self._said.get(timeout=wait_s)
-        except queue.Empty:
+        heard = self._listener.next(wait_s)
+        if heard is None:
             return
+        name, said = heard
         seen = self.seen[name]
-        match news:
-            case Exception():
-                raise news
-            case Ended() if news.failed:
-                raise RunFailed(f"{name}: {news.reason}")
+        match said:
+            case Gone(failed) if failed:
+                raise failed
+            case Ended() if said.failed:
+                raise RunFailed(f"{name}: {said.reason}")
             case Ended():
-                seen.ended = news
+                seen.ended = said
             case Peers():
-                seen.peers = news
+                seen.peers = said
             case Note():
-                seen.notes.append(news.text)
+                seen.notes.append(said.text)
             case Stepped():
-                seen.steps.append(news.step)
-
-    def _read(self, name: str) -> None:
-        try:
-            for line in self._nodes.lines(name):
-                try:
-                    self._said.put((name, from_line(line)))
-                except ValueError:  # what a node says before its run is for people
-                    continue
-        except RunFailed as error:
-            self._said.put((name, error))
+                seen.steps.append(said.step)
 
 
 def sides(swarm: Swarm, how: str) -> tuple[list[int], list[int]]:

@@ -14,32 +14,25 @@ import argparse
 import contextlib
 import itertools
 import json
-import queue
 import random
 import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from exactness import SERVE, WANTED, compare, tensors, train_plainly, written
+from node_listener import NodeListener
 from rich.console import Console
 from rich.table import Table
 from survival_picture import draw
-from swarm_processes import (
-    STANDARD_LIBRARY,
-    Nodes,
-    Run,
-    RunFailed,
-    Site,
-)
+from swarm_processes import STANDARD_LIBRARY, Nodes, Run, RunFailed, Site
 from trainer_processes import checked
 
-from p2pswarm.progress.events import Ended, Event, PeerLine, Peers, Stepped, from_line
+from p2pswarm.progress.events import Ended, PeerLine, Peers, Stepped
 
 STOPS_S = (2.0, 25.0)  # a link is given up after 15 s of silence: shorter and longer than that
 REPLACED_S = 1.0  # after a kill
@@ -105,7 +98,7 @@ class Swarm:
         self._nodes, self._run, self._options, self._folder = nodes, run, options, folder
         self._rng = random.Random(options.seed)
         self._begun_s = time.monotonic()
-        self._lines: queue.Queue[tuple[str, Event | str | None]] = queue.Queue()
+        self._listener = NodeListener(nodes, keep=folder)
         self._names: dict[str, str] = {}
         """Short peer id -> name of the process."""
         self._peers: tuple[PeerLine, ...] = ()
@@ -145,20 +138,20 @@ class Swarm:
             self._signal(name, signal.SIGCONT)
 
     def _take_news(self) -> None:
-        try:
-            name, news = self._lines.get(timeout=LOOK_S)
-        except queue.Empty:
+        heard = self._listener.next(LOOK_S)
+        if heard is None:
             return
-        match news:
+        name, said = heard
+        match said:  # one that is gone was killed, or its trainer said why it failed
             case Peers(peers=peers):
                 self._peers = peers
             case Stepped():
-                self._stepped(name, news)
-            case Ended() if news.failed:
-                raise RunFailed(f"{name}: {news.reason}")
+                self._stepped(name, said)
+            case Ended() if said.failed:
+                raise RunFailed(f"{name}: {said.reason}")
             case Ended():
-                self.ended[name] = news
-            case str() if found := re.match(r"peer (\S+) at", news):
+                self.ended[name] = said
+            case str() if found := re.match(r"peer (\S+) at", said):
                 self._names[found[1]] = name
 
     def _stepped(self, name: str, event: Stepped) -> None:
@@ -240,32 +233,13 @@ class Swarm:
             subprocess.run(["kill", f"-{number.value}", str(pid)], check=False)
 
     def _start_server(self) -> None:
-        self._read(self._nodes.start_server(SERVE))
+        self._listener.listen_to(self._nodes.start_server(SERVE))
 
     def _start_trainer(self, name: str, *, standby: bool) -> None:
         """A trainer with a folder of its own; one that was killed comes back with its folder."""
         state = self._folder / name.replace(" ", "-")
         self._nodes.start_trainer(name, self._run, state, standby=standby)
-        self._read(name)
-
-    def _read(self, name: str) -> None:
-        threading.Thread(target=self._forward, args=(name,), daemon=True).start()
-
-    def _forward(self, name: str) -> None:
-        """Pass on what a node says; a node that we killed falls silent."""
-        try:
-            for line in self._nodes.lines(name):
-                self._keep(name, line)
-                try:
-                    self._lines.put((name, from_line(line)))
-                except ValueError:
-                    self._lines.put((name, line))
-        except RunFailed:
-            pass  # killed, or its trainer said why it failed
-
-    def _keep(self, name: str, line: str) -> None:
-        with (self._folder / f"{name}.said").open("a") as file:
-            file.write(f"{self._now_s():.2f} {line}")
+        self._listener.listen_to(name)
 
     def _happened(self, what: str, stage: int | None = None) -> None:
         self.record.happenings.append(Happening(self._now_s(), what, stage))

@@ -262,13 +262,20 @@ def plain(run: Run, flags: Sequence[str] = (), patience_s: float = 900.0) -> Ite
 def events(lines: Iterator[str]) -> Iterator[Event]:
     """What a trainer tells; RunFailed if its run failed."""
     for line in lines:
-        try:
-            event = from_line(line)
-        except ValueError:  # what a node says before its run is for people
+        said = parsed(line)
+        if isinstance(said, str):
             continue
-        if isinstance(event, Ended) and event.failed:
-            raise RunFailed(event.reason)
-        yield event
+        if isinstance(said, Ended) and said.failed:
+            raise RunFailed(said.reason)
+        yield said
+
+
+def parsed(line: str) -> Event | str:
+    """The event of a line, or the line: what a node says before its run is for people."""
+    try:
+        return from_line(line)
+    except ValueError:
+        return line
 
 
 def steady(

@@ -1,21 +1,20 @@
 """One or more trainers of a run as processes, killed and started again with their folders.
 
 The first founds the run; the others stand by. Each keeps its chain file in a folder of its own, so
-one that is started again goes on where it was. What they say comes in one queue.
+one that is started again goes on where it was.
 """
 
 import json
-import queue
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from node_listener import Gone, NodeListener
 from swarm_processes import ROOT, Nodes, Run, RunFailed
 
-from p2pswarm.progress.events import Ended, Event, Started, Stepped, from_line
+from p2pswarm.progress.events import Ended, Event, Started, Stepped
 
 CHECK = ROOT / "bench" / "check_chain.py"
 
@@ -33,10 +32,9 @@ class Trainers:
         self._nodes = nodes
         self._run = run
         self._folder = folder
-        self._over = False
         self._lives: dict[int, int] = {}
         self._names: dict[str, int] = {}
-        self._said: queue.Queue[tuple[str, Event | Exception | None]] = queue.Queue()
+        self._listener = NodeListener(nodes)
         for number in range(count):
             self._start(number)
 
@@ -48,28 +46,31 @@ class Trainers:
         gone: set[str] = set()
         over = ""
         while set(self._names) - gone and not (over in gone and over == self.leader):
-            name, event = self._said.get()
-            if isinstance(event, Exception) and not self._killed(name):
-                raise event
-            if event is None or isinstance(event, Exception):
-                gone.add(name)
-                continue
-            if isinstance(event, Started):
-                self.takeovers += self.leader != ""
-                self.leader = name
-            elif isinstance(event, Stepped):
-                self.leader = name
-            if isinstance(event, Ended) and event.failed:
-                raise RunFailed(event.reason)
-            if isinstance(event, Ended):
-                if name != self.leader:  # a standby tells of the end, too
+            name, said = self._listener.next()
+            match said:
+                case str():
                     continue
-                over = name
-            yield event
+                case Gone(failed) if failed and not self._killed(name):
+                    raise failed
+                case Gone():
+                    gone.add(name)
+                    continue
+                case Ended() if said.failed:
+                    raise RunFailed(said.reason)
+                case Ended() if name != self.leader:  # a standby tells of the end, too
+                    continue
+                case Ended():
+                    over = name
+                case Started():
+                    self.takeovers += self.leader != ""
+                    self.leader = name
+                case Stepped():
+                    self.leader = name
+            yield said
 
     def kill_leader(self) -> None:
         """SIGKILL to the coordinator, unless it is done; it is started again with its folder."""
-        if self._over:
+        if self._listener.ended:
             return
         number = self._names[self.leader]
         self._nodes.kill(self.leader)
@@ -90,21 +91,7 @@ class Trainers:
         name = f"trainer {number} life {life}"
         self._names = {n: k for n, k in self._names.items() if k != number} | {name: number}
         self._nodes.start_trainer(name, self._run, self._state(number), standby=number > 0)
-        threading.Thread(target=self._read, args=(name,), daemon=True).start()
-
-    def _read(self, name: str) -> None:
-        try:
-            for line in self._nodes.lines(name):
-                try:
-                    event = from_line(line)
-                except ValueError:  # what a node says before its run is for people
-                    continue
-                self._over = self._over or isinstance(event, Ended)
-                self._said.put((name, event))
-        except RunFailed as error:
-            self._said.put((name, error))
-        else:
-            self._said.put((name, None))
+        self._listener.listen_to(name)
 
     def _killed(self, name: str) -> bool:
         """Whether another life of this trainer has begun."""

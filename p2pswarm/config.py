@@ -20,6 +20,10 @@ GRADIENT_CODEC_NAMES = ("int8-ef",)
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
+HELD_OUT_SHARE = 0.1
+"""Of the text: the more, the surer the loss on it, and the less is left to learn from."""
+STATE_SHARE = 0.1
+"""Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,7 @@ class TrainConfig:
     """A text file or a folder of them; required."""
     suffixes: tuple[str, ...] = ()
     """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
-    held_out_share: Annotated[float, Between(0.001, 0.5)] = 0.1
+    held_out_share: Annotated[float, Between(0.001, 0.5)] = HELD_OUT_SHARE
     """The share of the files (of the bytes, if there is one file) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
@@ -257,7 +261,7 @@ class NetworkConfig:
     """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
     """TCP connections for tensors, to each peer."""
-    state_share: Annotated[float, Between(0.0, 1.0)] = 0.1
+    state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE
     """Of what is sent while training sends too: weights for newcomers; 1: all that they can."""
     peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
     """The most tensor bytes on their way from one peer, in MiB."""

@@ -1,6 +1,9 @@
 """The command line: which command it names, and with which settings."""
 
+import dataclasses
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +91,27 @@ def test_an_example_is_a_good_settings_file_of_its_role(role):
     assert isinstance(command, ExampleCommand)
     assert tomllib.loads(command.text)["role"] == role
     assert load(EXAMPLES / f"{role}.toml").role == role
+
+
+def names(table: dict, prefix: str = "") -> set[str]:
+    """Every setting of a table and its tables, as `run.model.heads`."""
+    inner = {k: v for k, v in table.items() if isinstance(v, dict)}
+    found = {prefix + key for key in table.keys() - inner.keys()}
+    return found.union(*(names(v, f"{prefix}{k}.") for k, v in inner.items()))
+
+
+@pytest.mark.parametrize(
+    ("role", "others"), [("trainer", ("serve.",)), ("stage", ("train.", "run.", "checkpoint."))]
+)
+def test_an_example_names_every_setting_of_its_role_and_what_it_leaves_out_is_good(
+    written, role, others
+):
+    text = (EXAMPLES / f"{role}.toml").read_text()
+    whole = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+
+    every = names(dataclasses.asdict(NodeConfig()))
+    assert names(tomllib.loads(whole)) == {n for n in every if not n.startswith(others)}
+    assert load(Path(written(whole))).role == role
 
 
 def test_the_demo_has_its_defaults_and_takes_others(tmp_path):

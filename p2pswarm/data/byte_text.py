@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2pswarm.config import HELD_OUT_SHARE
+
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
@@ -12,5 +14,5 @@ class Bytes:
     """A text file, or a folder of them."""
     suffixes: tuple[str, ...] = ()
     """The endings of the files to read in a folder, as `(".txt", ".md")`; empty: all text files."""
-    held_out_share: float = 0.1
+    held_out_share: float = HELD_OUT_SHARE
     """Share of the files (of the bytes, if there is one file) never trained on: 0.001 to 0.5."""

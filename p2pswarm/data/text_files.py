@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from p2pswarm.config import HELD_OUT_SHARE
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.errors import Unusable
 
@@ -25,7 +26,7 @@ def load_corpus(
     path: Path,
     *,
     suffixes: tuple[str, ...] = (),
-    held_out_share: float = 0.1,
+    held_out_share: float = HELD_OUT_SHARE,
     seed: int,
     shape: tuple[int, int],
     file_bytes_max: int = FILE_BYTES_MAX,

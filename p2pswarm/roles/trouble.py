@@ -4,6 +4,8 @@ Units:   seconds.
 Errors:  none.
 """
 
+import functools
+
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -29,56 +31,25 @@ TroubleReport = (
 )
 
 
+@functools.singledispatch
 def trouble_text(report: TroubleReport) -> str:
-    """What a report of trouble means to people."""
-    match report:
-        case act.VersionsRefused():
-            return _versions(report)
-        case act.WeightsSought() | LastLeaves() | NewestCopy() | CannotGoBack():
-            return _lost(report)
-        case act.DigestsTied(stage, version):
-            return (
-                f"the servers of stage {stage} disagree about version {version}, as many on each "
-                "side; the first goes on: a third server would tell which is wrong"
-            )
-        case VotesLacking(voters):
-            return _votes(voters)
-        case act.AveragingSlow(step, took_s, limit_s):
-            return (
-                f"averaging step {step} took longer than {took_s:g} s; the next try may take "
-                f"{limit_s:g} s"
-            )
-        case _:
-            return _work(report)
+    """What a report of trouble means to people; one function for each kind of report."""
+    raise AssertionError(f"no text for {report}")
 
 
-def _work(
-    report: act.ServerFails
-    | act.RoadBroken
-    | act.Quarantined
-    | act.NotFiniteThere
-    | act.WrongResult
-    | act.ResultsTied,
-) -> str:
-    """Trouble with microbatches."""
-    match report:
-        case act.WrongResult():
-            return _wrong(report)
-        case act.ResultsTied(microbatch, stage, servers):
-            names = ", ".join(map(_short, servers))
-            return (
-                f"the servers {names} of stage {stage} make different results of microbatch "
-                f"{microbatch}: a third server would tell which is wrong"
-            )
-        case act.ServerFails():
-            return _fails(report)
-        case act.RoadBroken():
-            return _road(report)
-        case _:
-            return _not_finite(report)
+@trouble_text.register
+def _(report: act.VersionsRefused) -> str:
+    who = "1 server speaks" if report.servers == 1 else f"{report.servers} servers speak"
+    many = "s" if len(report.versions) > 1 else ""
+    versions = ", ".join(map(str, report.versions))
+    return (
+        f"{who} version{many} {versions} of runs, this trainer {report.ours}: "
+        "install the same release on both sides"
+    )
 
 
-def _last_leaves(report: LastLeaves) -> str:
+@trouble_text.register
+def _(report: LastLeaves) -> str:
     what = (
         f"the last server of stage {report.stage}, {_short(report.incarnation)}, leaves in "
         f"{report.stays_s:.0f} s at most"
@@ -94,32 +65,16 @@ def _last_leaves(report: LastLeaves) -> str:
     )
 
 
-def _votes(voters: tuple[tuple[bytes, str], ...]) -> str:
-    names = ", ".join(
-        PeerId(peer).short + (f" at {address}" if address else "") for peer, address in voters
-    )
+@trouble_text.register
+def _(report: act.WeightsSought) -> str:
     return (
-        f"nothing can be decided without an answer of {names}: start them again with their `state` "
-        "folders, or go on from a checkpoint with `p2pswarm train --resume`"
+        f"the weights of stage {report.stage} (version {report.version}) were last at server "
+        f"{_short(report.last)}, {report.address}: start it again if it stands still"
     )
 
 
-def _lost(report: act.WeightsSought | LastLeaves | NewestCopy | CannotGoBack) -> str:
-    match report:
-        case LastLeaves():
-            return _last_leaves(report)
-        case act.WeightsSought(stage, version, last, address):
-            return (
-                f"the weights of stage {stage} (version {version}) were last at server "
-                f"{_short(last)}, {address}: start it again if it stands still"
-            )
-        case CannotGoBack(reason):
-            return f"no checkpoint to go back to: {reason}"
-        case _:
-            return _newest_copy(report)
-
-
-def _newest_copy(report: NewestCopy) -> str:
+@trouble_text.register
+def _(report: NewestCopy) -> str:
     many = "stages" if len(report.stages) > 1 else "stage"
     lost = f"no server has brought back the weights of {many} {', '.join(map(str, report.stages))}"
     if report.saved is not None:
@@ -137,17 +92,41 @@ def _newest_copy(report: NewestCopy) -> str:
     return f"{lost}: {copy}; to go on from there, stop this trainer and start it with --resume"
 
 
-def _versions(report: act.VersionsRefused) -> str:
-    who = "1 server speaks" if report.servers == 1 else f"{report.servers} servers speak"
-    many = "s" if len(report.versions) > 1 else ""
-    versions = ", ".join(map(str, report.versions))
+@trouble_text.register
+def _(report: CannotGoBack) -> str:
+    return f"no checkpoint to go back to: {report.reason}"
+
+
+@trouble_text.register
+def _(report: act.DigestsTied) -> str:
     return (
-        f"{who} version{many} {versions} of runs, this trainer {report.ours}: "
-        "install the same release on both sides"
+        f"the servers of stage {report.stage} disagree about version {report.version}, as many on "
+        "each side; the first goes on: a third server would tell which is wrong"
     )
 
 
-def _fails(report: act.ServerFails) -> str:
+@trouble_text.register
+def _(report: act.AveragingSlow) -> str:
+    return (
+        f"averaging step {report.step} took longer than {report.took_s:g} s; the next try may take "
+        f"{report.limit_s:g} s"
+    )
+
+
+@trouble_text.register
+def _(report: VotesLacking) -> str:
+    names = ", ".join(
+        PeerId(peer).short + (f" at {address}" if address else "")
+        for peer, address in report.voters
+    )
+    return (
+        f"nothing can be decided without an answer of {names}: start them again with their `state` "
+        "folders, or go on from a checkpoint with `p2pswarm train --resume`"
+    )
+
+
+@trouble_text.register
+def _(report: act.ServerFails) -> str:
     who = f"server {_short(report.incarnation)} of stage {report.stage}"
     failed = f"{who} failed {report.failures} times in a row ({report.reason})"
     if report.pause_s is None:
@@ -155,14 +134,31 @@ def _fails(report: act.ServerFails) -> str:
     return f"{failed}: it gets no work for {report.pause_s:g} s"
 
 
-def _not_finite(report: act.Quarantined | act.NotFiniteThere) -> str:
-    if isinstance(report, act.Quarantined):
-        if report.held_out:
-            return f"a held-out batch has no loss ({report.reason})"
-        return (
-            f"microbatch {report.microbatch} of step {report.step + 1} is not finite on any server "
-            f"({report.reason}): it counts as zeros"
-        )
+@trouble_text.register
+def _(report: act.RoadBroken) -> str:
+    if report.lower is not None:
+        lower = f"server {_short(report.lower)} of stage {report.stage - 1}"
+    else:
+        lower = f"stage {report.stage - 1}" if report.stage else "the trainer"
+    upper = f"server {_short(report.upper)} of stage {report.stage}"
+    return (
+        f"microbatches do not get through between {lower} and {upper}, "
+        f"{report.failures} times in a row ({report.reason}): look at their network"
+    )
+
+
+@trouble_text.register
+def _(report: act.Quarantined) -> str:
+    if report.held_out:
+        return f"a held-out batch has no loss ({report.reason})"
+    return (
+        f"microbatch {report.microbatch} of step {report.step + 1} is not finite on any server "
+        f"({report.reason}): it counts as zeros"
+    )
+
+
+@trouble_text.register
+def _(report: act.NotFiniteThere) -> str:
     named = [f"server {_short(one)} of stage {stage}" for one, stage in report.suspects]
     who = named[0] if len(named) == 1 else "one of " + ", ".join(named)
     return (
@@ -171,7 +167,8 @@ def _not_finite(report: act.Quarantined | act.NotFiniteThere) -> str:
     )
 
 
-def _wrong(report: act.WrongResult) -> str:
+@trouble_text.register
+def _(report: act.WrongResult) -> str:
     found = (
         f"server {_short(report.incarnation)} of stage {report.stage} computes wrong "
         f"(microbatch {report.microbatch}: {report.reason}); the step is done again"
@@ -181,15 +178,12 @@ def _wrong(report: act.WrongResult) -> str:
     return f"{found}, and it gets no work for {report.pause_s:g} s: look at that machine"
 
 
-def _road(report: act.RoadBroken) -> str:
-    if report.lower is not None:
-        lower = f"server {_short(report.lower)} of stage {report.stage - 1}"
-    else:
-        lower = f"stage {report.stage - 1}" if report.stage else "the trainer"
-    upper = f"server {_short(report.upper)} of stage {report.stage}"
+@trouble_text.register
+def _(report: act.ResultsTied) -> str:
+    names = ", ".join(map(_short, report.servers))
     return (
-        f"microbatches do not get through between {lower} and {upper}, "
-        f"{report.failures} times in a row ({report.reason}): look at their network"
+        f"the servers {names} of stage {report.stage} make different results of microbatch "
+        f"{report.microbatch}: a third server would tell which is wrong"
     )
 
 

@@ -21,6 +21,7 @@ from enum import Enum
 from p2pswarm.chain.record import term_of
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Contact
+from p2pswarm.server.join_pauses import REJOIN_MAX_S, SEEK_S, JoinPauses
 from p2pswarm.server.trainer_search import TrainerSearch
 from p2pswarm.swarm.messages.membership import Assigned, MayLeave, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
@@ -29,10 +30,6 @@ from p2pswarm.wire.message import Message
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
-REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
-ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
-SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
-STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
 LEFT = "left"
 
@@ -81,11 +78,8 @@ class Lifecycle:
         """`trainers`: the first to ask first; `rejoin_s`: how long to look for one quickly."""
         self.trainers = TrainerSearch(trainers)
         """Who may coordinate the run."""
-        self._rejoin_s = rejoin_s
+        self._pauses = JoinPauses(rejoin_s, now_s)
         self._state = ServerState.OUT
-        self._pause_s = REJOIN_FIRST_S
-        self._tried_s = now_s
-        self._seen_s = now_s  # when we were last in the run
         self._due_s: float | None = None
         self._met = False
         self._called_away = False  # the session ends because another trainer leads
@@ -180,7 +174,8 @@ class Lifecycle:
     def joining(self, now_s: float) -> Contact:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
-        self._tried_s, self._met, self._called_away = now_s, False, False
+        self._pauses.tries(now_s)
+        self._met = self._called_away = False
         return self.trainers.ask()
 
     def answered(self, message: Message | None) -> Assigned | None:
@@ -327,29 +322,18 @@ class Lifecycle:
             self._finish(LEFT)
             return
         if self._met:
-            self._seen_s = now_s
+            self._pauses.in_run(now_s)
             self._remarks.append(f"out of the run, joining again: {reason}")
-        steady = now_s - self._tried_s > STEADY_S
-        if steady:
-            self._pause_s = REJOIN_FIRST_S
         self._move(ServerState.OUT)
         several = self.trainers.several
         if self._met and several and not self._called_away:
             self.trainers.lost()
-        soon = (several and steady) if self._met else self.trainers.others
-        if soon or self._called_away:
-            self._due_s = now_s
-            return
-        if self._gone(now_s):
+        elsewhere = self._called_away or (not self._met and self.trainers.others)
+        wait_s = self._pauses.next_s(now_s, met=self._met, several=several, elsewhere=elsewhere)
+        if wait_s and self._pauses.gone(now_s):
             self._tell_gone(reason, now_s)
             self._term = 0  # whoever led it is gone as well: a run must not end with a lie
-            self._due_s = now_s + SEEK_S
-            return
-        if several and not self._met and now_s - self._seen_s < ELECTION_S:
-            self._due_s = now_s + REJOIN_FIRST_S
-            return
-        self._due_s = now_s + self._pause_s
-        self._pause_s = min(2 * self._pause_s, REJOIN_MAX_S)
+        self._due_s = now_s + wait_s
 
     def _outside(self, term: int) -> bool:
         """Whether a leader of `term` is another one than the coordinator that it serves."""
@@ -377,13 +361,13 @@ class Lifecycle:
 
     def _gone(self, now_s: float) -> bool:
         """Whether the trainer has been gone for so long that it is looked for less often."""
-        return self.seeking and now_s - self._seen_s >= self._rejoin_s
+        return self.seeking and self._pauses.gone(now_s)
 
     def _tell_gone(self, reason: str, now_s: float) -> None:
         if self._told_gone:
             return
         self._told_gone = True
-        where, gone_s = self.trainers.present.address, now_s - self._seen_s
+        where, gone_s = self.trainers.present.address, self._pauses.gone_s(now_s)
         self._remarks.append(
             f"the trainer at {where} is gone for {gone_s:.0f} s ({reason}): "
             f"looking for it every {SEEK_S:.0f} s"

@@ -5,6 +5,7 @@ Units:   seconds (`_s`), bytes (`_bytes`).
 
 from dataclasses import dataclass
 
+from p2pswarm.config import STATE_SHARE
 from p2pswarm.crypto.suite import Suite
 
 NETWORK_ID_BYTES = 16
@@ -26,7 +27,7 @@ class TransportConfig:
     """The most bulk connections on one link: each costs two threads."""
     chunk_bytes: int = 1024 * 1024
     """The largest payload of a bulk record; slow links use smaller ones (bench/LOG.md)."""
-    background_share: float = 0.1
+    background_share: float = STATE_SHARE
     """Of what the node sends while anything urgent waits on any link: the rest is for that."""
     handshake_s: float = 5.0
     """The longest time from the first byte to a proven identity."""

@@ -33,6 +33,21 @@ async def stopped_for(run, number: int, seconds: float) -> None:
     run.world.thaw(run.processes[number])
 
 
+def played(target, story, config=REWIND, every_steps=3):
+    """A run of two servers in which `story` happens, after its end."""
+
+    async def whole():
+        async with saved_run(target, config, every_steps=every_steps) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await story(run)
+            ended = await run.trainer.run()
+            assert not ended.failed
+        return run
+
+    return virtual(whole)
+
+
 def done(step: int):
     return lambda report: isinstance(report, act.StepDone) and report.step == step
 
@@ -42,19 +57,13 @@ def saved(step: int):
 
 
 def test_the_weights_are_those_of_the_plain_loop_after_all_servers_of_a_stage_have_died(tmp_path):
-    async def story():
-        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
-            for number in (1, 2):
-                run.serve(number)
-            await until(run, done(4))
-            assert steps_saved(tmp_path) == [3]
-            run.kill(run.server_of(1))
-            run.serve(7)
-            ended = await run.trainer.run()
-            assert not ended.failed
-        return run
+    async def story(run):
+        await until(run, done(4))
+        assert steps_saved(tmp_path) == [3]
+        run.kill(run.server_of(1))
+        run.serve(7)
 
-    run = virtual(story)
+    run = played(tmp_path, story)
 
     (copy,) = run.seen(NewestCopy)
     assert (copy.stages, copy.version, copy.saved) == ((1,), 5, 3)
@@ -69,37 +78,25 @@ def test_the_weights_are_those_of_the_plain_loop_after_all_servers_of_a_stage_ha
 def test_nothing_is_done_anew_if_the_checkpoint_is_of_the_very_step(tmp_path):
     """The servers of the other stage keep their weights; only the lost one is loaded."""
 
-    async def story():
-        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
-            for number in (1, 2):
-                run.serve(number)
-            await until(run, saved(3))
-            assert run.trainer.coordinator.step == 3
-            run.kill(run.server_of(1))
-            run.serve(7)
-            ended = await run.trainer.run()
-            assert not ended.failed
-        return run
+    async def story(run):
+        await until(run, saved(3))
+        assert run.trainer.coordinator.step == 3
+        run.kill(run.server_of(1))
+        run.serve(7)
 
-    run = virtual(story)
+    run = played(tmp_path, story)
 
     assert run.seen(WentBack) == [WentBack(3, 3)]
     assert equal(run.weights(), plain_weights(REWIND))
 
 
 def test_a_run_without_a_checkpoint_goes_back_to_its_first_weights(tmp_path):
-    async def story():
-        async with saved_run(tmp_path, REWIND, every_steps=100) as run:
-            for number in (1, 2):
-                run.serve(number)
-            await until(run, done(2))
-            run.kill(run.server_of(0))
-            run.serve(7)
-            ended = await run.trainer.run()
-            assert not ended.failed
-        return run
+    async def story(run):
+        await until(run, done(2))
+        run.kill(run.server_of(0))
+        run.serve(7)
 
-    run = virtual(story)
+    run = played(tmp_path, story, every_steps=100)
 
     assert run.seen(WentBack) == [WentBack(0, 3)]
     assert equal(run.weights(), plain_weights(REWIND))
@@ -108,17 +105,11 @@ def test_a_run_without_a_checkpoint_goes_back_to_its_first_weights(tmp_path):
 def test_a_server_that_comes_back_in_time_brings_its_weights_and_nothing_is_done_anew(tmp_path):
     config = replace(REWIND, rewind_after_s=60.0)
 
-    async def story():
-        async with saved_run(tmp_path, config, every_steps=3) as run:
-            for number in (1, 2):
-                run.serve(number)
-            await until(run, done(4))
-            await stopped_for(run, run.server_of(1), 40.0)
-            ended = await run.trainer.run()
-            assert not ended.failed
-        return run
+    async def story(run):
+        await until(run, done(4))
+        await stopped_for(run, run.server_of(1), 40.0)
 
-    run = virtual(story)
+    run = played(tmp_path, story, config)
 
     assert run.seen(WentBack) == []
     assert len(run.seen(act.StepDone)) == config.steps
@@ -126,23 +117,17 @@ def test_a_server_that_comes_back_in_time_brings_its_weights_and_nothing_is_done
 
 
 def test_a_server_that_comes_back_later_drops_the_weights_of_steps_that_were_taken_back(tmp_path):
-    async def story():
-        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
-            for number in (1, 2):
-                run.serve(number)
-            await until(run, done(4))
-            run.late = run.servers[run.server_of(1)]
-            late = run.processes[run.server_of(1)]
-            run.world.freeze(late)
-            run.pace_s = 2.0  # the run is still at it when the other one comes back
-            run.serve(7, stage=1)
-            await until(run, done(3))
-            run.world.thaw(late)
-            ended = await run.trainer.run()
-            assert not ended.failed
-        return run
+    async def story(run):
+        await until(run, done(4))
+        run.late = run.servers[run.server_of(1)]
+        late = run.processes[run.server_of(1)]
+        run.world.freeze(late)
+        run.pace_s = 2.0  # the run is still at it when the other one comes back
+        run.serve(7, stage=1)
+        await until(run, done(3))
+        run.world.thaw(late)
 
-    run = virtual(story)
+    run = played(tmp_path, story)
 
     assert run.seen(WentBack) == [WentBack(3, 5)]
     assert run.late.version == REWIND.steps
@@ -150,22 +135,16 @@ def test_a_server_that_comes_back_later_drops_the_weights_of_steps_that_were_tak
 
 
 def test_a_checkpoint_that_is_damaged_is_named_and_the_one_before_is_used(tmp_path):
-    async def story():
-        async with saved_run(tmp_path, REWIND, every_steps=2) as run:
-            for number in (1, 2):
-                run.serve(number)
-            await until(run, saved(4))
-            newest = max(tmp_path.iterdir(), key=lambda path: path.name)
-            for path in newest.glob("stage-000-*"):
-                data = path.read_bytes()
-                path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-            run.kill(run.server_of(1))
-            run.serve(7)
-            ended = await run.trainer.run()
-            assert not ended.failed
-        return run
+    async def story(run):
+        await until(run, saved(4))
+        newest = max(tmp_path.iterdir(), key=lambda path: path.name)
+        for path in newest.glob("stage-000-*"):
+            data = path.read_bytes()
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        run.kill(run.server_of(1))
+        run.serve(7)
 
-    run = virtual(story)
+    run = played(tmp_path, story, every_steps=2)
 
     assert [report.version for report in run.seen(WentBack)] == [2]
     assert any("step-000000004" in report.reason for report in run.seen(CannotGoBack))

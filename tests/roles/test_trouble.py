@@ -1,5 +1,7 @@
 """Reports of trouble, told to people in one line that says what can be done."""
 
+from typing import get_args
+
 import pytest
 
 from p2pswarm.config import RunConfig
@@ -17,6 +19,17 @@ ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
 
 TEXTS = [
+    (
+        act.VersionsRefused(1, (2,), 1),
+        "1 server speaks version 2 of runs, this trainer 1: install the same release on both sides",
+    ),
+    (
+        act.VersionsRefused(3, (2, 3), 1),
+        (
+            "3 servers speak versions 2, 3 of runs, this trainer 1: "
+            "install the same release on both sides"
+        ),
+    ),
     (
         act.WeightsSought(1, 7, ANN, "10.0.0.1:4000"),
         (
@@ -167,6 +180,10 @@ TEXTS = [
         ),
     ),
 ]
+
+
+def test_each_kind_of_report_has_a_text():
+    assert {type(report) for report, _ in TEXTS} == set(get_args(TroubleReport))
 
 
 @pytest.mark.parametrize(("report", "text"), TEXTS)

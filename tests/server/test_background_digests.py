@@ -1,11 +1,10 @@
 """The digest of a version is computed beside the microbatches of its step, and told when known."""
 
 import asyncio
-import dataclasses
 
 from server.gates import Gate
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     RUN_ID,
     assert_equal,
     peer,
@@ -20,7 +19,6 @@ from p2pswarm.swarm.messages.membership import Ready
 from p2pswarm.swarm.messages.step import Commit, Committed
 from p2pswarm.tensors.state_tree import root_of
 
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 LONG_S = 5.0
 """Everything else is done by then."""
 
@@ -28,8 +26,7 @@ LONG_S = 5.0
 async def one_server(r):
     """A server whose digests wait at a gate; its member and the gate."""
     gate = Gate()
-    server = r.serve(2, background=gate)
-    await r.trainer.until_ready(1)
+    (server,) = await r.ready_servers(2, background=gate)
     return server, r.trainer.members[peer(2).raw], gate
 
 
@@ -90,9 +87,7 @@ def test_a_session_that_ends_while_the_digest_is_computed_is_followed_by_one_tha
             gate.open.clear()
             await r.trainer.commit()
             r.trainer.keep = lambda join: join.version == 1
-            r.world.world.partition([peer(2)])
-            await member.over.wait()
-            r.world.world.heal()
+            await r.cut_off(member)
             await asyncio.sleep(LONG_S)
             assert len(r.trainer.joins) == 1  # it says what it holds when that is certain
             gate.open.set()
@@ -136,8 +131,7 @@ def test_weights_that_cannot_be_hashed_are_kept_and_hashed_again():
     async def main():
         async with swarm(ONE_STAGE) as r:
             gate = FaultyGate()
-            r.serve(2, background=gate)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2, background=gate)
             (member,) = r.trainer.members.values()
             await r.trainer.step_pushes()
             await r.trainer.reduce()
@@ -160,9 +154,7 @@ def test_weights_that_cannot_be_hashed_are_kept_and_hashed_again():
 def test_a_memory_fault_is_told_with_the_next_reduction():
     async def main():
         async with swarm(ONE_STAGE) as r:
-            for number in (2, 3):
-                r.serve(number)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             await r.trainer.step_pushes()
             await r.trainer.reduce()
             r.engines[peer(3).raw][-1].weights._flat.exp_avg_sq_N[5] += 1.0

@@ -127,13 +127,11 @@ def test_weights_moments_and_sums_are_untouched(what: str):
 
     async def main() -> None:
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             await r.trainer.whole_step()
             (first,) = r.trainer.of_stage(0)
             await r.trainer.push(first, B)
-            await r.trainer.until(lambda: len(r.trainer.holders(B)) == 2)
+            await r.trainer.until_counted(B)
             before = state(r)
 
             if error is None:
@@ -156,10 +154,9 @@ async def goes_on(r: Swarm) -> None:
         await r.trainer.fence(member, B, 0)
     for number in range(B + 1, 2 * B):
         await r.trainer.push(first, number, attempt=1)
-    await r.trainer.until(lambda: all(len(r.trainer.holders(n)) == 2 for n in range(B, 2 * B)))
+    await r.trainer.until_counted(*range(B, 2 * B))
     r.trainer.generation = 100
-    await r.trainer.reduce()
-    await r.trainer.commit()
+    await r.trainer.end_step()
 
 
 def test_training_never_asks_for_the_time_of_day():

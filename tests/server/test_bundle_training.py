@@ -32,9 +32,7 @@ LARGE = dataclasses.replace(
 def test_tensors_that_skip_a_stage_train_what_a_plain_loop_trains(config: RunConfig) -> None:
     async def main():
         async with swarm(config) as r:
-            for number in range(2, 7):
-                r.serve(number)
-            await r.trainer.until_ready(5)
+            await r.ready_servers(*range(2, 7))
             for _ in range(3):
                 await r.trainer.whole_step()
             return weights_of(r)
@@ -45,9 +43,7 @@ def test_tensors_that_skip_a_stage_train_what_a_plain_loop_trains(config: RunCon
 def test_a_graph_that_is_made_again_changes_nothing() -> None:
     async def main():
         async with swarm(SKIPPING) as r:
-            for number in range(2, 5):
-                r.serve(number, keep_bytes=0)
-            await r.trainer.until_ready(3)
+            await r.ready_servers(*range(2, 5), keep_bytes=0)
             await r.trainer.whole_step()
             return weights_of(r), [r.engines[who][-1].stage.recomputed for who in r.servers]
 
@@ -60,14 +56,11 @@ def test_a_graph_that_is_made_again_changes_nothing() -> None:
 def test_what_a_killed_server_had_counted_is_done_again_exactly(stage: int) -> None:
     async def main():
         async with swarm(SKIPPING) as r:
-            for number in range(2, 2 + 2 * STAGES):
-                r.serve(number)
-            await r.trainer.until_ready(2 * STAGES)
+            await r.ready_servers(*range(2, 2 + 2 * STAGES))
             await r.trainer.whole_step()
             await r.trainer.step_pushes()
             await replay_without_one_of(stage, r)
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.end_step()
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(2, SKIPPING).flat.parameters)
@@ -91,15 +84,13 @@ async def replay_without_one_of(stage: int, r: Swarm) -> None:
     (door, *_) = r.trainer.of_stage(0)
     for number in mine:
         await r.trainer.push(door, number, attempt=1, counting=(stage,))
-    await r.trainer.until(lambda: all(len(r.trainer.holders(n)) == STAGES for n in numbers))
+    await r.trainer.until_counted(*numbers)
 
 
 def test_a_held_out_loss_passes_through_all_stages() -> None:
     async def main():
         async with swarm(SKIPPING) as r:
-            for number in range(2, 5):
-                r.serve(number)
-            await r.trainer.until_ready(3)
+            await r.ready_servers(*range(2, 5))
             (door,) = r.trainer.of_stage(0)
             await r.trainer.push(door, 7, work=Work.EVALUATE, counting=())
             await r.trainer.until(lambda: r.trainer.notes(Evaluated))
@@ -117,9 +108,7 @@ def test_gradients_in_eight_bits_with_feedback_train_nearly_the_same() -> None:
 
     async def main():
         async with swarm(config) as r:
-            for number in range(2, 6):
-                r.serve(number)
-            await r.trainer.until_ready(4)
+            await r.ready_servers(*range(2, 6))
             for _ in range(3):
                 await r.trainer.whole_step()
             return weights_of(r)

@@ -1,12 +1,11 @@
 """A commit is applied once and whole, whatever becomes of the link that it came over."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from server.gates import Gate
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     RUN_ID,
     assert_equal,
     peer,
@@ -18,8 +17,6 @@ from server.harness import (
 
 from p2pswarm.errors import Late
 from p2pswarm.swarm.messages.step import Commit, Committed
-
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 
 
 def order_of(trainer, member, step=0):
@@ -46,9 +43,7 @@ def test_a_link_that_is_lost_while_the_optimizer_works_leaves_the_weights_whole(
             order = order_of(r.trainer, member)
             committing = asyncio.ensure_future(r.trainer.call(member, order))
             await gate.waiting.wait()
-            r.world.world.partition([peer(2)])
-            await member.over.wait()
-            r.world.world.heal()
+            await r.cut_off(member)
             await asyncio.sleep(2.0)
             committing.cancel()
             assert len(r.trainer.joins) == 1  # it says what it holds when that is certain

@@ -16,9 +16,7 @@ def test_an_activation_that_its_codec_cannot_hold_is_told_to_the_trainer():
 
     async def main():
         async with swarm(dataclasses.replace(CONFIG, codecs=codecs)) as r:
-            for number in (2, 3):
-                r.serve(number)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (door,) = r.trainer.of_stage(0)
             r.engines[door.record.peer][-1].weights._flat.params_N.fill_(1e6)
             await r.trainer.push(door, 0)
@@ -33,9 +31,7 @@ def test_an_activation_that_its_codec_cannot_hold_is_told_to_the_trainer():
 def test_torch_without_memory_is_told_with_the_remedy():
     async def main():
         async with swarm() as r:
-            for number in (2, 3):
-                r.serve(number)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (door,) = r.trainer.of_stage(0)
             block = r.engines[door.record.peer][-1].weights._flat.blocks[0]
             block.forward = out_of_memory
@@ -56,9 +52,7 @@ def test_a_server_that_fails_fast_attracts_no_work_and_is_named():
 
     async def main():
         async with swarm(config) as r:
-            for number in range(2, 8):
-                r.serve(number, compute=one_second)
-            await r.trainer.until_ready(6)
+            await r.ready_servers(*range(2, 8), compute=one_second)
             door, bad = r.trainer.of_stage(0)[0], r.trainer.of_stage(1)[0]
             block = r.engines[bad.record.peer][-1].weights._flat.blocks[0]
             block.forward = out_of_memory
@@ -86,9 +80,7 @@ async def one_second(work):
 def test_a_result_for_whose_encoding_there_is_no_memory_is_told_to_the_trainer():
     async def main():
         async with swarm() as r:
-            for number in (2, 3):
-                r.serve(number)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (door,) = r.trainer.of_stage(0)
 
             async def pack_bundle(bundle):
@@ -111,9 +103,7 @@ def out_of_memory(_tokens):
 def test_a_model_that_computes_something_else_than_when_traced_ends_the_server():
     async def main():
         async with swarm() as r:
-            for number in (2, 3):
-                r.serve(number)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (door,) = r.trainer.of_stage(0)
             block = r.engines[door.record.peer][-1].weights._flat.blocks[-1]
             block.forward = lambda x: {"y": x}

@@ -1,11 +1,10 @@
 """A newcomer that is killed half-way and started again downloads only what is missing."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     RUN_ID,
     assert_equal,
     peer,
@@ -17,7 +16,6 @@ from server.harness import (
 
 from p2pswarm.state.partial_file import PartialFolder
 
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 NEWCOMER = 5
 SLOW_BYTES_PER_S = 60_000.0  # the state of 350 kB takes about 6 s
 
@@ -47,9 +45,7 @@ def told(r):
 
 
 async def donors(r, steps=1):
-    for number in (2, 3, 4):
-        r.serve(number)
-    await r.trainer.until_ready(3)
+    await r.ready_servers(2, 3, 4)
     for _ in range(steps):
         await r.trainer.whole_step()
 

@@ -1,12 +1,11 @@
 """Servers that are asked to leave: nothing that they counted is lost if there is time."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from server.gates import Gate
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     B,
     assert_equal,
     peer,
@@ -21,8 +20,6 @@ from p2pswarm.ids import Address, Contact
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.swarm.messages.membership import Assigned, Leaving
 
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
-
 
 def now_s():
     return asyncio.get_running_loop().time()
@@ -31,8 +28,7 @@ def now_s():
 def test_the_last_server_of_a_stage_hands_its_weights_to_a_newcomer_before_it_leaves():
     async def main():
         async with swarm(ONE_STAGE) as r:
-            old = r.serve(2)
-            await r.trainer.until_ready(1)
+            (old,) = await r.ready_servers(2)
             await r.trainer.whole_step()
             leaving = asyncio.ensure_future(old.leave(60.0))
             await asyncio.sleep(10.0)
@@ -58,8 +54,7 @@ def test_the_last_server_of_a_stage_hands_its_weights_to_a_newcomer_before_it_le
 def test_the_last_server_of_a_stage_leaves_when_its_grace_is_over():
     async def main():
         async with swarm(ONE_STAGE) as r:
-            server = r.serve(2)
-            await r.trainer.until_ready(1)
+            (server,) = await r.ready_servers(2)
             began_s = now_s()
             await server.leave(20.0)
             assert await r.running.pop(peer(2).raw) == "left"
@@ -98,7 +93,7 @@ def test_a_server_with_a_count_takes_nothing_new_on_and_waits_for_the_commit():
             with pytest.raises(NotServing, match="this server is leaving"):
                 await r.trainer.push(member, B - 1)
             await r.trainer.push(r.trainer.members[peer(3).raw], B - 1)
-            await r.trainer.until(lambda: all(r.trainer.holders(n) for n in range(B)))
+            await r.trainer.until_counted(*range(B))
             await r.trainer.reduce()
             assert not leaving.done()
             await r.trainer.commit()

@@ -6,12 +6,9 @@ from hypothesis import strategies as st
 
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.server.join_pauses import REJOIN_FIRST_S, SEEK_S
 from p2pswarm.server.lifecycle import (
     MOVES,
-    REJOIN_FIRST_S,
-    REJOIN_MAX_S,
-    SEEK_S,
-    STEADY_S,
     Lifecycle,
     ServerEnd,
     ServerState,
@@ -280,30 +277,6 @@ def fail(one, now_s):
     one.on_deadline(now_s)
     one.joining(now_s)
     one.session_lost("nobody is there", now_s)
-
-
-def test_pauses_double_to_two_seconds():
-    one, pauses_s, now_s = Lifecycle((TRAINER,), 1e9, 0.0), [], 0.0
-    for _ in range(8):
-        fail(one, now_s)
-        pauses_s.append(one.next_deadline_s() - now_s)
-        now_s = one.next_deadline_s()
-
-    assert pauses_s[:3] == [REJOIN_FIRST_S, 2 * REJOIN_FIRST_S, 4 * REJOIN_FIRST_S]
-    assert max(pauses_s) == pauses_s[-1] == REJOIN_MAX_S == 2.0
-
-
-def test_a_long_session_makes_the_next_pause_short_again():
-    one = server()
-    fail(one, 0.0)
-    fail(one, 1.0)
-    one.on_deadline(2.0)
-    one.joining(2.0)
-    one.answered(ASSIGNED)
-
-    one.session_lost("the link was lost", 2.0 + STEADY_S + 1.0)
-
-    assert one.next_deadline_s() == 2.0 + STEADY_S + 1.0 + REJOIN_FIRST_S
 
 
 def test_a_trainer_that_is_gone_for_long_is_looked_for_less_often_and_for_ever():

@@ -6,7 +6,7 @@ import pytest
 from server.harness import CONFIG, ScriptedTrainer, peer, swarm, virtual
 
 from p2pswarm.errors import Refused
-from p2pswarm.server.lifecycle import SEEK_S
+from p2pswarm.server.join_pauses import SEEK_S
 from p2pswarm.swarm.messages.membership import Join, StandsBy
 
 
@@ -16,8 +16,7 @@ def now_s():
 
 async def found_again_after(away_s, r):
     """How long a trainer that was away for so long waits for its server."""
-    r.serve(2)
-    await r.trainer.until_ready(1)
+    await r.ready_servers(2)
     r.world.kill(peer(1), silent=False)
     await asyncio.sleep(away_s)
     back = ScriptedTrainer(r.world.rpc(peer(1)), CONFIG)
@@ -51,8 +50,7 @@ def test_a_trainer_that_was_frozen_for_ninety_seconds_finds_its_server_again():
 
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             r.world.world.partition([peer(1)])
             await asyncio.sleep(90.0)
             r.world.world.heal()
@@ -89,8 +87,7 @@ def test_a_standby_sends_servers_to_the_coordinator():
 def test_a_trainer_that_the_server_is_told_of_is_asked_though_another_does_not_answer():
     async def main():
         async with swarm() as r:
-            server = r.serve(2)
-            await r.trainer.until_ready(1)
+            (server,) = await r.ready_servers(2)
             r.world.kill(peer(1), silent=True)
             await asyncio.sleep(40.0)
             other = ScriptedTrainer(r.world.rpc(peer(9)), CONFIG)
@@ -108,8 +105,7 @@ def test_a_trainer_that_the_server_is_told_of_is_asked_though_another_does_not_a
 def test_a_server_that_gives_its_run_up_ends_at_once():
     async def main():
         async with swarm() as r:
-            server = r.serve(2)
-            await r.trainer.until_ready(1)
+            (server,) = await r.ready_servers(2)
             r.world.kill(peer(1), silent=True)
             await asyncio.sleep(30.0)
             assert not server.seeker.gave_up
@@ -124,8 +120,7 @@ def test_a_server_that_gives_its_run_up_ends_at_once():
 def test_a_former_coordinator_gives_no_orders():
     async def main():
         async with swarm() as r:
-            server = r.serve(2)
-            await r.trainer.until_ready(1)
+            (server,) = await r.ready_servers(2)
             (former,) = r.trainer.of_stage(0)
             r.world.world.partition([peer(1)])
             await asyncio.sleep(40.0)

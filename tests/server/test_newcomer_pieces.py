@@ -1,11 +1,10 @@
 """A newcomer's weights come in pieces from several members, whatever happens to them and to it."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     RUN_ID,
     assert_equal,
     peer,
@@ -19,7 +18,6 @@ from p2pswarm.errors import Busy
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.messages.state import AskHashes, FetchPieces, StateOffer
 
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 NEWCOMER = 5
 SLOW_BYTES_PER_S = 60_000.0  # the state of 350 kB takes about 6 s
 
@@ -43,9 +41,7 @@ class Damaged:
 
 
 async def three_donors(r, steps=1):
-    for number in (2, 3, 4):
-        r.serve(number)
-    await r.trainer.until_ready(3)
+    await r.ready_servers(2, 3, 4)
     for _ in range(steps):
         await r.trainer.whole_step()
 

@@ -65,9 +65,7 @@ def test_a_session_that_ends_leaves_nothing_behind(end):
     async def main():
         async with swarm(LONG_ROWS) as r:
             gate = Gate()
-            for number in (2, 3):
-                r.serve(number, compute=gate)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3, compute=gate)
             (member,) = r.trainer.of_stage(0)
             server = r.servers[member.record.peer]
             budget = server._context.tensors._budget

@@ -1,11 +1,10 @@
 """A newcomer whose link is ten times slower than the others' joins too."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     RUN_ID,
     assert_equal,
     peer,
@@ -17,7 +16,6 @@ from server.harness import (
 
 from p2pswarm.swarm.messages.step import Commit
 
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 GRADIENT_BYTES = 117_000  # the state has three times as many
 
 

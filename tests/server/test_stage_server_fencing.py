@@ -23,9 +23,7 @@ from p2pswarm.swarm.messages.step import Fence, FencedWork
 def test_a_push_for_a_former_incarnation_is_refused():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (first,) = r.trainer.of_stage(0)
             former = first.record.incarnation - 1
             with pytest.raises(NotServing, match="incarnation"):
@@ -37,9 +35,7 @@ def test_a_push_for_a_former_incarnation_is_refused():
 def test_a_push_from_a_stranger_is_refused():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (first,) = r.trainer.of_stage(0)
             push, _ = r.trainer.push_of(first, 0)
             stranger = r.world.rpc(peer(99))
@@ -57,18 +53,15 @@ def test_a_push_from_a_stranger_is_refused():
 def test_a_push_for_the_next_step_waits_for_the_commit():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (first,) = r.trainer.of_stage(0)
             await r.trainer.step_pushes()
             early = asyncio.ensure_future(r.trainer.push(first, B, step=1))
             await asyncio.sleep(1.0)
             assert not early.done()
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.end_step()
             receipt = await early
-            await r.trainer.until(lambda: len(r.trainer.holders(B)) == 2)
+            await r.trainer.until_counted(B)
             return receipt
 
     assert virtual(main).queue_s >= 1.0
@@ -77,8 +70,7 @@ def test_a_push_for_the_next_step_waits_for_the_commit():
 def test_a_microbatch_that_nobody_takes_is_undelivered():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             (first,) = r.trainer.of_stage(0)
             await r.trainer.push(first, 0)
             await r.trainer.until(lambda: r.trainer.notes(Undelivered))
@@ -93,10 +85,8 @@ def test_a_fence_is_answered_at_once_and_what_is_computed_meanwhile_is_not_count
     async def main():
         async with swarm() as r:
             gate = Gate()
-            r.serve(2)
-            await r.trainer.until_ready(1)
-            r.serve(3, compute=gate)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2)
+            await r.ready_servers(3, compute=gate)
             (first,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(1)
             gate.open.clear()
             await r.trainer.push(first, 0)
@@ -111,9 +101,8 @@ def test_a_fence_is_answered_at_once_and_what_is_computed_meanwhile_is_not_count
                 await r.trainer.push(first, 0)
             for number in range(B):
                 await r.trainer.push(first, number, attempt=1)
-            await r.trainer.until(lambda: all(len(r.trainer.holders(n)) == 2 for n in range(B)))
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.until_counted(*range(B))
+            await r.trainer.end_step()
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(1).flat.parameters)
@@ -122,13 +111,11 @@ def test_a_fence_is_answered_at_once_and_what_is_computed_meanwhile_is_not_count
 def test_a_fence_ends_what_is_being_handed_on():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             (first,) = r.trainer.of_stage(0)
             await r.trainer.push(first, 0)
             await r.trainer.fence(first, 0, 0)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(3)
             await asyncio.sleep(100.0)
             return r.trainer.notes(Handed), r.trainer.notes(Undelivered)
 
@@ -138,8 +125,7 @@ def test_a_fence_ends_what_is_being_handed_on():
 def test_fences_of_a_former_incarnation_are_refused():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             (first,) = r.trainer.of_stage(0)
             order = Fence(RUN_ID, 0, first.record.incarnation + 1, (FencedWork(0, 0),))
             with pytest.raises(NotServing, match="is over"):
@@ -151,8 +137,7 @@ def test_fences_of_a_former_incarnation_are_refused():
 def test_a_replay_for_a_lost_server_makes_the_step_whole():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             for number in (3, 4):
                 r.serve(number)
             await r.trainer.until_ready(3)
@@ -167,9 +152,8 @@ def test_a_replay_for_a_lost_server_makes_the_step_whole():
             (door, *_) = r.trainer.of_stage(0)
             for number in missing:
                 await r.trainer.push(door, number, attempt=1, counting=(stage,))
-            await r.trainer.until(lambda: all(len(r.trainer.holders(n)) == 2 for n in range(B)))
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.until_counted(*range(B))
+            await r.trainer.end_step()
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(1).flat.parameters)
@@ -178,9 +162,7 @@ def test_a_replay_for_a_lost_server_makes_the_step_whole():
 def test_a_member_lost_while_averaging_is_done_without_in_the_next_generation():
     async def main():
         async with swarm() as r:
-            for number in (2, 3, 4, 5):
-                r.serve(number)
-            await r.trainer.until_ready(4)
+            await r.ready_servers(2, 3, 4, 5)
             await r.trainer.step_pushes()
             lost, stays = r.trainer.of_stage(1)
             mine = [n for n in range(B) if (1, lost.record.peer) in r.trainer.holders(n)]
@@ -199,9 +181,8 @@ def test_a_member_lost_while_averaging_is_done_without_in_the_next_generation():
             assert not any(len(r.trainer.holders(n)) == 2 for n in mine)
             assert await r.trainer.fence(stays, mine[0], 0) == ()
             await asyncio.gather(*late)
-            await r.trainer.until(lambda: all(len(r.trainer.holders(n)) == 2 for n in range(B)))
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.until_counted(*range(B))
+            await r.trainer.end_step()
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(1).flat.parameters)

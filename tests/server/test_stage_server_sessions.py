@@ -26,9 +26,7 @@ from p2pswarm.swarm.messages.step import Commit
 def test_a_newcomer_that_downloads_while_steps_pass_ends_bit_identical():
     async def main():
         async with swarm() as r:
-            for number in (2, 3):
-                r.serve(number)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             await r.trainer.whole_step()
             r.serve(4)
             r.world.world.hosts[peer(4).raw].down_bytes_per_s = 5_000.0  # 40 s for the state
@@ -54,8 +52,7 @@ def test_a_reduction_that_overtakes_the_making_of_a_newcomers_memory_is_not_miss
     async def main():
         config = dataclasses.replace(CONFIG, stages=1)
         async with swarm(config) as it:
-            it.serve(2)
-            await it.trainer.until_ready(1)
+            await it.ready_servers(2)
             gate = Gate()
             gate.open.clear()
             newcomer = it.serve(3, compute=gate)
@@ -79,8 +76,7 @@ def test_a_reduction_that_overtakes_the_making_of_a_newcomers_memory_is_not_miss
 def test_a_stage_is_not_given_away_by_a_server_of_another():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             (first,) = r.trainer.of_stage(0)
             ask = FetchPieces(RUN_ID, 1)
             async with r.trainer.rpc.open_stream(first.contact, ask, 10.0) as stream:
@@ -93,18 +89,14 @@ def test_a_stage_is_not_given_away_by_a_server_of_another():
 def test_a_server_that_comes_back_in_time_keeps_its_weights():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             await r.trainer.whole_step()
             (first,) = r.trainer.of_stage(0)
             who = first.record.peer
             await r.trainer.push(first, B)  # counted in an incarnation that ends
-            await r.trainer.until(lambda: len(r.trainer.holders(B)) == 2)
+            await r.trainer.until_counted(B)
             r.trainer.keep = lambda join: join.version == 1
-            r.world.world.partition([first.contact.peer])
-            await first.over.wait()
-            r.world.world.heal()
+            await r.cut_off(first)
             await r.trainer.until_ready(2)
             assert r.trainer.joins[-1].digest == r.servers[who]._replica.digest
             again = r.trainer.members[who]
@@ -121,17 +113,14 @@ def test_a_server_that_comes_back_in_time_keeps_its_weights():
 def test_a_server_that_leaves_waits_for_the_step_and_says_goodbye():
     async def main():
         async with swarm() as r:
-            for number in (2, 3, 4):
-                r.serve(number)
-            await r.trainer.until_ready(3)
+            await r.ready_servers(2, 3, 4)
             stage = next(s for s in (0, 1) if len(r.trainer.of_stage(s)) == 2)
             member = r.trainer.of_stage(stage)[0]
             await r.trainer.step_pushes()
             leaving = asyncio.ensure_future(r.servers[member.record.peer].leave(3.0))
             await asyncio.sleep(0.1)
             assert not leaving.done()
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.end_step()
             await leaving
             assert await r.running.pop(member.record.peer) == "left"
             await member.over.wait()
@@ -143,8 +132,7 @@ def test_a_server_that_leaves_waits_for_the_step_and_says_goodbye():
 def test_a_server_that_leaves_in_the_middle_of_a_step_does_not_wait_for_ever():
     async def main():
         async with swarm() as r:
-            server = r.serve(2)
-            await r.trainer.until_ready(1)
+            (server,) = await r.ready_servers(2)
             began_s = asyncio.get_running_loop().time()
             await server.leave(3.0)
             assert await r.running.pop(peer(2).raw) == "left"
@@ -156,8 +144,7 @@ def test_a_server_that_leaves_in_the_middle_of_a_step_does_not_wait_for_ever():
 def test_the_end_of_the_run_is_told():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             await r.trainer.finish()
             return await r.running.pop(peer(2).raw)
 
@@ -168,8 +155,7 @@ def test_a_newcomer_that_missed_a_reduction_keeps_its_place_and_fetches_what_is_
     async def main():
         config = dataclasses.replace(CONFIG, stages=1)
         async with swarm(config) as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             await r.trainer.whole_step()
             r.serve(3)
             r.world.world.hosts[peer(3).raw].down_bytes_per_s = 2_000.0
@@ -193,9 +179,7 @@ def test_an_order_ends_with_the_session_that_it_was_for():
     async def main():
         config = dataclasses.replace(CONFIG, stages=1)
         async with swarm(config) as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             await r.trainer.step_pushes()
             first, _ = r.trainer.of_stage(0)
             r.trainer.generation += 1
@@ -226,8 +210,7 @@ def test_a_server_says_when_it_serves_a_stage():
 def test_a_server_that_waits_to_join_again_leaves_at_once():
     async def main():
         async with swarm() as r:
-            server = r.serve(2)
-            await r.trainer.until_ready(1)
+            (server,) = await r.ready_servers(2)
             r.world.kill(peer(1), silent=False)
             await asyncio.sleep(8.0)
             left_s = asyncio.get_running_loop().time()
@@ -242,9 +225,7 @@ def test_a_server_whose_weights_cannot_follow_joins_again_by_itself():
     async def main():
         config = dataclasses.replace(CONFIG, stages=1)
         async with swarm(config) as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             await r.trainer.step_pushes()
             await r.trainer.reduce()
             lost, _ = r.trainer.of_stage(0)
@@ -294,11 +275,9 @@ def test_a_commit_that_could_not_be_applied_costs_neither_the_weights_nor_the_se
     async def main():
         config = dataclasses.replace(CONFIG, stages=1)
         async with swarm(config) as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             memory = BrokenMemory(0)
-            server = r.serve(3, compute=memory)
-            await r.trainer.until_ready(2)
+            (server,) = await r.ready_servers(3, compute=memory)
             await r.trainer.step_pushes()
             await r.trainer.reduce()
             member = r.trainer.members[peer(3).raw]

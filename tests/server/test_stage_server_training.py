@@ -31,9 +31,7 @@ from p2pswarm.tensors.meta import Grant
 def test_two_stages_train_what_a_plain_loop_trains():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             for _ in range(3):
                 await r.trainer.whole_step()
             return weights_of(r)
@@ -49,9 +47,7 @@ def test_activations_too_large_for_a_message_train_the_same(codec):
 
     async def main():
         async with swarm(config) as r:
-            for number in range(2, 7):
-                r.serve(number)
-            await r.trainer.until_ready(5)
+            await r.ready_servers(*range(2, 7))
             for _ in range(2):
                 await r.trainer.whole_step()
             return weights_of(r)
@@ -66,10 +62,8 @@ def test_room_is_asked_for_while_a_microbatch_is_computed():
     async def main():
         async with swarm(config) as r:
             gate = Gate()
-            r.serve(2, compute=gate)
-            await r.trainer.until_ready(1)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, compute=gate)
+            await r.ready_servers(3)
             (first,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(1)
             for number in range(3):  # two to learn the size from
                 await r.trainer.push(first, number)
@@ -85,9 +79,8 @@ def test_room_is_asked_for_while_a_microbatch_is_computed():
             await r.trainer.until(lambda: r.trainer.notes(Undelivered))
             await r.trainer.fence(first, 3, 0)
             await r.trainer.push(first, 3, attempt=1)
-            await r.trainer.until(lambda: len(r.trainer.holders(3)) == 2)
-            await r.trainer.reduce()
-            await r.trainer.commit()
+            await r.trainer.until_counted(3)
+            await r.trainer.end_step()
             return weights_of(r)
 
     assert_equal(virtual(main), plain_after(1, config).flat.parameters)
@@ -98,8 +91,7 @@ def test_one_stage_alone_trains_what_a_plain_loop_trains():
 
     async def main():
         async with swarm(config) as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             await r.trainer.whole_step()
             return weights_of(r)
 
@@ -114,9 +106,7 @@ def test_replicas_are_bit_identical_after_every_step(averaging):
 
     async def main():
         async with swarm(config) as r:
-            for number in range(2, 7):
-                r.serve(number)
-            await r.trainer.until_ready(5)
+            await r.ready_servers(*range(2, 7))
             for _ in range(2):
                 await r.trainer.whole_step()
                 assert [len(r.digests(stage)) for stage in range(2)] == [1, 1]
@@ -131,9 +121,7 @@ def test_replicas_are_bit_identical_after_every_step(averaging):
 def test_a_server_without_memory_for_graphs_trains_the_same():
     async def main():
         async with swarm() as r:
-            for number in range(2, 4):
-                r.serve(number, keep_bytes=0)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(*range(2, 4), keep_bytes=0)
             await r.trainer.whole_step()
             return weights_of(r), [e[-1].stage.recomputed for e in r.engines.values()]
 
@@ -145,12 +133,10 @@ def test_a_server_without_memory_for_graphs_trains_the_same():
 def test_the_trainer_is_told_the_way_of_a_microbatch():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (first,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(1)
             await r.trainer.push(first, 1)
-            await r.trainer.until(lambda: len(r.trainer.holders(1)) == 2)
+            await r.trainer.until_counted(1)
             handed = Handed(0, 1, 0, last.record.peer, last.record.incarnation)
             assert first.notes == [first.notes[0], handed, Counted(0, 1, 0, True, None)]
             assert isinstance(first.notes[0], Ready)
@@ -164,9 +150,7 @@ def test_the_trainer_is_told_the_way_of_a_microbatch():
 def test_an_evaluation_counts_nothing_and_tells_the_loss():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            r.serve(3)
-            await r.trainer.until_ready(2)
+            await r.ready_servers(2, 3)
             (first,), (last,) = r.trainer.of_stage(0), r.trainer.of_stage(1)
             number = 2**61
             await r.trainer.push(first, number, work=Work.EVALUATE, counting=())
@@ -181,8 +165,7 @@ def test_an_evaluation_counts_nothing_and_tells_the_loss():
 def test_a_gradient_that_is_not_finite_is_told_and_not_counted():
     async def main():
         async with swarm() as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             fake = r.world.rpc(peer(50))
             taken = asyncio.Queue()
 
@@ -235,9 +218,7 @@ def test_a_gradient_that_is_not_finite_is_told_and_not_counted():
 def test_a_whole_run_repeats_from_its_seed():
     async def main():
         async with swarm() as r:
-            for number in (2, 3, 4, 5):
-                r.serve(number, compute=compute_here)
-            await r.trainer.until_ready(4)
+            await r.ready_servers(2, 3, 4, 5, compute=compute_here)
             for _ in range(2):
                 await r.trainer.whole_step()
             return r.world.world.digest

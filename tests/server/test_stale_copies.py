@@ -1,12 +1,11 @@
 """Weights in memory are kept, whatever fails: they may be the last of their stage."""
 
 import asyncio
-import dataclasses
 
 import pytest
 from server.gates import Gate
 from server.harness import (
-    CONFIG,
+    ONE_STAGE,
     RUN_ID,
     assert_equal,
     peer,
@@ -19,8 +18,6 @@ from server.harness import (
 from p2pswarm.errors import NotServing, Refused
 from p2pswarm.server.replica import LATE_REDUCTION_S
 from p2pswarm.swarm.messages.step import Commit
-
-ONE_STAGE = dataclasses.replace(CONFIG, stages=1)
 
 
 class FailsOnce(Gate):
@@ -44,8 +41,7 @@ def order_of(trainer, member, step=0, generation=None):
 
 
 async def reduced_step(r, **options):
-    r.serve(2, **options)
-    await r.trainer.until_ready(1)
+    await r.ready_servers(2, **options)
     await r.trainer.step_pushes()
     await r.trainer.reduce()
     return r.trainer.members[peer(2).raw]
@@ -141,15 +137,12 @@ def test_a_session_that_cannot_empty_its_sum_keeps_the_weights():
     async def main():
         async with swarm(ONE_STAGE) as r:
             gate = FailsOnce()
-            r.serve(2, compute=gate)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2, compute=gate)
             await r.trainer.whole_step()
             r.trainer.keep = lambda join: join.version == 1
             gate.fails = "before"
             member = r.trainer.members[peer(2).raw]
-            r.world.world.partition([peer(2)])
-            await member.over.wait()
-            r.world.world.heal()
+            await r.cut_off(member)
             await r.trainer.until(lambda: len(r.trainer.joins) == 3)
             await r.trainer.until_ready(1)
             await r.trainer.whole_step()
@@ -165,8 +158,7 @@ def test_weights_that_changed_by_themselves_are_not_offered_again():
 
     async def main():
         async with swarm(ONE_STAGE) as r:
-            r.serve(2)
-            await r.trainer.until_ready(1)
+            await r.ready_servers(2)
             await r.trainer.whole_step()
             r.trainer.keep = lambda join: join.version == 1
             r.engines[peer(2).raw][-1].weights._flat.params_N[3] += 1.0

@@ -61,14 +61,14 @@ class Play:
     def count(
         self,
         incarnation: Incarnation,
-        microbatch: int,
-        *,
+        *microbatches: int,
         step: int = 0,
         attempt: int = 0,
         counted: bool = True,
     ) -> None:
-        note = Counted(step, microbatch, attempt, counted=counted, loss=1.0)
-        self.coordinator.counted(incarnation, note, self.now_s)
+        for microbatch in microbatches:
+            note = Counted(step, microbatch, attempt, counted=counted, loss=1.0)
+            self.coordinator.counted(incarnation, note, self.now_s)
 
     def sketch(
         self,
@@ -93,9 +93,10 @@ class Play:
         note = Undelivered(0, microbatch, attempt, "no road", obstacle)
         self.coordinator.undelivered(note, self.now_s, by)
 
-    def promise(self, *incarnations: Incarnation) -> None:
+    def promise(self, *incarnations: Incarnation, counted: tuple[int, ...] = ()) -> None:
+        """Members answer a fence, and say which microbatches they have counted already."""
         for incarnation in incarnations:
-            self.coordinator.fenced(incarnation, (), self.now_s)
+            self.coordinator.fenced(incarnation, counted, self.now_s)
 
     def hand(self, incarnation: Incarnation, microbatch: int, attempt: int = 0) -> None:
         note = Handed(0, microbatch, attempt, incarnation.peer, incarnation.number)

@@ -7,7 +7,6 @@ from trainer.harness import CONFIG, Play
 
 from p2pswarm.config import BatchConfig, RunConfig
 from p2pswarm.swarm.messages.microbatch import Evaluated
-from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.commits import COMMIT_S
@@ -31,9 +30,9 @@ def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
     play.count(ann, 0)
     play.count(bob, 1)
     generation = play.seen(act.SendReduce)[0].message.generation
-    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
+    play.told_reduced(ann, generation)
 
-    play.coordinator.reduced(bob, generation, Reduced(b"h", 1.0, state=b"w0"), play.now_s)
+    play.told_reduced(bob, generation, b"h")
     play.wait(1.0)
 
     actions = play.coordinator.actions()
@@ -44,9 +43,8 @@ def test_one_that_averaged_to_other_bytes_is_out_and_its_work_is_done_again():
 def test_a_gradient_that_is_not_finite_ends_the_run():
     play = Play()
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", None, state=b"w0"), play.now_s)
+    play.count(ann, 0, 1)
+    play.told_reduced(ann, 1, norm=None)
 
     (ended,) = play.seen(act.RunFinished)
     assert ended.failed
@@ -60,8 +58,7 @@ def test_a_reduction_that_fails_is_tried_anew_and_then_blamed():
     play.count(bob, 1)
     for generation in (1, 2):
         play.coordinator.reduce_failed(bob, generation, "no road", play.now_s)
-        for incarnation in (ann, bob):
-            play.coordinator.fenced(incarnation, (), play.now_s)
+        play.promise(ann, bob)
         assert play.seen(act.Evict) == []
 
     play.coordinator.reduce_failed(bob, 3, "no road", play.now_s)
@@ -79,7 +76,7 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
 
     fences = play.seen(act.SendFence)
     assert [(f.incarnation, f.message.work) for f in fences] == [(ann, ()), (bob, ())]
-    play.coordinator.fenced(ann, (), play.now_s)
+    play.promise(ann)
     play.wait(FENCE_S)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
@@ -89,11 +86,10 @@ def test_after_a_failed_reduction_the_dead_are_found_before_anybody_is_blamed():
 def test_words_about_a_former_generation_are_ignored():
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.seen(object)
 
-    play.coordinator.reduced(ann, 99, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
+    play.told_reduced(ann, 99)
     play.coordinator.reduce_failed(ann, 99, "no road", play.now_s)
     play.coordinator.reduce_failed(bob, 1, "a newcomer only listens", play.now_s)
 
@@ -113,7 +109,7 @@ def test_who_does_not_acknowledge_a_commit_is_out():
 def test_a_stage_without_servers_ends_the_run_after_a_while():
     play = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
     ann = play.serve("a")
-    play.coordinator.lost(ann, "gone", play.now_s)
+    play.lose(ann)
     assert play.coordinator.next_deadline_s() is not None
 
     play.wait(UNSERVED_STAGE_S - 1)
@@ -138,7 +134,7 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
 
     play.coordinator.evaluated(ann, Evaluated(0, held_out.microbatch, 3.5), play.now_s)
     play.count(ann, 0)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
+    play.told_reduced(ann, 1)
 
     assert play.seen(act.EvaluationDone) == [act.EvaluationDone(0, 3.5)]
 
@@ -146,12 +142,12 @@ def test_an_evaluation_counts_nothing_and_is_told_with_its_step():
 def test_after_the_end_nothing_is_asked_for():
     play = Play(dataclasses.replace(CONFIG, on_stage_lost="end"))
     ann = play.serve("a")
-    play.coordinator.lost(ann, "gone", play.now_s)
+    play.lose(ann)
     play.wait(UNSERVED_STAGE_S)
     play.seen(object)
 
     assert play.join("b") is None
-    play.coordinator.lost(ann, "gone", play.now_s)
+    play.lose(ann)
 
     assert play.seen(object) == []
 
@@ -162,7 +158,7 @@ def test_a_step_that_is_whole_waits_for_a_stage_that_has_nobody():
     play = Play(config)
     ann, bob, cid = play.serve("a"), play.serve("b"), play.serve("c")
     play.count(ann, 0)
-    play.coordinator.lost(cid, "gone", play.now_s)
+    play.lose(cid)
     play.count(bob, 0)
 
     assert len(play.seen(act.SendReduce)) == 2
@@ -172,8 +168,7 @@ def test_who_refuses_a_commit_is_out_but_a_newcomer_may_skip_some():
     """A newcomer may not have the reduction; it fetches later weights instead."""
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.reduce(ann)
 
     play.coordinator.commit_failed(bob, 0, "no reduction", play.now_s)
@@ -186,12 +181,11 @@ def test_who_refuses_a_commit_is_out_but_a_newcomer_may_skip_some():
 def test_only_who_was_told_to_reduce_is_told_to_commit():
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     orders = play.seen(act.SendReduce)
     play.join("c")
-    play.coordinator.lost(bob, "gone", play.now_s)
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
+    play.lose(bob)
+    play.told_reduced(ann, 1)
 
     assert [order.incarnation for order in orders] == [ann, bob]
     assert [commit.incarnation for commit in play.seen(act.SendCommit)] == [ann]
@@ -201,9 +195,9 @@ def test_a_step_of_which_only_fences_tell_is_done_without_a_loss():
     play = Play()
     ann = play.serve("a")
     play.stuck(0)
-    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.promise(ann, counted=(0,))
     play.stuck(1)
-    play.coordinator.fenced(ann, (1,), play.now_s)
+    play.promise(ann, counted=(1,))
 
     play.reduce(ann)
 
@@ -216,7 +210,7 @@ def test_the_loss_of_a_step_is_the_mean_of_those_that_were_told():
     play = Play()
     ann = play.serve("a")
     play.stuck(0)
-    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.promise(ann, counted=(0,))
     play.count(ann, 1)
 
     play.reduce(ann)
@@ -231,8 +225,8 @@ def test_an_evaluation_that_nobody_tells_of_is_done_again_and_the_step_waits_for
     held_out = next(x for x in play.seen(act.Launch) if x.work is Work.EVALUATE).microbatch
     play.stuck(held_out)
     play.stuck(0)
-    play.coordinator.fenced(ann, (), play.now_s)
-    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.promise(ann)
+    play.promise(ann, counted=(0,))
     assert play.seen(act.SendReduce) == []
 
     play.wait(1.0)

@@ -196,8 +196,7 @@ def test_joins_that_wait_are_answered_when_the_averaging_fails():
     """It may hold the only copy of its stage's weights; the commit would never come."""
     play = Play()
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     assert play.join("b", stage=0, version=0, digest=b"w0") is None
     play.seen(object)
 

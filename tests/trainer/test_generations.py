@@ -143,7 +143,7 @@ def test_one_that_never_finishes_while_the_other_does_is_out():
         play.wait(1e4)
         if generation <= RETRIES:
             for one in (ann, bob):
-                play.coordinator.fenced(one, (), play.now_s)
+                play.promise(one)
 
     assert [d.incarnation for d in play.seen(act.Evict)] == [bob]
 

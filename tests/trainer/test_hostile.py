@@ -103,8 +103,7 @@ def test_a_norm_that_no_gradient_has_puts_its_member_out():
     for square in (-1.0, HUGE):
         play = Play()
         ann = play.serve("a")
-        play.count(ann, 0)
-        play.count(ann, 1)
+        play.count(ann, 0, 1)
         play.coordinator.reduced(ann, 1, Reduced(b"g", square, state=b"w0"), play.now_s)
 
         assert [e.incarnation for e in play.seen(act.Evict)] == [ann]
@@ -113,8 +112,7 @@ def test_a_norm_that_no_gradient_has_puts_its_member_out():
 def test_a_strangers_bad_norm_is_ignored():
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.coordinator.reduced(bob, 1, Reduced(b"g", -1.0, state=b"w0"), play.now_s)
 
     assert play.seen(act.Evict) == []
@@ -160,8 +158,7 @@ def test_a_commit_to_another_version_puts_its_member_out():
     """Believed, it would end every comparison of weights from then on."""
     play = Play()
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.reduce(ann)
     play.coordinator.committed(ann, 0, Committed(2**48, applied=True), play.now_s)
 
@@ -176,7 +173,7 @@ def test_an_attempt_may_be_torn_a_thousand_times():
     ghost = Incarnation(b"g" * 32, 99)
     for attempt in range(1100):
         play.coordinator.handed(ghost, Handed(0, 0, attempt, ghost.peer, 99), play.now_s)
-        play.coordinator.fenced(ann, (), play.now_s)
+        play.promise(ann)
         play.wait(2.0)
 
     assert play.seen(act.Launch)[-1].attempt == 1100

@@ -3,7 +3,6 @@
 from trainer.harness import Play
 
 from p2pswarm.config import BatchConfig, RunConfig
-from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.newcomers import READY_S
@@ -18,7 +17,7 @@ def test_nobody_becomes_ready_while_a_fence_is_open():
 
     bob = play.serve("b")
     assert play.seen(act.MemberReady) == []
-    play.coordinator.fenced(ann, (), play.now_s)
+    play.promise(ann)
 
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [bob]
 
@@ -26,13 +25,12 @@ def test_nobody_becomes_ready_while_a_fence_is_open():
 def test_one_that_joins_while_a_step_closes_is_answered_after_it():
     play = Play()
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     orders = play.seen(act.SendReduce)
     assert play.join("b") is None
 
     generation = orders[0].message.generation
-    play.coordinator.reduced(ann, generation, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
+    play.told_reduced(ann, generation)
 
     (assign,) = play.seen(act.Assign)
     assert assign.message.since == 1
@@ -41,8 +39,7 @@ def test_one_that_joins_while_a_step_closes_is_answered_after_it():
 def test_one_that_leaves_before_it_is_answered_is_forgotten():
     play = Play()
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.join("b")
     play.coordinator.withdrawn(b"b" * 32)
 
@@ -55,12 +52,11 @@ def test_a_newcomer_that_caught_up_while_a_step_closes_is_ready_if_the_closing_f
     """Its stage may have nobody else any more."""
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.ready(bob)
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [ann]
 
-    play.coordinator.lost(ann, "gone", play.now_s)
+    play.lose(ann)
 
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [bob]
 
@@ -68,12 +64,11 @@ def test_a_newcomer_that_caught_up_while_a_step_closes_is_ready_if_the_closing_f
 def test_ready_in_the_middle_of_a_commit_is_said_again_later():
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.ready(bob)
     assert [r.incarnation for r in play.seen(act.MemberReady)] == [ann]
 
-    play.coordinator.reduced(ann, 1, Reduced(b"g", 1.0, state=b"w0"), play.now_s)
+    play.told_reduced(ann, 1)
     play.commit(ann, b"w1")
     play.ready(bob, version=1, digest=b"w1")
 
@@ -84,8 +79,7 @@ def test_a_newcomers_word_is_not_believed_before_a_members():
     """The first to speak of a version must not be one that has just downloaded it."""
     play = Play()
     ann, bob = play.serve("a"), play.join("b")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.reduce(ann)
     play.ready(bob, version=1, digest=b"wrong")
     assert play.seen(act.MemberReady) == []
@@ -97,8 +91,7 @@ def test_a_newcomers_word_is_not_believed_before_a_members():
 
 def committed_once(play: Play) -> Incarnation:
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.reduce(ann)
     return ann
 

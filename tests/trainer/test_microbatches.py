@@ -18,7 +18,7 @@ def test_what_a_fence_finds_counted_is_not_launched_again():
     play = Play()
     ann = play.serve("a")
     play.stuck(0)
-    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.promise(ann, counted=(0,))
     play.seen(object)
 
     play.wait(5.0)
@@ -30,7 +30,7 @@ def test_who_does_not_answer_a_fence_is_out():
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
     play.stuck(0)
-    play.coordinator.fenced(bob, (), play.now_s)
+    play.promise(bob)
 
     play.wait(FENCE_S)
 
@@ -81,7 +81,7 @@ def test_a_fence_with_nobody_to_ask_is_settled_at_once():
     ann = play.serve("a")
     play.hand(ann, 0)
 
-    play.coordinator.lost(ann, "gone", play.now_s)
+    play.lose(ann)
 
     assert [r.microbatches for r in play.seen(act.Replayed)] == [(0,)]
 
@@ -89,7 +89,7 @@ def test_a_fence_with_nobody_to_ask_is_settled_at_once():
 def test_a_microbatch_handed_to_one_who_is_gone_is_given_up():
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
-    play.coordinator.lost(bob, "gone", play.now_s)
+    play.lose(bob)
     play.seen(object)
 
     play.hand(bob, 1)
@@ -102,8 +102,7 @@ def test_notes_of_a_former_life_count_nothing():
     play = Play()
     ann = play.serve("a")
     again = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
 
     assert again != ann
     assert play.seen(act.SendReduce) == []
@@ -118,7 +117,7 @@ def test_notes_about_attempts_that_are_over_change_nothing():
     play.hand(ann, 0, attempt=7)
     play.count(ann, 0, step=5)
     play.coordinator.evaluated(ann, Evaluated(0, 0, 1.0), play.now_s)
-    play.coordinator.fenced(ann, (0, 1), play.now_s)
+    play.promise(ann, counted=(0, 1))
 
     assert play.seen(object) == []
 
@@ -165,7 +164,7 @@ def test_a_late_attempt_is_fenced_and_launched_again():
 
     play.wait(TIMEOUT_FIRST_S)
     (fence,) = play.seen(act.SendFence)
-    play.coordinator.fenced(ann, (), play.now_s)
+    play.promise(ann)
     play.wait(5.0)
 
     assert {w.microbatch for w in fence.message.work} == {0, 1}
@@ -176,12 +175,12 @@ def test_the_word_of_one_who_is_gone_settles_nothing():
     play = Play()
     ann, bob = play.serve("a"), play.serve("b")
     play.stuck(0)
-    play.coordinator.lost(ann, "gone", play.now_s)
-    play.coordinator.lost(ann, "gone", play.now_s)
-    play.coordinator.fenced(ann, (0,), play.now_s)
+    play.lose(ann)
+    play.lose(ann)
+    play.promise(ann, counted=(0,))
     play.seen(object)
 
-    play.coordinator.fenced(bob, (), play.now_s)
+    play.promise(bob)
     play.wait(5.0)
 
     assert [(x.microbatch, x.attempt) for x in play.seen(act.Launch)] == [(0, 1)]
@@ -199,7 +198,7 @@ def test_a_held_out_batch_may_answer_while_it_is_fenced():
     play.stuck(held_out)
     play.coordinator.evaluated(ann, Evaluated(0, held_out, 3.5), play.now_s)
 
-    play.coordinator.fenced(ann, (), play.now_s)
+    play.promise(ann)
     play.wait(5.0)
 
     assert play.seen(act.Launch) == []

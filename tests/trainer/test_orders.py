@@ -139,6 +139,6 @@ def test_a_members_load_is_reported_while_it_lives():
     play.coordinator.loaded(ann, LOAD)
     assert play.seen(act.Loaded) == [act.Loaded(ann, 0, LOAD)]
 
-    play.coordinator.lost(ann, "gone", play.now_s)
+    play.lose(ann)
     play.coordinator.loaded(ann, LOAD)
     assert play.seen(act.Loaded) == []

@@ -152,8 +152,7 @@ def test_after_the_last_commit_only_the_wrong_one_is_out():
 def test_the_run_ends_only_when_the_digest_of_the_last_version_is_known():
     play = Play(RunConfig(stages=1, steps=1, batch=BatchConfig(microbatches=2, evaluate_every=0)))
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.reduce(ann)
     play.coordinator.committed(ann, 0, Committed(1, applied=True), play.now_s)
     assert play.seen(act.RunFinished) == []
@@ -166,8 +165,7 @@ def test_the_run_ends_only_when_the_digest_of_the_last_version_is_known():
 def test_a_lone_replica_is_believed():
     play = Play()
     ann = play.serve("a")
-    play.count(ann, 0)
-    play.count(ann, 1)
+    play.count(ann, 0, 1)
     play.reduce(ann)
     play.coordinator.committed(ann, 0, Committed(1, applied=True), play.now_s)
     play.count(ann, 2, step=1)

@@ -19,8 +19,8 @@ Source:  a token bucket, as in tc-tbf(8); LEDBAT (RFC 6817) yields like this by 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-SHARE = 0.1
-"""Training keeps 90 % of the upload, and a newcomer is never starved."""
+from p2pswarm.config import STATE_SHARE
+
 BACKGROUND = 2
 """The first priority number that yields: `Priority.STATE` in `rpc/base.py`."""
 FLOOR_BYTES_PER_S = 256 * 1024.0
@@ -37,7 +37,7 @@ Wake = Callable[[], None]
 class UploadShare:
     """The background transfers of all links of one node. With `lock`, threads may use it."""
 
-    def __init__(self, lock: AbstractContextManager[object], share: float = SHARE) -> None:
+    def __init__(self, lock: AbstractContextManager[object], share: float = STATE_SHARE) -> None:
         """`share`: of the bytes, for background transfers beside urgent ones; 1: all they want."""
         self._lock = lock
         self._each_byte = share / (1 - share) if share < 1 else None

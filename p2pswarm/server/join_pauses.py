@@ -1,0 +1,60 @@
+"""JoinPauses: how long a server that is out of the run waits before it asks a trainer again.
+
+Not at all where it loses nothing by asking at once: another trainer has not been asked yet, or the
+session was a good one and another trainer may lead by now. Else a little, and twice as long each
+time, so that a trainer which throws it out again and again is not hammered. A trainer that has been
+gone for long is looked for seldom, and for ever.
+
+Units:   seconds on the caller's clock.
+Errors:  none.
+"""
+
+REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
+ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
+SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
+STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
+
+
+class JoinPauses:
+    """The tries of one server, and when it was in the run."""
+
+    def __init__(self, rejoin_s: float, now_s: float) -> None:
+        """`rejoin_s`: how long to look for a trainer quickly."""
+        self._rejoin_s = rejoin_s
+        self._pause_s = REJOIN_FIRST_S
+        self._tried_s = now_s
+        self._seen_s = now_s
+
+    def tries(self, now_s: float) -> None:
+        """A trainer is asked."""
+        self._tried_s = now_s
+
+    def in_run(self, now_s: float) -> None:
+        """The server was in the run until now."""
+        self._seen_s = now_s
+
+    def gone_s(self, now_s: float) -> float:
+        """How long it has been out of the run."""
+        return now_s - self._seen_s
+
+    def gone(self, now_s: float) -> bool:
+        """Whether that is so long that the trainer is looked for less often."""
+        return self.gone_s(now_s) >= self._rejoin_s
+
+    def next_s(self, now_s: float, *, met: bool, several: bool, elsewhere: bool) -> float:
+        """How long to wait after a try, or a session, that has failed; 0: ask at once.
+
+        `met`: it was a session. `several`: more than one trainer is known. `elsewhere`: it is known
+        whom to ask next, and that one was not asked yet.
+        """
+        steady = now_s - self._tried_s > STEADY_S
+        if steady:
+            self._pause_s = REJOIN_FIRST_S
+        if elsewhere or (met and several and steady):
+            return 0.0
+        if self.gone(now_s):
+            return SEEK_S
+        if several and not met and self.gone_s(now_s) < ELECTION_S:
+            return REJOIN_FIRST_S
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REJOIN_MAX_S)
+        return pause_s
