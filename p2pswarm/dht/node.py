@@ -63,7 +63,7 @@ class Dht:
         self._own = peer
         self._wall_s = wall_s
         signatures = SignatureCache()
-        self.store = RecordStore(peer, config, signatures)
+        self.store = RecordStore(config, signatures)
         self._changed = asyncio.Event()
         """Set when something may be due sooner than `maintain` expects."""
         self._runner = QueryRunner(

@@ -6,8 +6,8 @@ kept and sent to readers before its signature is checked; a reader checks the si
 anyway. `prove` checks it soon after the first read, so that a record with a wrong
 signature does not stay. We also check it before we use the record ourselves.
 
-Each publisher has a quota. When memory is full, the keys farthest from us are forgotten
-first, because other nodes are closer to them.
+Each publisher has a quota. When memory is full, the publisher that uses most gives up its
+oldest records (`store_shares.py`). Refusing a record costs little, however much is kept.
 
 Units:   `_ms` milliseconds since 1970 on the wall clock; bytes.
 Errors:  none: every offered record gets a `Verdict`.
@@ -16,15 +16,14 @@ Source:  BEP 44; go-libp2p-kad-dht's validator (Validate, Select).
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.messages import SUBKEY_BYTES_MAX, VALUE_BYTES_MAX, Record
 from p2pswarm.dht.records import SignatureCache, may_write, newer, written_by
+from p2pswarm.dht.store_shares import StoredRecord, StoreShares
 from p2pswarm.ids import PeerId
 
-FREED_SHARE = 0.05  # of a full store, in one go: one sort serves many records
 ENDS_SPARE = 1024  # expiries of replaced records that may stay in the heap
 
 
@@ -44,34 +43,17 @@ class Verdict(IntEnum):
     QUOTA = 7
     """The publisher has used its quota here."""
     FULL = 8
-    """The store is full of keys that are closer to us."""
-
-
-@dataclass(slots=True)
-class _StoredRecord:
-    """A kept record, and whether its signature was checked."""
-
-    record: Record
-    proven: bool
-
-
-@dataclass(slots=True)
-class _Share:
-    """How much of its quota one publisher uses."""
-
-    records: int = 0
-    size_bytes: int = 0
+    """The store is full, and nobody uses more of it than the publisher."""
 
 
 class RecordStore:
     """Records by key and subkey."""
 
-    def __init__(self, own: PeerId, config: DhtConfig, signatures: SignatureCache) -> None:
-        self._own_number = int.from_bytes(own.raw)
+    def __init__(self, config: DhtConfig, signatures: SignatureCache) -> None:
         self._config = config
         self._signatures = signatures
-        self._keys: dict[bytes, dict[bytes, _StoredRecord]] = {}
-        self._shares: dict[bytes, _Share] = {}
+        self._keys: dict[bytes, dict[bytes, StoredRecord]] = {}
+        self._shares = StoreShares()
         self._ends: list[tuple[int, bytes, bytes]] = []
         """A heap of (expires_ms, key, subkey); entries of replaced records stay for a while."""
         self._unproven: dict[tuple[bytes, bytes], None] = {}
@@ -93,16 +75,16 @@ class RecordStore:
         held = self._keys.get(record.key, {}).get(record.subkey)
         if held is not None and newer(held.record, record) is held.record:
             return Verdict.SAME if held.record == record else Verdict.OLDER
+        size_bytes = record.size_bytes
+        refusal = self._beyond_share(record, size_bytes, held)
+        if refusal is not None:
+            return refusal
         proven = False
         if not (written_by(record, sender) and may_write(record)):
-            proven = self._signatures.holds(record)
+            proven = self._signatures.holds(record)  # the dearest check comes last
             if not proven:
                 return Verdict.FORGED
-        if not self._within_quota(record, held):
-            return Verdict.QUOTA
-        if not self._make_space(record, held):
-            return Verdict.FULL
-        self._keep(record, held, proven=proven)
+        self._keep(StoredRecord(record, size_bytes, proven), held)
         return Verdict.KEPT
 
     def _invalid(self, record: Record, now_ms: int) -> Verdict | None:
@@ -116,40 +98,33 @@ class RecordStore:
             return Verdict.TOO_LARGE
         return None
 
-    def _within_quota(self, record: Record, held: _StoredRecord | None) -> bool:
-        share = self._shares.get(record.public_key, _Share())
-        records, size_bytes = share.records + 1, share.size_bytes + record.size_bytes
-        if held is not None and held.record.public_key == record.public_key:
-            records, size_bytes = records - 1, size_bytes - held.record.size_bytes
-        config = self._config
-        return records <= config.records_per_publisher and size_bytes <= config.bytes_per_publisher
+    def _beyond_share(
+        self, record: Record, size_bytes: int, held: StoredRecord | None
+    ) -> Verdict | None:
+        """Why a publisher may not keep so much here, or None; `held`: what would be replaced."""
+        config, publisher = self._config, record.public_key
+        freed_bytes = held.size_bytes if held else 0
+        records, used_bytes = self._shares.used(publisher)
+        records, used_bytes = records + 1, used_bytes + size_bytes
+        if held is not None and held.record.public_key == publisher:
+            records, used_bytes = records - 1, used_bytes - freed_bytes
+        if records > config.records_per_publisher or used_bytes > config.bytes_per_publisher:
+            return Verdict.QUOTA
+        if self.size_bytes - freed_bytes + size_bytes <= config.store_bytes:
+            return None
+        fits = size_bytes <= config.store_bytes and self._shares.largest_exceeds(used_bytes)
+        return None if fits else Verdict.FULL
 
-    def _make_space(self, record: Record, held: _StoredRecord | None) -> bool:
-        """Forget keys that are farther away if needed; returns whether the record fits then."""
-        space_bytes = self._config.store_bytes - record.size_bytes
-        freed_bytes = held.record.size_bytes if held else 0
-        if self.size_bytes - freed_bytes <= space_bytes:
-            return True
-        wanted_bytes = space_bytes - int(FREED_SHARE * self._config.store_bytes)
-        own_distance = self._distance(record.key)
-        for key in sorted(self._keys, key=self._distance, reverse=True):
-            if self.size_bytes <= wanted_bytes or self._distance(key) <= own_distance:
-                break
-            for subkey in tuple(self._keys[key]):
-                self._forget(key, subkey)
-        return self.size_bytes <= space_bytes
-
-    def _distance(self, key: bytes) -> int:
-        return int.from_bytes(key) ^ self._own_number
-
-    def _keep(self, record: Record, held: _StoredRecord | None, *, proven: bool) -> None:
+    def _keep(self, stored: StoredRecord, held: StoredRecord | None) -> None:
+        record = stored.record
         if held is not None:
             self._forget(record.key, record.subkey)
-        self._keys.setdefault(record.key, {})[record.subkey] = _StoredRecord(record, proven)
-        share = self._shares.setdefault(record.public_key, _Share())
-        share.records += 1
-        share.size_bytes += record.size_bytes
-        self.size_bytes += record.size_bytes
+        while self.size_bytes + stored.size_bytes > self._config.store_bytes:
+            first = self._shares.first_to_go().record
+            self._forget(first.key, first.subkey)
+        self._keys.setdefault(record.key, {})[record.subkey] = stored
+        self._shares.add(stored)
+        self.size_bytes += stored.size_bytes
         self._count += 1
         heapq.heappush(self._ends, (record.expires_ms, record.key, record.subkey))
         if len(self._ends) > ENDS_SPARE + 2 * self._count:
@@ -161,16 +136,12 @@ class RecordStore:
             heapq.heapify(self._ends)
 
     def _forget(self, key: bytes, subkey: bytes) -> None:
-        record = self._keys[key].pop(subkey).record
+        stored = self._keys[key].pop(subkey)
         self._unproven.pop((key, subkey), None)
         if not self._keys[key]:
             del self._keys[key]
-        share = self._shares[record.public_key]
-        share.records -= 1
-        share.size_bytes -= record.size_bytes
-        if not share.records:
-            del self._shares[record.public_key]
-        self.size_bytes -= record.size_bytes
+        self._shares.remove(stored)
+        self.size_bytes -= stored.size_bytes
         self._count -= 1
 
     def read(self, key: bytes, now_ms: int, after: bytes = b"") -> Iterator[Record]:

@@ -2,45 +2,26 @@
 
 from dataclasses import replace
 
+from dht.harness import (
+    ALICE,
+    BOB,
+    KEY,
+    NOW_MS,
+    a_store,
+    key_at,
+    offer,
+    read,
+    record,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.messages import Record
-from p2pswarm.dht.record_store import ENDS_SPARE, RecordStore, Verdict
-from p2pswarm.dht.records import SignatureCache, newer, sign
+from p2pswarm.dht.record_store import ENDS_SPARE, Verdict
+from p2pswarm.dht.records import newer
 from p2pswarm.ids import PeerId
 
-ALICE = Identity.generate(b"alice")
-BOB = Identity.generate(b"bob")
 US = PeerId(bytes(32))
-NOW_MS = 1_700_000_000_000
-KEY = b"k" * 32
-
-
-def record(
-    value: bytes = b"v",
-    seq: int = 1,
-    ttl_ms: int = 60_000,
-    *,
-    key: bytes = KEY,
-    subkey: bytes = b"",
-    by: Identity = ALICE,
-) -> Record:
-    return sign(by, key, subkey, value, seq, NOW_MS + ttl_ms)
-
-
-def a_store(**changes: int) -> RecordStore:
-    return RecordStore(US, DhtConfig(**changes), SignatureCache())  # type: ignore[arg-type]
-
-
-def offer(store: RecordStore, *records: Record, sender: Identity = ALICE) -> list[Verdict]:
-    return [store.offer(each, sender.peer_id, NOW_MS) for each in records]
-
-
-def read(store: RecordStore, key: bytes = KEY, now_ms: int = NOW_MS) -> list[Record]:
-    return list(store.read(key, now_ms))
 
 
 def test_what_is_kept_can_be_read():
@@ -215,78 +196,6 @@ def test_what_has_expired_is_charged_to_nobody():
     store.expire(NOW_MS + 1_000)
 
     assert offer(store, record(b"v" * 1000, key=key_at(1))) == [Verdict.KEPT]
-
-
-def test_a_publisher_has_a_quota_of_records():
-    store = a_store(records_per_publisher=2)
-    names = (b"a", b"b", b"c")
-
-    verdicts = offer(store, *[record(subkey=name) for name in names])
-
-    assert verdicts == [Verdict.KEPT, Verdict.KEPT, Verdict.QUOTA]
-    assert offer(store, record(seq=2, subkey=b"a")) == [Verdict.KEPT]
-    assert offer(store, record(subkey=b"c", by=BOB), sender=BOB) == [Verdict.KEPT]
-
-
-def test_a_publisher_has_a_quota_of_bytes():
-    one = record(b"v" * 1000)
-    store = a_store(bytes_per_publisher=2 * one.size_bytes)
-    names = (b"", b"b", b"c")
-
-    verdicts = offer(store, *[record(b"v" * (1000 - len(n)), subkey=n) for n in names])
-
-    assert verdicts == [Verdict.KEPT, Verdict.KEPT, Verdict.QUOTA]
-
-
-def test_taking_over_anothers_subkey_is_charged_to_the_new_publisher():
-    store = a_store(records_per_publisher=1)
-    offer(store, record(subkey=b"a"))
-    offer(store, record(seq=2, subkey=b"a", by=BOB), sender=BOB)
-
-    assert offer(store, record(subkey=b"b")) == [Verdict.KEPT]
-    assert offer(store, record(subkey=b"c", by=BOB), sender=BOB) == [Verdict.QUOTA]
-
-
-def key_at(distance: int) -> bytes:
-    return (distance << 240).to_bytes(32)
-
-
-def test_a_full_store_forgets_what_is_farthest_from_us():
-    one = record(b"v" * 1000)
-    store = a_store(store_bytes=10 * one.size_bytes)
-    offer(store, *[record(b"v" * 1000, key=key_at(i)) for i in range(10, 20)])
-
-    assert offer(store, record(b"v" * 1000, key=key_at(5))) == [Verdict.KEPT]
-
-    assert read(store, key_at(19)) == []
-    assert len(read(store, key_at(5))) == 1
-    assert store.size_bytes <= 10 * one.size_bytes
-
-
-def test_a_full_store_keeps_what_is_closer_than_the_newcomer():
-    one = record(b"v" * 1000)
-    store = a_store(store_bytes=2 * one.size_bytes)
-    offer(store, record(b"v" * 1000, key=key_at(1)), record(b"v" * 1000, key=key_at(2)))
-
-    assert offer(store, record(b"v" * 1000, key=key_at(9))) == [Verdict.FULL]
-    assert len(store) == 2
-
-
-def test_a_full_store_may_forget_all_it_has():
-    one = record(b"v" * 1000)
-    store = a_store(store_bytes=one.size_bytes)
-    offer(store, record(b"v" * 1000, key=key_at(2)))
-
-    assert offer(store, record(b"v" * 1000, key=key_at(1))) == [Verdict.KEPT]
-    assert len(store) == 1
-
-
-def test_a_full_store_still_renews_what_it_has():
-    one = record(b"v" * 1000)
-    store = a_store(store_bytes=one.size_bytes)
-    offer(store, one)
-
-    assert offer(store, record(b"w" * 1000, seq=2)) == [Verdict.KEPT]
 
 
 SOME = [record(v, seq, subkey=n) for v in (b"x", b"y") for seq in (1, 2) for n in (b"a", b"b")]

@@ -24,7 +24,7 @@ from p2pswarm.dht.upkeep import (
     PublishAgain,
     Upkeep,
 )
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.ids import Address, Contact
 
 ALICE = Identity.generate(b"alice")
 US = contact(int.from_bytes(OWN))
@@ -38,9 +38,7 @@ class Node:
     """An upkeep with all that it keeps up."""
 
     table: Table = field(default_factory=a_table)
-    store: RecordStore = field(
-        default_factory=lambda: RecordStore(PeerId(OWN), CONFIG, SignatureCache())
-    )
+    store: RecordStore = field(default_factory=lambda: RecordStore(CONFIG, SignatureCache()))
     publications: Publications = field(default_factory=lambda: Publications(CALM, random.Random(1)))
 
     def __post_init__(self) -> None:

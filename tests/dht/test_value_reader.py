@@ -37,7 +37,7 @@ def a_record(value: bytes = b"value") -> Record:
 
 def a_reader(table: Table, *held: Record) -> ValueReader:
     signatures = SignatureCache()
-    store = RecordStore(PeerId(OWN), CONFIG, signatures)
+    store = RecordStore(CONFIG, signatures)
     for record in held:
         store.offer(record, ALICE.peer_id, NOW_MS)
     return ValueReader(PeerId(OWN), table, store, TimeoutEstimator(CONFIG), signatures)
