@@ -16,9 +16,10 @@ from dht.harness import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.messages import Record
-from p2pswarm.dht.record_store import ENDS_SPARE, Verdict
-from p2pswarm.dht.records import newer
+from p2pswarm.dht.record_store import ENDS_SPARE, PROVED_AT_ONCE, RecordStore, Verdict
+from p2pswarm.dht.records import SignatureCache, newer
 from p2pswarm.ids import PeerId
 
 US = PeerId(bytes(32))
@@ -124,6 +125,56 @@ def test_what_its_publisher_did_not_sign_does_not_stay():
 
     assert [each.subkey for each in read(store)] == [b"b"]
     assert not store.unproven
+
+
+def test_signatures_are_checked_in_portions():
+    """A check of 8,192 at once would stop the node for most of a second."""
+    checked: list[Record] = []
+
+    class Counting(SignatureCache):
+        def holds(self, one: Record) -> bool:
+            checked.append(one)
+            return super().holds(one)
+
+    store = RecordStore(DhtConfig(), Counting())
+    some = [record(subkey=b"%d" % i) for i in range(2 * PROVED_AT_ONCE + 1)]
+    offer(store, *some)
+    read(store)
+
+    portions = []
+    while store.unproven:
+        before = len(checked)
+        store.prove()
+        portions.append(len(checked) - before)
+
+    assert portions == [PROVED_AT_ONCE, PROVED_AT_ONCE, 1]
+    assert len({one.subkey for one in checked}) == len(some)
+
+
+class CountedBytes(bytes):
+    """Counts how often it is compared for order."""
+
+    comparisons = 0
+
+    def __lt__(self, other: bytes) -> bool:
+        type(self).comparisons += 1
+        return super().__lt__(other)
+
+    __hash__ = bytes.__hash__
+
+
+def test_a_page_of_a_key_costs_the_same_however_many_subkeys_it_has():
+    """By counting comparisons: a read of one record does not sort thousands."""
+    comparisons = []
+    for count in (100, 1000):
+        store = a_store()
+        offer(store, *[record(subkey=CountedBytes(b"%04d" % i)) for i in range(count)])
+        CountedBytes.comparisons = 0
+
+        assert next(store.read(KEY, NOW_MS, CountedBytes(b"0090"))).subkey == b"0091"
+
+        comparisons.append(CountedBytes.comparisons)
+    assert comparisons[1] <= 2 * comparisons[0]
 
 
 def test_what_was_replaced_before_it_was_checked_is_checked_anew():
