@@ -38,6 +38,7 @@ class _Share:
     records: dict[StoredRecord, None] = field(default_factory=dict)
     """The oldest first."""
     size_bytes: int = 0
+    level: int = 0
 
 
 class StoreShares:
@@ -57,7 +58,9 @@ class StoreShares:
     def add(self, stored: StoredRecord) -> None:
         """Charge a record to its publisher."""
         publisher = stored.record.public_key
-        share = self._shares.setdefault(publisher, _Share())
+        share = self._shares.get(publisher)
+        if share is None:
+            share = self._shares[publisher] = _Share()
         share.records[stored] = None
         self._resize(publisher, share, stored.size_bytes)
 
@@ -71,16 +74,16 @@ class StoreShares:
             del self._shares[publisher]
 
     def _resize(self, publisher: bytes, share: _Share, change_bytes: int) -> None:
-        before = level_of(share.size_bytes)
         share.size_bytes += change_bytes
-        after = level_of(share.size_bytes)
-        if after == before:
+        level = level_of(share.size_bytes)
+        if level == share.level:
             return
-        if before:
-            del self._levels[before][publisher]
-        if after:
-            self._levels.setdefault(after, {})[publisher] = None
-            self._highest = max(self._highest, after)
+        if share.level:
+            del self._levels[share.level][publisher]
+        if level:
+            self._levels.setdefault(level, {})[publisher] = None
+            self._highest = max(self._highest, level)
+        share.level = level
 
     def largest_exceeds(self, size_bytes: int) -> bool:
         """Whether some publisher uses more than `size_bytes`."""

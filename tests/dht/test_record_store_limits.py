@@ -1,6 +1,7 @@
 """Quotas, and who makes room when a store is full."""
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -8,14 +9,8 @@ from dht.harness import ALICE, BOB, NOW_MS, a_store, key_at, offer, read, record
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.messages import Record
-from p2pswarm.dht.record_store import Verdict
-
-
-def used_bytes(one: Record) -> int:
-    """What a record uses of a store."""
-    store = a_store()
-    offer(store, one)
-    return store.size_bytes
+from p2pswarm.dht.record_store import EXPIRED_AT_ONCE, Verdict, used_bytes
+from p2pswarm.ids import PeerId
 
 
 def calls_of(work: Callable[[], object]) -> int:
@@ -52,7 +47,7 @@ def test_a_publisher_has_a_quota_of_records():
 
 def test_a_publisher_has_a_quota_of_bytes():
     one = record(b"v" * 1000)
-    store = a_store(bytes_per_publisher=2 * one.size_bytes)
+    store = a_store(bytes_per_publisher=2 * used_bytes(one))
     names = (b"", b"b", b"c")
 
     verdicts = offer(store, *[record(b"v" * (1000 - len(n)), subkey=n) for n in names])
@@ -117,6 +112,42 @@ def test_one_more_record_costs_the_same_however_full_the_store_is(by, verdict):
 
     assert of_few[0] == of_many[0] == verdict
     assert of_many[1] <= 2 * of_few[1]
+
+
+@pytest.mark.parametrize("value_bytes", [0, 1000])
+def test_a_store_takes_no_more_memory_than_it_says(value_bytes):
+    """Also if each record, read and not yet checked, has a key and a publisher of its own."""
+    cap_bytes = 2 << 20
+    store = a_store(store_bytes=cap_bytes)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(cap_bytes // 800):
+        key, publisher = number.to_bytes(32), number.to_bytes(32, "little")
+        value, signature = bytes(bytearray(value_bytes)), bytes(bytearray(64))
+        one = Record(key, b"", value, 10**12 + number, NOW_MS + 60_000, publisher, signature)
+        store.offer(one, PeerId.of_key(publisher), NOW_MS)
+        read(store, key)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert store.size_bytes <= cap_bytes
+    assert offer(store, record(b"v" * value_bytes, key=b"k" * 32)) == [Verdict.FULL]
+    assert 0.7 * cap_bytes < used - before < 1.1 * cap_bytes
+
+
+def test_what_expires_together_is_forgotten_in_portions():
+    store = a_store()
+    for who in (ALICE, BOB):
+        some = [record(subkey=b"%s%d" % (who.peer_id.raw[:1], i), by=who) for i in range(600)]
+        offer(store, *some, sender=who)
+    over_ms = NOW_MS + 60_000
+
+    left = []
+    while store.next_expiry_ms() == over_ms:
+        store.expire(over_ms)
+        left.append(len(store))
+
+    assert left == [1200 - EXPIRED_AT_ONCE, 1200 - 2 * EXPIRED_AT_ONCE, 0]
 
 
 def test_nobody_is_driven_out_by_who_uses_as_much():
