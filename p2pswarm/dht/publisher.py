@@ -78,6 +78,11 @@ def holders_of(put_value: PutValue) -> int:
     refusals = {Verdict(each) for each in put_value.refusals if each in _VERDICTS}
     if refusals & CLOCK_VERDICTS:
         raise Unusable("the clocks of other peers differ by minutes: set this machine's clock")
+    if Verdict.OLDER in refusals:
+        raise Refused(
+            "another peer's value under this subkey is newer: a subkey that is this node's id is "
+            "its own"
+        )
     if refusals:
         names = ", ".join(sorted(each.name for each in refusals))
         raise Refused(f"no peer kept the value: {names}")

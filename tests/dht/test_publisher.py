@@ -131,6 +131,12 @@ def test_a_wrong_clock_is_named(verdict):
         holders_of(placed(Verdict.QUOTA, verdict))
 
 
+def test_a_shared_subkey_that_a_stranger_has_taken_is_named_with_the_remedy():
+    """Its number is as high as it likes; whoever wrote before it must not think that it is kept."""
+    with pytest.raises(Refused, match="another peer's value under this subkey is newer"):
+        holders_of(placed(Verdict.OLDER, Verdict.OLDER, Verdict.FULL))
+
+
 def test_refusals_are_named_once_each():
     with pytest.raises(Refused, match=r"no peer kept the value: FULL, QUOTA$"):
         holders_of(placed(Verdict.QUOTA, Verdict.FULL, Verdict.QUOTA, 255))
