@@ -243,7 +243,7 @@ class Dht:
         if republish:
             self._publisher.keep(publication, self._now_s())
             self._changed.set()
-        return holders_of(await self._place(record, waited_for=True))
+        return holders_of(await self._place(record, waited_for=True), self._own)
 
     def withdraw(self, key: bytes, subkey: bytes) -> None:
         """Stop publishing a value; it is gone when its time to live is over."""
