@@ -14,6 +14,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
+from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
@@ -29,7 +30,7 @@ Found = list[tuple[RunOffer, RunStatus | None]]
 
 def main(config: NodeConfig, name: str, *, json: bool) -> int:
     """Print how the runs stand, or the one that has this name; returns the exit code."""
-    logging.basicConfig(level=config.log_level.upper(), stream=sys.stderr)
+    log_to_stderr(config.log_level)
     with identity_from(None) as identity:
         return run_loop(_main(config, identity, name, json=json))
 
