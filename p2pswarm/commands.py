@@ -18,6 +18,7 @@ from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.flags import CheckCommand, ExampleCommand, StatusCommand, VerifyCommand, parse
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.outfile import check_target
+from p2pswarm.progress.printable import printable
 from p2pswarm.setting_report import check_files, report
 
 FAILED, UNUSABLE = 1, 2
@@ -89,5 +90,5 @@ def _say_beside(line: str) -> None:
 
 
 def _failed(error: SwarmError) -> int:
-    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.write(f"error: {printable(str(error))}\n")
     return FAILED if isinstance(error, RunEnded) else UNUSABLE

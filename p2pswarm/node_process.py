@@ -9,7 +9,6 @@ Errors:  those of the stack and of the role.
 
 import asyncio
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.net.event_loop import run
+from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.roles.greeting import greeting
 from p2pswarm.roles.leave_request import LEAVE_S as GRACE_S
 from p2pswarm.roles.leave_request import LeaveRequest
@@ -104,11 +104,7 @@ class Shutdown:
 def main(config: NodeConfig, begun_s: float) -> int:
     """Run a node; returns the exit code."""
     sys.setswitchinterval(SWITCH_S)
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(config.log_level, "%(asctime)s %(levelname).1s %(name)s: %(message)s")
     with identity_from(key_file(config)) as identity:
         return run(_live(config, identity, begun_s))
 

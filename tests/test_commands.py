@@ -30,3 +30,11 @@ def test_what_the_user_can_mend_is_one_line_and_code_2(argv, part, capsys):
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert part in said
+
+
+def test_what_an_error_quotes_does_not_reach_the_terminal_as_it_is(capsys):
+    assert main(["node", "--config", "\x1b[2J\n.toml"]) == 2
+
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert said.count("\n") == 1

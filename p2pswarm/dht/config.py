@@ -74,9 +74,10 @@ class DhtConfig:
     skew_s: float = 5.0
     """How much the clocks of two peers may differ."""
     records_per_publisher: int = 1024
-    bytes_per_publisher: int = MIB
-    """What one publisher may store here; 64 publishers at this limit fill the store."""
+    bytes_per_publisher: int = 2 * MIB
+    """What one publisher may use here: 1,024 records with values of 700 bytes."""
     store_bytes: int = 64 * MIB
+    """The memory of all records; who uses most of it makes room."""
 
     seeds_all_s: float = 60.0
     """How long after the start every seed is greeted again and again."""

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 HELLO_S = 3.0  # to dial a seed that may be dead or far away, and to get its answer
 PROVE_AFTER_S = 0.5  # after a record was read: the check delays no answer
+PROVE_PAUSE_S = 0.05  # between some checks and the next: they take a tenth of a processor
 
 
 class Dht:
@@ -63,7 +64,7 @@ class Dht:
         self._own = peer
         self._wall_s = wall_s
         signatures = SignatureCache()
-        self.store = RecordStore(peer, config, signatures)
+        self.store = RecordStore(config, signatures)
         self._changed = asyncio.Event()
         """Set when something may be due sooner than `maintain` expects."""
         self._runner = QueryRunner(
@@ -242,7 +243,7 @@ class Dht:
         if republish:
             self._publisher.keep(publication, self._now_s())
             self._changed.set()
-        return holders_of(await self._place(record, waited_for=True))
+        return holders_of(await self._place(record, waited_for=True), self._own)
 
     def withdraw(self, key: bytes, subkey: bytes) -> None:
         """Stop publishing a value; it is gone when its time to live is over."""
@@ -272,7 +273,7 @@ class Dht:
         With a quorum of 1 the first holder's answer counts, or our own if we are a holder. A
         larger quorum merges the answers of that many holders, so that nothing is missing.
         """
-        if quorum == 1 and (records := self._reader.held(key, self._now_ms())):
+        if quorum == 1 and (records := await self._held(key)):
             return records
         under_way = self._gets.get((key, quorum))
         if under_way is None:
@@ -282,6 +283,16 @@ class Dht:
         running, get_value = under_way
         await running.wait()
         return dict(get_value.records)
+
+    async def _held(self, key: bytes) -> dict[bytes, Record]:
+        """What we hold ourselves; between two pages others have their turn."""
+        records: dict[bytes, Record] = {}
+        for number, page in enumerate(self._reader.held(key, self._now_ms())):
+            if number:
+                await asyncio.sleep(0)
+            records |= page
+        self._prove_soon()
+        return records
 
     @property
     def clocks_differ(self) -> bool:
@@ -322,10 +333,17 @@ class Dht:
     def _on_get(self, peer: PeerId, request: Get) -> Coroutine[Any, Any, Message] | Message:
         got = self._on_request(peer, request)
         assert isinstance(got, Got)
-        if self.store.unproven:
-            self._proving = self._proving or Alarm(asyncio.get_running_loop(), self.store.prove)
-            self._proving.set(self._now_s() + PROVE_AFTER_S)
+        self._prove_soon()
         return self._carry(request, got) if to_be_carried(request, got) else got
+
+    def _prove_soon(self, pause_s: float = PROVE_AFTER_S) -> None:
+        if self.store.unproven:
+            self._proving = self._proving or Alarm(asyncio.get_running_loop(), self._prove)
+            self._proving.set(self._now_s() + pause_s)
+
+    def _prove(self) -> None:
+        self.store.prove()
+        self._prove_soon(PROVE_PAUSE_S)
 
     async def _carry(self, request: Get, got: Got) -> Got:
         if not self._carrier.begin():

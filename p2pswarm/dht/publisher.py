@@ -15,7 +15,7 @@ from p2pswarm.dht.put_value import PutOptions, PutValue
 from p2pswarm.dht.record_store import Verdict
 from p2pswarm.dht.records import sign
 from p2pswarm.errors import NoRoute, Refused, Unusable
-from p2pswarm.ids import Contact
+from p2pswarm.ids import Contact, PeerId
 
 CLOCK_VERDICTS = frozenset({Verdict.EXPIRED, Verdict.FUTURE})  # our clock and theirs differ
 _VERDICTS = frozenset(map(int, Verdict))
@@ -71,13 +71,26 @@ class Publisher:
         return near[: self._config.k]
 
 
-def holders_of(put_value: PutValue) -> int:
-    """How many peers hold the record; if none does, raises an error with the reason."""
-    if put_value.holders:
-        return put_value.holders
+def holders_of(put_value: PutValue, own: PeerId) -> int:
+    """How many peers hold the record; raises an error with the reason if none does.
+
+    By our own clock we would keep it ourselves: that says nothing where all others refuse it for
+    their clocks, since they would not believe it.
+    """
     refusals = {Verdict(each) for each in put_value.refusals if each in _VERDICTS}
-    if refusals & CLOCK_VERDICTS:
-        raise Unusable("the clocks of other peers differ by minutes: set this machine's clock")
+    clocks_differ = bool(refusals & CLOCK_VERDICTS)
+    others = sum(1 for each in put_value.held_by if each.peer != own)
+    if put_value.holders and (others or not clocks_differ):
+        return put_value.holders
+    if clocks_differ:
+        raise Unusable(
+            "the clocks of other peers differ by minutes: set this machine's clock, or theirs"
+        )
+    if Verdict.OLDER in refusals:
+        raise Refused(
+            "another peer's value under this subkey is newer: a subkey that is this node's id is "
+            "its own"
+        )
     if refusals:
         names = ", ".join(sorted(each.name for each in refusals))
         raise Refused(f"no peer kept the value: {names}")

@@ -19,7 +19,7 @@ from p2pswarm.dht.query import QueryRequest
 from p2pswarm.dht.record_store import Verdict
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import BadMessage
-from p2pswarm.ids import Contact
+from p2pswarm.ids import PEER_ID_BYTES, Contact
 from p2pswarm.wire.message import Message
 
 
@@ -52,7 +52,8 @@ class PutValue:
         self.record = record
         self.refusals: list[int] = []
         """The verdicts of the peers that did not keep it."""
-        self.holders = 0
+        self.held_by: list[Contact] = []
+        """The peers that hold it."""
         self._request = Store(listen_address, (record,))
         self._left = list(candidates[::-1])
         self._replicas = min(options.replicas, len(candidates))
@@ -65,6 +66,11 @@ class PutValue:
         self._slow: dict[Contact, None] = {}
         self._end_s: float | None = None
         """The time at which the query ends in any case; set by the first `poll`."""
+
+    @property
+    def holders(self) -> int:
+        """How many peers hold the record so far."""
+        return len(self.held_by)
 
     @property
     def ready(self) -> bool:
@@ -103,10 +109,17 @@ class PutValue:
             raise BadMessage(f"{type(reply).__name__} does not answer Store")
         verdict = reply.verdicts[0]
         self._forget(contact)
-        if verdict <= Verdict.OLDER:  # the peer holds this record, or a newer one
-            self.holders += 1
+        if verdict in (Verdict.KEPT, Verdict.SAME):
+            self.held_by.append(contact)
+        elif verdict == Verdict.OLDER and self._ours_alone:
+            self.held_by.append(contact)  # it has what we published later
         else:
             self.refusals.append(verdict)
+
+    @property
+    def _ours_alone(self) -> bool:
+        """Whether no other peer may write the record's subkey."""
+        return len(self.record.subkey) == PEER_ID_BYTES
 
     def on_failure(self, contact: Contact) -> None:
         """See `Query`."""

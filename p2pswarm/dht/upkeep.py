@@ -25,6 +25,7 @@ from p2pswarm.dht.seeds import Seeds
 from p2pswarm.ids import Contact
 
 EXPIRE_EVERY_S = 10.0  # a read checks the time itself; expiring only frees memory
+EXPIRE_PAUSE_S = 0.05  # between two portions, each of some milliseconds
 REFRESH_PAUSE_S = 1.0  # joining fills several buckets in less time
 REPUBLISH_TOGETHER = 16  # of our values, at the same time
 
@@ -117,7 +118,9 @@ class Upkeep:
         due_s = self._next_expiry_s()
         if due_s is not None and due_s <= now_s:
             self._store.expire(now_ms)
-            self._expire_s = now_s + EXPIRE_EVERY_S
+            next_ms = self._store.next_expiry_ms()
+            more = next_ms is not None and next_ms <= now_ms
+            self._expire_s = now_s + (EXPIRE_PAUSE_S if more else EXPIRE_EVERY_S)
 
     def _next_expiry_s(self) -> float | None:
         first_ms = self._store.next_expiry_ms()

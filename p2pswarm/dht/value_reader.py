@@ -9,16 +9,20 @@ Errors:  none.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
-from p2pswarm.dht.get_value import GetOptions, GetValue
+from p2pswarm.dht.get_value import PAGES_MAX, GetOptions, GetValue
 from p2pswarm.dht.lookup import Lookup, LookupOptions
-from p2pswarm.dht.messages import Get, Record
+from p2pswarm.dht.messages import RECORDS_MAX, Get, Record
 from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.records import SignatureCache
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact, PeerId
+
+HELD_PAGE_RECORDS = 64  # 5 ms, if all of their signatures are still to be checked
+HELD_PAGES_MAX = PAGES_MAX * RECORDS_MAX // HELD_PAGE_RECORDS  # as much as from another holder
 
 
 class ValueReader:
@@ -42,15 +46,21 @@ class ValueReader:
         self.clocks_differ = False
         """Whether the last get found only what is over, or too far ahead, by our clock."""
 
-    def held(self, key: bytes, now_ms: int) -> dict[bytes, Record]:
+    def held(self, key: bytes, now_ms: int) -> Iterator[dict[bytes, Record]]:
         """The records that we hold ourselves, if we are a holder of the key at present.
 
-        A copy from a time when we were a holder may lack newer records.
+        They come page by page, since checking a page's signatures takes some milliseconds. A copy
+        from a time when we were a holder may lack newer records.
         """
         if key not in self._store or not self._is_holder(key):
-            return {}
-        records = list(self._store.read(key, now_ms))
-        return {record.subkey: record for record in records if self._signatures.holds(record)}
+            return
+        after = b""
+        for _ in range(HELD_PAGES_MAX):
+            records = list(islice(self._store.read(key, now_ms, after), HELD_PAGE_RECORDS))
+            yield {record.subkey: record for record in records if self._signatures.holds(record)}
+            if len(records) < HELD_PAGE_RECORDS:
+                return
+            after = records[-1].subkey
 
     def _is_holder(self, key: bytes) -> bool:
         near = self._table.nearest(key, self._config.replicas)

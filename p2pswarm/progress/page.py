@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from p2pswarm.progress.history import RunHistory
+from p2pswarm.progress.printable import printable
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 CURVE_CHARS = 60  # a longer line shows no more
@@ -37,7 +38,8 @@ def _state(history: RunHistory) -> RenderableType:
     """One line that tells what the run is doing."""
     if history.ended:
         how, style = ("failed", "red") if history.ended.failed else ("done", "green")
-        return Text(f"{how} after {history.ended.step} steps: {history.ended.reason}", style=style)
+        told = f"{how} after {history.ended.step} steps: {history.ended.reason}"
+        return Text(printable(told), style=style)
     if history.waiting:
         where = ", ".join(str(stage) for stage in history.waiting.stages)
         return Text(f"waiting for a server of stage {where}", style="yellow")
@@ -80,7 +82,7 @@ def _peers(history: RunHistory) -> RenderableType:
 
 
 def _note(seconds: float, text: str) -> Text:
-    return Text.assemble((f"{seconds:7.1f} s  ", "dim"), text)
+    return Text.assemble((f"{seconds:7.1f} s  ", "dim"), printable(text))
 
 
 class Curve:

@@ -15,6 +15,7 @@ from p2pswarm.progress.events import Event, to_line
 from p2pswarm.progress.history import RunHistory
 from p2pswarm.progress.lines import LineFormat
 from p2pswarm.progress.page import page
+from p2pswarm.progress.printable import printable
 
 Tell = Callable[[Event], None]
 
@@ -41,9 +42,9 @@ def output(kind: str, steps: int, title: str) -> Iterator[Tell]:
 
 
 def write_line(text: str) -> None:
-    """Write a line to stdout, and flush it; a closed stdout is ignored."""
+    """Write a printable line to stdout, and flush it; a closed stdout is ignored."""
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(printable(text) + "\n")
         sys.stdout.flush()
 
 

@@ -1,7 +1,7 @@
 """The command `p2pswarm status`: looks up the runs of a swarm and asks each trainer how its run is.
 
 Units:   seconds.
-Errors:  Unusable when nobody in the swarm answers, or when there is no such run.
+Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
-from p2pswarm.roles.run_choice import RunChoice
+from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
 from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
@@ -29,7 +30,7 @@ Found = list[tuple[RunOffer, RunStatus | None]]
 
 def main(config: NodeConfig, name: str, *, json: bool) -> int:
     """Print how the runs stand, or the one that has this name; returns the exit code."""
-    logging.basicConfig(level=config.log_level.upper(), stream=sys.stderr)
+    log_to_stderr(config.log_level)
     with identity_from(None) as identity:
         return run_loop(_main(config, identity, name, json=json))
 
@@ -50,6 +51,8 @@ async def statuses(stack: NodeStack, name: str) -> Found:
     choice = RunChoice(ServeConfig())
     offers = choice.usable({subkey: record.value for subkey, record in records.items()})
     wanted = [offer for offer in offers if name in ("", offer.config.name)]
+    if not offers and stack.dht.clocks_differ:
+        raise Unusable(CLOCKS_DIFFER)
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
     answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))

@@ -6,6 +6,7 @@ Errors:  none.
 import dataclasses
 import json
 
+from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.messages.status import RunStatus
 
@@ -56,7 +57,7 @@ def nothing_found(name: str, there: list[str]) -> str:
 def _phase(offer: RunOffer, status: RunStatus) -> str:
     steps = f"step {status.done:,} of {offer.config.steps:,}"
     if status.ended:
-        return f"over after {steps}: {_printable(status.ended)}"
+        return f"over after {steps}: {printable(status.ended)}"
     parts = [steps]
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4f}")
@@ -76,11 +77,6 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _printable(text: str) -> str:
-    """A peer's text without what moves a terminal's cursor."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _stages(status: RunStatus) -> list[str]:

@@ -1,7 +1,9 @@
 """The donor's side of a download: it answers what newcomers ask, one question after another.
 
 A piece is copied just before it is sent, and the copy is gone when it is sent. So a donor has one
-copy for each newcomer that it sends to, and of those `COPIES_MAX` at most.
+copy for each newcomer that it sends to, and of those `COPIES_MAX` at most. A newcomer that takes
+nothing of what it asked for holds one place, on however many streams; who waits for a version holds
+none.
 
 Units:   seconds, bytes.
 Errors:  NotServing when the donor does not reach a version in time, or a newcomer asks for nothing;
@@ -9,8 +11,12 @@ Errors:  NotServing when the donor does not reach a version in time, or a newcom
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.flow.signal import Signal
+from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Priority, Stream
 from p2pswarm.state.base import DonatedState
 from p2pswarm.swarm.messages.state import AskHashes, AskPiece, StateOffer
@@ -28,6 +34,9 @@ class Donor:
     def __init__(self, state: DonatedState, copies_max: int = COPIES_MAX) -> None:
         self._state = state
         self._copies = asyncio.Semaphore(copies_max)
+        self._taking: dict[PeerId, None] = {}
+        """The newcomers that a piece is copied for and sent to."""
+        self._taken = Signal()
 
     async def serve(self, stream: Stream) -> None:
         """Serve one newcomer until it has enough, or asks for nothing more."""
@@ -48,10 +57,22 @@ class Donor:
                 await self._state.reached(asked.at_least)
         except TimeoutError:
             raise NotServing(f"version {asked.at_least} is not here yet") from None
-        async with self._copies:
+        async with self._turn(stream.peer), self._copies:
             version, data = await self._state.piece(asked.piece)
             await stream.send(StateOffer(version, known=True))
             await _send(stream, asked.transfer, data)
+
+    @asynccontextmanager
+    async def _turn(self, newcomer: PeerId) -> AsyncIterator[None]:
+        """Run a block for one newcomer, one at a time."""
+        while newcomer in self._taking:
+            await self._taken.wait()
+        self._taking[newcomer] = None
+        try:
+            yield
+        finally:
+            del self._taking[newcomer]
+            self._taken.fire()
 
     async def _tell(self, stream: Stream, asked: AskHashes) -> None:
         hashes = await self._state.hashes(asked.version)

@@ -5,9 +5,13 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.lookup import Lookup, LookupOptions
+from p2pswarm.dht.messages import Record
 from p2pswarm.dht.node import Dht
+from p2pswarm.dht.record_store import RecordStore, Verdict
+from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
@@ -19,6 +23,9 @@ KEY = bytes(32)  # so that a peer's distance to it is its number
 OWN = (1 << 200).to_bytes(32)
 CONFIG = DhtConfig()
 EPOCH_S = 1_700_000_000.0
+NOW_MS = int(1000 * EPOCH_S)
+ALICE = Identity.generate(b"alice")
+BOB = Identity.generate(b"bob")
 HOME = "10.0.0.1:1"
 
 SEED = 1
@@ -60,6 +67,37 @@ def a_sure_table(*known: int, config: DhtConfig = CONFIG) -> Table:
     table = a_table(*known, config=config)
     table.refreshed(OWN, [raw(number) for number in known], 0.0)
     return table
+
+
+# What a node keeps for others
+
+
+def record(
+    value: bytes = b"v",
+    seq: int = 1,
+    ttl_ms: int = 60_000,
+    *,
+    key: bytes = KEY,
+    subkey: bytes = b"",
+    by: Identity = ALICE,
+) -> Record:
+    return sign(by, key, subkey, value, seq, NOW_MS + ttl_ms)
+
+
+def a_store(**changes: int) -> RecordStore:
+    return RecordStore(DhtConfig(**changes), SignatureCache())  # type: ignore[arg-type]
+
+
+def offer(store: RecordStore, *records: Record, sender: Identity = ALICE) -> list[Verdict]:
+    return [store.offer(each, sender.peer_id, NOW_MS) for each in records]
+
+
+def read(store: RecordStore, key: bytes = KEY, now_ms: int = NOW_MS) -> list[Record]:
+    return list(store.read(key, now_ms))
+
+
+def key_at(distance: int) -> bytes:
+    return (distance << 240).to_bytes(32)
 
 
 # Small swarms of real nodes in virtual time

@@ -1,9 +1,26 @@
 """Getting as a user meets it: a few nodes in virtual time."""
 
 import asyncio
+from dataclasses import replace
 
-from dht.harness import LAN, SEED, STRANGER, SWARM_KEY, TTL_S, address, by_distance, holders, swarm
+import pytest
+from dht.harness import (
+    ALICE,
+    LAN,
+    NOW_MS,
+    SEED,
+    STRANGER,
+    SWARM_KEY,
+    TTL_S,
+    address,
+    by_distance,
+    holders,
+    swarm,
+)
 
+from p2pswarm.dht.node import Dht
+from p2pswarm.dht.record_store import Verdict
+from p2pswarm.dht.records import sign
 from p2pswarm.sim.loop import run
 
 
@@ -164,6 +181,46 @@ def test_many_subkeys_come_page_by_page():
             await reader.bootstrap(address(world.nodes[0]))
 
             assert sorted(await reader.get(SWARM_KEY)) == names
+
+    run(main(), SEED)
+
+
+def keep_many(node: Dht, count: int, signature: bytes | None = None) -> None:
+    """Have a node hold `count` subkeys of one publisher, with a false signature if given."""
+    for number in range(count):
+        one = sign(ALICE, SWARM_KEY, b"%04d" % number, b"v", 1, NOW_MS + int(1000 * TTL_S))
+        one = replace(one, signature=signature) if signature else one
+        assert node.store.offer(one, ALICE.peer_id, NOW_MS) is Verdict.KEPT
+
+
+@pytest.mark.parametrize("signature", [None, bytes(64)], ids=["genuine", "forged"])
+def test_others_have_their_turn_while_a_node_reads_many_subkeys_of_its_own(signature):
+    """Checking a thousand signatures at once would stop the node for a tenth of a second."""
+
+    async def main():
+        async with swarm(1) as world:
+            node, turns = world.nodes[0], 0
+            keep_many(node, 1000, signature)
+            getting = asyncio.create_task(node.get(SWARM_KEY))
+            while not getting.done():
+                await asyncio.sleep(0)
+                turns += 1
+
+            assert len(await getting) == (0 if signature else 1000)
+            assert turns >= 1000 // 128
+
+    run(main(), SEED)
+
+
+def test_what_nobody_signed_is_gone_some_time_after_it_was_read():
+    async def main():
+        async with swarm(2) as world:
+            keep_many(world.nodes[0], 300, bytes(64))
+
+            assert await world.nodes[1].get(SWARM_KEY) == {}
+            await asyncio.sleep(2)
+
+            assert SWARM_KEY not in world.nodes[0].store
 
     run(main(), SEED)
 

@@ -195,6 +195,22 @@ def test_a_wrong_clock_is_named():
     run(main(), SEED)
 
 
+@pytest.mark.parametrize("nodes", [1, 12])
+def test_a_server_whose_clock_is_behind_is_told_so_when_it_publishes(nodes):
+    """It keeps its value itself; by all other clocks that is over."""
+
+    async def main():
+        async with swarm(nodes) as world:
+            late = world.enter()
+            await late.bootstrap(address(world.nodes[0]))
+            late._wall_s = lambda: world.wall_s() - 300
+
+            with pytest.raises(Unusable, match="clock"):
+                await late.put(SWARM_KEY, b"", b"value", 60.0)
+
+    run(main(), SEED)
+
+
 def test_a_full_quota_is_named():
     async def main():
         async with swarm(3, DhtConfig(records_per_publisher=1)) as world:

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from dht.harness import CONFIG, HOME, KEY, OWN, contact, contacts
+from dht.harness import CONFIG, HOME, KEY, OWN, STRANGER, contact, contacts
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
@@ -122,21 +122,38 @@ def placed(*verdicts: int) -> PutValue:
 
 
 def test_one_holder_is_success():
-    assert holders_of(placed(Verdict.QUOTA, Verdict.KEPT, Verdict.EXPIRED)) == 1
+    assert holders_of(placed(Verdict.QUOTA, Verdict.KEPT, Verdict.EXPIRED), STRANGER) == 1
 
 
 @pytest.mark.parametrize("verdict", [Verdict.EXPIRED, Verdict.FUTURE])
 def test_a_wrong_clock_is_named(verdict):
     with pytest.raises(Unusable, match="set this machine's clock"):
-        holders_of(placed(Verdict.QUOTA, verdict))
+        holders_of(placed(Verdict.QUOTA, verdict), STRANGER)
+
+
+def test_a_shared_subkey_that_a_stranger_has_taken_is_named_with_the_remedy():
+    """Its number is as high as it likes; whoever wrote before it must not think that it is kept."""
+    with pytest.raises(Refused, match="another peer's value under this subkey is newer"):
+        holders_of(placed(Verdict.OLDER, Verdict.OLDER, Verdict.FULL), STRANGER)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.EXPIRED, Verdict.FUTURE])
+def test_a_wrong_clock_is_named_though_we_keep_the_value_ourselves(verdict):
+    """By our own clock nothing is wrong; nobody else would believe the value."""
+    put_value = placed(Verdict.KEPT, verdict, verdict)
+    ourselves, *_ = put_value.held_by
+
+    with pytest.raises(Unusable, match="set this machine's clock"):
+        holders_of(put_value, ourselves.peer)
+    assert holders_of(placed(Verdict.KEPT, Verdict.FULL), ourselves.peer) == 1
 
 
 def test_refusals_are_named_once_each():
     with pytest.raises(Refused, match=r"no peer kept the value: FULL, QUOTA$"):
-        holders_of(placed(Verdict.QUOTA, Verdict.FULL, Verdict.QUOTA, 255))
+        holders_of(placed(Verdict.QUOTA, Verdict.FULL, Verdict.QUOTA, 255), STRANGER)
 
 
 @pytest.mark.parametrize("verdicts", [(), (255,)], ids=["nobody", "an unknown verdict"])
 def test_without_any_known_verdict_nobody_could_be_reached(verdicts):
     with pytest.raises(NoRoute, match="no peer could be reached"):
-        holders_of(placed(*verdicts))
+        holders_of(placed(*verdicts), STRANGER)

@@ -42,9 +42,32 @@ def test_the_closest_are_asked_at_once_and_the_rest_at_leisure():
     assert not put_value.finished
     assert asked(put_value, at_leisure=True) == [3, 4]
     put_value.on_response(contact(3), Stored(bytes([Verdict.SAME])), 0.4)
-    put_value.on_response(contact(4), Stored(bytes([Verdict.OLDER])), 0.4)
+    put_value.on_response(contact(4), KEPT, 0.4)
     assert put_value.finished
     assert put_value.holders == 4
+
+
+def test_a_peer_that_has_anothers_newer_value_is_no_holder():
+    put_value = placing(3)
+    asked(put_value)
+
+    put_value.on_response(contact(1), Stored(bytes([Verdict.OLDER])), 0.1)
+
+    assert put_value.holders == 0
+    assert put_value.refusals == [Verdict.OLDER]
+    assert asked(put_value) == [3]
+
+
+def test_a_newer_value_under_ones_own_id_is_ones_own():
+    alice = Identity.generate(b"alice")
+    record = sign(alice, KEY, alice.peer_id.raw, b"value", 1, 1_700_000_000_000)
+    options = PutOptions(replicas=1, success=1, first=1, patience_s=5.0)
+    put_value = PutValue(record, HOME, contacts(1), options, TimeoutEstimator(CONFIG))
+    put_value.poll(0.0)
+
+    put_value.on_response(contact(1), Stored(bytes([Verdict.OLDER])), 0.1)
+
+    assert put_value.holders == 1
 
 
 def test_where_contacts_are_often_dead_all_are_asked_at_once():

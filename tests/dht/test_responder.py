@@ -39,7 +39,7 @@ def node(*known: int) -> Responder:
 
 
 def node_with(table: Table, misses: NegativeCache) -> Responder:
-    store = RecordStore(OWN, CONFIG, SignatureCache())
+    store = RecordStore(CONFIG, SignatureCache())
     return Responder(OWN, table, store, CallRecorder(table, TimeoutEstimator(CONFIG)), misses)
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.publications import Publication, Publications
-from p2pswarm.dht.record_store import RecordStore
+from p2pswarm.dht.record_store import EXPIRED_AT_ONCE, RecordStore
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.upkeep import (
     EXPIRE_EVERY_S,
+    EXPIRE_PAUSE_S,
     REFRESH_PAUSE_S,
     REPUBLISH_TOGETHER,
     Duty,
@@ -24,7 +25,7 @@ from p2pswarm.dht.upkeep import (
     PublishAgain,
     Upkeep,
 )
-from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.ids import Address, Contact
 
 ALICE = Identity.generate(b"alice")
 US = contact(int.from_bytes(OWN))
@@ -38,9 +39,7 @@ class Node:
     """An upkeep with all that it keeps up."""
 
     table: Table = field(default_factory=a_table)
-    store: RecordStore = field(
-        default_factory=lambda: RecordStore(PeerId(OWN), CONFIG, SignatureCache())
-    )
+    store: RecordStore = field(default_factory=lambda: RecordStore(CONFIG, SignatureCache()))
     publications: Publications = field(default_factory=lambda: Publications(CALM, random.Random(1)))
 
     def __post_init__(self) -> None:
@@ -235,6 +234,20 @@ def test_records_that_expire_one_after_another_are_forgotten_together():
     node.poll(deadline_s)
     assert len(node.store) == 0
     assert node.upkeep.next_deadline_s() is None
+
+
+def test_what_expires_in_portions_is_forgotten_soon():
+    node = Node()
+    for number in range(EXPIRED_AT_ONCE + 1):
+        node.hold(b"%d" % number, until_s=50.0)
+    node.poll(0.0)
+
+    node.poll(50.0)
+    assert len(node.store) == 1
+    assert node.upkeep.next_deadline_s() == pytest.approx(50.0 + EXPIRE_PAUSE_S)
+    node.poll(50.0 + EXPIRE_PAUSE_S)
+
+    assert len(node.store) == 0
 
 
 moves = st.lists(

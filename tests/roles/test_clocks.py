@@ -6,8 +6,10 @@ import pytest
 from roles.harness import Clock, Town, manifest_of, play
 
 from p2pswarm.config import ServeConfig
+from p2pswarm.errors import Unusable
 from p2pswarm.roles.discovery import announce, find_run, manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
+from p2pswarm.roles.status import statuses
 
 WRONG = {"an hour ahead": 3600.0, "two minutes ahead": 120.0, "a day behind": -86_400.0}
 
@@ -27,6 +29,20 @@ def test_a_server_whose_clock_is_wrong_says_so_and_finds_the_run_when_it_is_set(
                 clock.ahead_s = 0.0
 
                 assert (await finding).trainer == trainer.endpoint.contact
+            announcing.cancel()
+
+    play(story())
+
+
+def test_status_says_that_clocks_differ_where_no_run_is_seen_because_of_them():
+    async def story() -> None:
+        town = Town()
+        async with town.node() as trainer, asyncio.TaskGroup() as tasks:
+            announcing = tasks.create_task(announce(trainer, manifest_of(trainer)))
+            await asyncio.sleep(3.0)
+            async with town.node(Clock(300.0)) as asking:
+                with pytest.raises(Unusable, match="set the clocks"):
+                    await statuses(asking, "ours")
             announcing.cancel()
 
     play(story())

@@ -1,6 +1,7 @@
 """Donors and newcomers of pieces, through the simulated network."""
 
 import asyncio
+import contextlib
 import hashlib
 import random
 
@@ -13,7 +14,7 @@ from p2pswarm.rpc.base import Priority
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.sim.world import WorldConfig
-from p2pswarm.state.donor import QUIET_S, VERSION_WAIT_S, Donor
+from p2pswarm.state.donor import COPIES_MAX, QUIET_S, VERSION_WAIT_S, Donor
 from p2pswarm.state.download import Download
 from p2pswarm.state.host_state import HostState, StateSize
 from p2pswarm.swarm.messages.state import AskHashes, AskPiece, FetchPieces, StateOffer
@@ -263,7 +264,7 @@ def test_a_donor_copies_no_more_pieces_at_a_time_than_its_limit():
 
         class Counted:
             def __init__(self, stream):
-                self.stream = stream
+                self.stream, self.peer = stream, stream.peer
                 self.receive, self.send = stream.receive, stream.send
 
             async def send_bulk(self, transfer, data, priority):
@@ -291,3 +292,39 @@ def test_a_donor_copies_no_more_pieces_at_a_time_than_its_limit():
         return most
 
     assert in_world(story, SLOW) == 2
+
+
+@pytest.mark.parametrize("at_least", [3, 2**40], ids=["takes nothing", "waits for the far future"])
+def test_a_newcomer_with_many_streams_does_not_keep_others_waiting(at_least):
+    """It asks on more streams than a donor makes copies, and takes none of what it asked for."""
+
+    async def story(world):
+        source, rpc = Source(world, 1), world.rpc(peer(9))
+
+        class Stalling:
+            def __init__(self, stream):
+                self.stream, self.peer = stream, stream.peer
+                self.receive, self.send = stream.receive, stream.send
+
+            async def send_bulk(self, transfer, data, priority):
+                if self.peer == peer(9):
+                    await asyncio.Event().wait()
+                await self.stream.send_bulk(transfer, data, priority)
+
+        async def serve(stream, opening):
+            del opening
+            await source.donor.serve(Stalling(stream))
+
+        source.rpc.serve_stream(FetchPieces, serve)
+        async with contextlib.AsyncExitStack() as streams:
+            for _ in range(COPIES_MAX + 1):
+                opened = rpc.open_stream(source.rpc.contact, OPENING, None)
+                stream = await streams.enter_async_context(opened)
+                await stream.send(AskPiece(0, at_least, 1))
+            await asyncio.sleep(1)
+            snapshot = await Newcomer(world, source, number=10).run()
+            return snapshot, asyncio.get_running_loop().time()
+
+    snapshot, ended_s = in_world(story)
+    assert bytes(snapshot.data) == content(3)
+    assert ended_s < 10.0

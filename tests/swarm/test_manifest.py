@@ -110,3 +110,24 @@ def test_a_forged_manifest_of_another_version_names_no_trainer():
 def test_a_signed_manifest_without_an_address_is_refused():
     with pytest.raises(BadMessage, match="without an address"):
         read_offer(signed(run_to_json(RUN), "nowhere"))
+
+
+ESCAPES = '"\\u001b[2J\\r\\n"'
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"version": %s, "run": {}}',
+        '{"version": 1, "run": {"name": %s}}',
+        '{"version": 1, "run": {"batch": %s}}',
+        '{"version": 1, "run": {%s: 1}}',
+        '{"version": 1, %s: 1}',
+        "%s",
+    ],
+)
+def test_what_is_said_of_a_manifest_is_printable_whatever_is_in_it(config):
+    with pytest.raises(BadMessage) as refused:
+        read_offer(signed((config % ESCAPES).encode(), "203.0.113.7:4000"))
+
+    assert str(refused.value).isprintable()

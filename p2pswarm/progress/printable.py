@@ -1,0 +1,31 @@
+"""What peers write, as people may see it: nothing in it moves a cursor or begins a line.
+
+Everything that is shown goes through here last, since any error may quote a peer.
+
+Units:   none.
+Errors:  none.
+"""
+
+import logging
+
+
+def printable(text: str) -> str:
+    """A text without control characters, each of which becomes a question mark."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats a record of the log in one printable line; a traceback, which is ours, follows."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """See `logging.Formatter`."""
+        return printable(super().formatMessage(record))
+
+
+def log_to_stderr(level: str, form: str = logging.BASIC_FORMAT) -> None:
+    """Log from `level` on to stderr, if nobody has set up logging already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter(form))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
