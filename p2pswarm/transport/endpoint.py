@@ -22,7 +22,7 @@ from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.crypto.suite import KEY_BYTES
-from p2pswarm.errors import BadHandshake, LinkLost, PathError, SwarmError
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, PathError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport.admission import (
@@ -212,6 +212,10 @@ class Endpoint:
             known.__cause__ = error if known is not error else None
             if not dialling.done():
                 dialling.set_exception(known)
+        except Exception as error:  # noqa: BLE001  callers would else see a cancellation
+            _log.error("the dial of %s failed", to.address, exc_info=error)
+            if not dialling.done():
+                dialling.set_exception(DialFailed(f"{to.address}: internal error: {error!r}"))
         finally:
             if stream is not None:
                 stream.close()

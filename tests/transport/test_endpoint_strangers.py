@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 import pytest
+from crypto.harness import with_short_key
 from transport.harness import (
     LOOPBACK,
     PATIENCE_S,
@@ -20,9 +21,16 @@ from transport.harness import (
     transfer,
 )
 
+from p2pswarm.crypto.handshake import HELLO_BYTES, Hello
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.noise_xx import NoiseXX, Role
+from p2pswarm.crypto.suite import Suite
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, Unusable
+from p2pswarm.ids import Address, Contact
+from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.endpoint import Endpoint
 
 
 async def test_who_listens_is_not_whom_we_asked_for():
@@ -169,3 +177,57 @@ async def test_closing_ends_a_dial_under_way():
         assert dialling.cancelled() or isinstance(dialling.exception(), LinkLost)
         with pytest.raises(LinkLost, match="closed"):
             await dialler.link(contact)
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(2) + message
+
+
+async def test_a_listener_that_shows_a_short_key_is_a_bad_handshake_for_its_dialler():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        hello = await reader.readexactly(HELLO_BYTES)
+        first = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+        side = NoiseXX(Role.RESPONDER, Suite.AES_GCM, b"s" * 32, b"e" * 32, hello)
+        side.read(first)
+        writer.write(framed(with_short_key(side, 4)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, End() as dialler:
+        contact = Contact(None, Address(*server.sockets[0].getsockname()))
+
+        with pytest.raises(BadHandshake, match="not authentic"):
+            await dialler.link(contact)
+
+
+async def test_a_dialler_that_shows_a_short_key_is_refused_with_one_line(caplog):
+    caplog.set_level(logging.INFO)
+    async with EchoEnd() as acceptor:
+        await listening(acceptor)
+        reader, writer = await raw_connection(acceptor)
+        hello = Hello(Suite.AES_GCM, TransportConfig().network_id).raw
+        side = NoiseXX(Role.INITIATOR, Suite.AES_GCM, b"s" * 32, b"e" * 32, hello)
+        writer.write(hello + framed(side.write(b"")))
+        side.read(await reader.readexactly(int.from_bytes(await reader.readexactly(2))))
+        writer.write(framed(with_short_key(side, 4)))
+
+        assert await reader.read() == b""
+        writer.close()
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
+class BrokenNet(SocketNet):
+    """A network with a bug."""
+
+    async def dial(self, to: Address):
+        raise ZeroDivisionError(str(to))
+
+
+async def test_a_bug_in_a_dial_is_logged_and_an_error_for_the_caller(caplog):
+    """A caller that was told of a cancellation that nobody asked for would go silent."""
+    async with Endpoint(Identity.generate(), BrokenNet(), TransportConfig(), os.urandom) as dialler:
+        with pytest.raises(DialFailed, match="internal error"):
+            await dialler.link(Contact(None, Address("192.0.2.1", 4001)))
+
+    assert [record.exc_info is not None for record in caplog.records] == [True]
