@@ -102,3 +102,14 @@ def test_every_ip_address_is_a_host(ip, port: int):
     address = Address(str(ip), port)
 
     assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "host", ["::ffff:203.0.113.7", "::FFFF:203.0.113.7", "::ffff:cb00:7107", "::ffff:203.0.113.7%1"]
+)
+def test_an_ipv4_address_written_as_ipv6_is_the_ipv4_address(host: str):
+    """Else all of IPv4 would look like one network to a node that listens on [::]."""
+    address = Address(host, 4000)
+
+    assert address == Address("203.0.113.7", 4000)
+    assert str(address) == "203.0.113.7:4000"
