@@ -151,5 +151,7 @@ def _left(rest: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text of unknown origin, quoted and short."""
-    return repr(text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "...")
+    """Text of unknown origin, quoted and short, whatever its characters become when quoted."""
+    quoted = repr(text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "...")
+    most = SHOWN_CHARS + 2
+    return quoted if len(quoted) <= most else quoted[: most - 4] + "..." + quoted[0]

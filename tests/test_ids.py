@@ -1,7 +1,7 @@
 """Who and where: peer ids, distances, addresses."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pswarm.ids import Address, PeerId
@@ -74,6 +74,8 @@ def test_what_is_no_address_is_refused_with_the_remedy(text: str, complaint: str
         Address.parse(text)
 
 
+@example("\U00010bb0" * 40)  # ten characters each when quoted
+@example("[[z]]:4")
 @given(st.text() | st.text("[]:%.0123456789abcdef/ "))
 def test_any_text_is_an_address_that_reads_what_it_prints_or_a_short_complaint(text: str):
     try:
