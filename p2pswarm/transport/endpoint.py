@@ -78,7 +78,7 @@ class Endpoint:
         self._table: LinkTable[Link] = LinkTable()
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
-        self._limiter = HandshakeLimiter(config.pending_max, config.pending_per_host_max)
+        self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._greeting: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[Listener] = []
@@ -274,12 +274,15 @@ class Endpoint:
         while True:
             stream = await listener.accept()
             ticket, displaced = self._limiter.enter(stream.remote.host)
-            if displaced is not None:
-                self._greeting[displaced].cancel()
+            self._displace(displaced)
             end = partial(self._end_greeting, stream, ticket)
-            self._greeting[ticket] = self._spawn(self._greet(stream), end)
+            self._greeting[ticket] = self._spawn(self._greet(stream, ticket), end)
 
-    async def _greet(self, stream: Connection) -> None:
+    def _displace(self, ticket: int | None) -> None:
+        if ticket is not None:
+            self._greeting[ticket].cancel()
+
+    async def _greet(self, stream: Connection, ticket: int) -> None:
         try:
             async with asyncio.timeout(self._config.handshake_s):
                 accepted = AcceptedHandshake(
@@ -288,7 +291,9 @@ class Endpoint:
                     self._entropy(KEY_BYTES),
                     self._introduction(stream.remote),
                 )
-                await _exchange_messages(stream, accepted)
+                await _exchange_messages(
+                    stream, accepted, lambda: self._displace(self._limiter.answered(ticket))
+                )
                 if accepted.refusal is not None:
                     raise accepted.refusal
                 if accepted.join is not None:
@@ -334,11 +339,15 @@ class Endpoint:
 
 
 async def _exchange_messages(
-    stream: Connection, side: DialledHandshake | AcceptedHandshake
+    stream: Connection,
+    side: DialledHandshake | AcceptedHandshake,
+    before_answer: Callable[[], None] | None = None,
 ) -> None:
     """Send and receive until the handshake needs no more bytes."""
     while True:
         if ready := side.data_to_send():
+            if before_answer is not None:
+                before_answer()
             await stream.send(ready)
         if not side.wanted_bytes:
             return

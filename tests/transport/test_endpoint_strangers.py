@@ -21,7 +21,7 @@ from transport.harness import (
     transfer,
 )
 
-from p2pswarm.crypto.handshake import HELLO_BYTES, Hello
+from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.crypto.suite import Suite
@@ -31,6 +31,8 @@ from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.session import Introduction
+from p2pswarm.wire.message import encode
 
 
 async def test_who_listens_is_not_whom_we_asked_for():
@@ -150,6 +152,28 @@ async def test_a_crowd_of_stallers_keeps_no_honest_peer_out():
 
         for _, writer in crowd:
             writer.close()
+
+
+async def test_a_crowd_of_empty_connections_displaces_nobody_who_awaits_an_answer():
+    """An honest peer is a round trip away: its own host opens 300 connections meanwhile."""
+    async with EchoEnd() as acceptor:
+        await listening(acceptor)
+        reader, writer = await raw_connection(acceptor)
+        hello = Hello(Suite.AES_GCM, TransportConfig().network_id)
+        static = StaticKey(Identity.generate(), b"s" * 32)
+        introduction = encode(Introduction(b"i" * 16, 0, "127.0.0.1"))
+        side = Handshake(Role.INITIATOR, hello, static, b"e" * 32, introduction)
+        writer.writelines(side.data_to_send())
+        answer = await reader.readexactly(2)
+        answer += await reader.readexactly(int.from_bytes(answer))
+        crowd = [await raw_connection(acceptor) for _ in range(300)]
+
+        side.receive(answer)
+        writer.writelines(side.data_to_send())
+
+        assert await reader.read(1), "the records of a link"
+        for _, each in [*crowd, (reader, writer)]:
+            each.close()
 
 
 async def test_a_replayed_join_is_refused():
