@@ -27,7 +27,6 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport.admission import (
     check_join,
-    check_room,
     dial_error,
     join_error,
     meet,
@@ -42,6 +41,7 @@ from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
@@ -76,6 +76,7 @@ class Endpoint:
         self._incarnation = entropy(INCARNATION_BYTES)
         self._upload = UploadShare(net.lock(), config.background_share)
         self._table: LinkTable[Link] = LinkTable()
+        self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
@@ -170,6 +171,7 @@ class Endpoint:
         """Put a new link into the table, and give it to the dials that wait for its peer."""
         session = link.session
         self._open_links[link] = None
+        self._places.add(link, link.peer, link.remote.host)
         self._sessions[join.session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
@@ -189,6 +191,7 @@ class Endpoint:
     def ended(self, link: Link) -> None:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
+        self._places.remove(link, link.peer)
         self._sessions.pop(join.session_of(link.session.exporter), None)
 
     def released(self, link: Link) -> None:
@@ -241,7 +244,8 @@ class Endpoint:
     ) -> Link:
         session, introduction = meet(handshake, self.peer_id, stream.remote, dialled)
         self._observed_host = introduction.observed_host or self._observed_host
-        check_room(len(self._open_links), self._config)
+        for other in self._places.make_room(session.peer):
+            other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._upload)
         await stream.become_control(link)
         return link

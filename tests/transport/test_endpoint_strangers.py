@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 from crypto.harness import with_short_key
@@ -31,6 +31,7 @@ from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.link_places import PEER_LINKS_MAX
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
@@ -174,6 +175,40 @@ async def test_a_crowd_of_empty_connections_displaces_nobody_who_awaits_an_answe
         assert await reader.read(1), "the records of a link"
         for _, each in [*crowd, (reader, writer)]:
             each.close()
+
+
+async def test_idle_links_of_many_identities_make_way_for_a_newcomer():
+    async with AsyncExitStack() as stack, EchoEnd(links_max=3) as acceptor:
+        await listening(acceptor)
+        crowd = [await stack.enter_async_context(End()) for _ in range(3)]
+        for each in crowd:
+            await call(each, acceptor)
+
+        newcomer = await stack.enter_async_context(End())
+
+        assert await call(newcomer, acceptor) == b"hello"
+        assert "closed" in str(await crowd[0].loss())
+        assert await call(crowd[2], acceptor) == b"hello"
+
+
+async def test_one_identity_holds_a_few_links_however_many_it_opens():
+    """It leaves none of them, and shows one incarnation on all."""
+    async with AsyncExitStack() as stack, EchoEnd() as acceptor:
+        await listening(acceptor)
+        identity = Identity.generate()
+        first = await stack.enter_async_context(End(identity))
+        ends = [first]
+        for _ in range(PEER_LINKS_MAX + 3):
+            end = await stack.enter_async_context(End(identity))
+            end._incarnation = first._incarnation
+            ends.append(end)
+        for end in ends:
+            (await end.link(acceptor.contact)).open(b"never ends", ended=False)
+
+        lost = [await end.loss() for end in ends[: len(ends) - PEER_LINKS_MAX]]
+
+        assert len(lost) == len(ends) - PEER_LINKS_MAX
+        assert await call(ends[-1], acceptor) == b"hello"
 
 
 async def test_a_replayed_join_is_refused():
