@@ -6,7 +6,8 @@ measures the distance of two ids as the XOR of their 256 bits.
 Units:   ids are 32 bytes; distances are integers in [0, 2**256).
 Errors:  ValueError for text or bytes that are not an id or an address.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002), section 2.1; RFC 4648 base32; RFC 3986 3.2.2
-         for brackets; RFC 1035 2.3.4 for the lengths of names; RFC 4007 11 for zones.
+         for brackets; RFC 1035 2.3.4 for the lengths of names; RFC 4007 11 for zones; RFC 4291
+         2.5.5.2 for IPv4 in IPv6.
 """
 
 import base64
@@ -70,11 +71,17 @@ class Address:
     """A host, by name or number, and a TCP port."""
 
     host: str
-    """Written without brackets; an IPv6 address may end in a zone, as in fe80::1%eth0."""
+    """Written without brackets; an IPv6 address may end in a zone, as in fe80::1%eth0.
+
+    An IPv4 address that is written as an IPv6 one, ::ffff:203.0.113.7, becomes the IPv4 address:
+    so a socket for both families names it, and one host must not count under two names.
+    """
     port: int
 
     def __post_init__(self) -> None:
-        if not (_is_ipv6(self.host) if ":" in self.host else _is_name(self.host)):
+        if ":" in self.host:
+            object.__setattr__(self, "host", _canonical_ipv6(self.host))
+        elif not _is_name(self.host):
             raise ValueError(f"{_shown(self.host)} is not a host")
         if not 0 <= self.port <= PORT_MAX:
             raise ValueError(f"a port lies in 0..{PORT_MAX}, not {self.port}")
@@ -113,6 +120,14 @@ class Contact:
     address: Address
 
 
+def _canonical_ipv6(host: str) -> str:
+    """The host, or the IPv4 address that it maps (RFC 4291 2.5.5.2); ValueError if it is none."""
+    if not _is_ipv6(host):
+        raise ValueError(f"{_shown(host)} is not a host")
+    mapped = ipaddress.IPv6Address(host.partition("%")[0]).ipv4_mapped
+    return host if mapped is None else str(mapped)
+
+
 def _is_ipv6(host: str) -> bool:
     number, percent, zone = host.partition("%")
     if percent and not ZONE.fullmatch(zone):
@@ -136,5 +151,7 @@ def _left(rest: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text of unknown origin, quoted and short."""
-    return repr(text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "...")
+    """Text of unknown origin, quoted and short, whatever its characters become when quoted."""
+    quoted = repr(text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "...")
+    most = SHOWN_CHARS + 2
+    return quoted if len(quoted) <= most else quoted[: most - 4] + "..." + quoted[0]

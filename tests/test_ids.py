@@ -1,7 +1,7 @@
 """Who and where: peer ids, distances, addresses."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pswarm.ids import Address, PeerId
@@ -74,6 +74,8 @@ def test_what_is_no_address_is_refused_with_the_remedy(text: str, complaint: str
         Address.parse(text)
 
 
+@example("\U00010bb0" * 40)  # ten characters each when quoted
+@example("[[z]]:4")
 @given(st.text() | st.text("[]:%.0123456789abcdef/ "))
 def test_any_text_is_an_address_that_reads_what_it_prints_or_a_short_complaint(text: str):
     try:
@@ -102,3 +104,14 @@ def test_every_ip_address_is_a_host(ip, port: int):
     address = Address(str(ip), port)
 
     assert Address.parse(str(address)) == address
+
+
+@pytest.mark.parametrize(
+    "host", ["::ffff:203.0.113.7", "::FFFF:203.0.113.7", "::ffff:cb00:7107", "::ffff:203.0.113.7%1"]
+)
+def test_an_ipv4_address_written_as_ipv6_is_the_ipv4_address(host: str):
+    """Else all of IPv4 would look like one network to a node that listens on [::]."""
+    address = Address(host, 4000)
+
+    assert address == Address("203.0.113.7", 4000)
+    assert str(address) == "203.0.113.7:4000"

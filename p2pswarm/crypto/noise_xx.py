@@ -166,7 +166,10 @@ class NoiseXX:
                 at += KEY_BYTES
             elif part == "s":
                 end = at + KEY_BYTES + TAG_BYTES  # in XX a static key is always encrypted
-                self._remote["s"] = self._state.decrypt_and_hash(message[at:end])
+                public = self._state.decrypt_and_hash(message[at:end])
+                if len(public) != KEY_BYTES:  # a message that ends early can be authentic
+                    raise BadHandshake(REFUSED)
+                self._remote["s"] = public
                 at = end
             else:
                 self._state.mix_key(self._agree(part))

@@ -28,6 +28,8 @@ USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this l
 NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind at most this much
 OUT_OF_FILES_PAUSE_S = 0.1  # time for other connections to close
 
+EVERYWHERE_V6 = "::"
+
 IPPROTO_TCP = socket.IPPROTO_TCP
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # these three exist on Linux only
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -48,6 +50,9 @@ class SocketNet:
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}") from error
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # [::] is all of this host, whatever its sysctl says
+                only = str(name[0]) != EVERYWHERE_V6
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
             sock.setblocking(False)
             sock.bind(name)
             sock.listen(BACKLOG)

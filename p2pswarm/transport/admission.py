@@ -41,12 +41,6 @@ def meet(
     return session, introduction
 
 
-def check_room(links: int, config: TransportConfig) -> None:
-    """Raise DialFailed if there are already as many links as are allowed."""
-    if links >= config.links_max:
-        raise DialFailed(f"{config.links_max} links are up already")
-
-
 def check_join(asked: BulkJoin, session: Session | None) -> Session:
     """The session of the link that a bulk connection joins; BadHandshake if there is none.
 

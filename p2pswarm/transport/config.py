@@ -37,10 +37,11 @@ class TransportConfig:
     """The time between two pings; they also measure the round trip."""
     dead_after_s: float = 15.0
     """A link that is silent this long ends: two pings may be lost, with one to spare."""
-    pending_max: int = 64
-    """The most connections in handshake: this limits what unproven peers cost us."""
-    pending_per_host_max: int = 16
-    """The most connections in handshake from one host."""
+    silent_max: int = 256
+    """The most connections that have not said anything yet: a socket and a task each."""
+    answered_max: int = 1024
+    """The most connections between our answer and their proof, of 10 KiB each: for a round trip
+    of 250 ms if 4,000 a second come."""
     links_max: int = 1024
     """The most links: this limits what proven peers cost us."""
     suite: Suite = Suite.AES_GCM

@@ -22,12 +22,11 @@ from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.crypto.suite import KEY_BYTES
-from p2pswarm.errors import BadHandshake, LinkLost, PathError, SwarmError
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, PathError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport.admission import (
     check_join,
-    check_room,
     dial_error,
     join_error,
     meet,
@@ -42,6 +41,7 @@ from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
@@ -76,9 +76,10 @@ class Endpoint:
         self._incarnation = entropy(INCARNATION_BYTES)
         self._upload = UploadShare(net.lock(), config.background_share)
         self._table: LinkTable[Link] = LinkTable()
+        self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
-        self._limiter = HandshakeLimiter(config.pending_max, config.pending_per_host_max)
+        self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._greeting: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[Listener] = []
@@ -170,6 +171,7 @@ class Endpoint:
         """Put a new link into the table, and give it to the dials that wait for its peer."""
         session = link.session
         self._open_links[link] = None
+        self._places.add(link, link.peer, link.remote.host)
         self._sessions[join.session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
@@ -189,6 +191,7 @@ class Endpoint:
     def ended(self, link: Link) -> None:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
+        self._places.remove(link, link.peer)
         self._sessions.pop(join.session_of(link.session.exporter), None)
 
     def released(self, link: Link) -> None:
@@ -212,6 +215,10 @@ class Endpoint:
             known.__cause__ = error if known is not error else None
             if not dialling.done():
                 dialling.set_exception(known)
+        except Exception as error:  # noqa: BLE001  callers would else see a cancellation
+            _log.error("the dial of %s failed", to.address, exc_info=error)
+            if not dialling.done():
+                dialling.set_exception(DialFailed(f"{to.address}: internal error: {error!r}"))
         finally:
             if stream is not None:
                 stream.close()
@@ -237,7 +244,8 @@ class Endpoint:
     ) -> Link:
         session, introduction = meet(handshake, self.peer_id, stream.remote, dialled)
         self._observed_host = introduction.observed_host or self._observed_host
-        check_room(len(self._open_links), self._config)
+        for other in self._places.make_room(session.peer):
+            other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._upload)
         await stream.become_control(link)
         return link
@@ -270,12 +278,15 @@ class Endpoint:
         while True:
             stream = await listener.accept()
             ticket, displaced = self._limiter.enter(stream.remote.host)
-            if displaced is not None:
-                self._greeting[displaced].cancel()
+            self._displace(displaced)
             end = partial(self._end_greeting, stream, ticket)
-            self._greeting[ticket] = self._spawn(self._greet(stream), end)
+            self._greeting[ticket] = self._spawn(self._greet(stream, ticket), end)
 
-    async def _greet(self, stream: Connection) -> None:
+    def _displace(self, ticket: int | None) -> None:
+        if ticket is not None:
+            self._greeting[ticket].cancel()
+
+    async def _greet(self, stream: Connection, ticket: int) -> None:
         try:
             async with asyncio.timeout(self._config.handshake_s):
                 accepted = AcceptedHandshake(
@@ -284,7 +295,9 @@ class Endpoint:
                     self._entropy(KEY_BYTES),
                     self._introduction(stream.remote),
                 )
-                await _exchange_messages(stream, accepted)
+                await _exchange_messages(
+                    stream, accepted, lambda: self._displace(self._limiter.answered(ticket))
+                )
                 if accepted.refusal is not None:
                     raise accepted.refusal
                 if accepted.join is not None:
@@ -330,11 +343,15 @@ class Endpoint:
 
 
 async def _exchange_messages(
-    stream: Connection, side: DialledHandshake | AcceptedHandshake
+    stream: Connection,
+    side: DialledHandshake | AcceptedHandshake,
+    before_answer: Callable[[], None] | None = None,
 ) -> None:
     """Send and receive until the handshake needs no more bytes."""
     while True:
         if ready := side.data_to_send():
+            if before_answer is not None:
+                before_answer()
             await stream.send(ready)
         if not side.wanted_bytes:
             return

@@ -1,54 +1,55 @@
 """HandshakeLimiter: limits what peers cost us before they prove who they are.
 
-If a new connection would exceed the limit, it displaces the oldest handshake. An
-honest handshake takes one or two round trips, and a stalled one soon is the oldest.
-So many stalled handshakes cannot keep an honest peer out.
+A connection is *silent* until its first message is complete, then it is *answered*. An honest
+dialler's first message comes with the connection itself, so it is silent for no time and
+answered for a round trip; a connection that never says anything stays silent. Both kinds have
+places of their own. If they are taken, the oldest connection of the largest group of addresses
+makes way (`fair_places.py`). So silence displaces only silence, a crowd displaces its own,
+and who is far away has the time that its round trip takes.
 
 Units:   counts.
 Errors:  none.
 """
 
-import ipaddress
-
-IPV6_PREFIX_BITS = 64  # one subscriber gets a whole /64: its hosts count as one
+from p2pswarm.net.address_groups import address_groups
+from p2pswarm.transport.fair_places import FairPlaces
 
 
 class HandshakeLimiter:
-    """The connections in handshake, oldest first; each has a number, its ticket."""
+    """The connections in handshake; each has a number, its ticket."""
 
-    def __init__(self, most: int, most_per_host: int) -> None:
-        self._most = most
-        self._most_per_host = most_per_host
-        self._hosts: dict[int, str] = {}
+    def __init__(self, silent_max: int, answered_max: int) -> None:
+        self._silent_max = silent_max
+        self._answered_max = answered_max
+        self._silent: FairPlaces[int] = FairPlaces()
+        self._answered: FairPlaces[int] = FairPlaces()
+        self._groups: dict[int, tuple[str, ...]] = {}
         self._next = 0
 
     def enter(self, host: str) -> tuple[int, int | None]:
         """The ticket of a new connection, and the ticket of the one that it displaces, if any."""
-        group = _group(host)
-        same = [ticket for ticket, other in self._hosts.items() if other == group]
-        displaced = None
-        if len(same) >= self._most_per_host:
-            displaced = same[0]
-        elif len(self._hosts) >= self._most:
-            displaced = next(iter(self._hosts))
-        if displaced is not None:
-            del self._hosts[displaced]
         ticket = self._next
         self._next += 1
-        self._hosts[ticket] = group
-        return ticket, displaced
+        self._groups[ticket] = address_groups(host)
+        return ticket, self._place(ticket, self._silent, self._silent_max)
+
+    def answered(self, ticket: int) -> int | None:
+        """Note that a first message was complete; returns the ticket that it displaces, if any."""
+        if ticket not in self._silent:
+            return None
+        self._silent.remove(ticket)
+        return self._place(ticket, self._answered, self._answered_max)
 
     def leave(self, ticket: int) -> None:
-        """Forget a handshake that has succeeded or failed."""
-        self._hosts.pop(ticket, None)
+        """Forget a handshake that has succeeded or failed, or was displaced."""
+        self._silent.remove(ticket)
+        self._answered.remove(ticket)
+        self._groups.pop(ticket, None)
 
-
-def _group(host: str) -> str:
-    """The group in which a host is counted: its IPv4 address, or its IPv6 /64 network."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:  # a simulated host has a name
-        return host
-    if address.version == 4:  # noqa: PLR2004
-        return host
-    return str(ipaddress.ip_network((address.packed[:8] + bytes(8), IPV6_PREFIX_BITS)))
+    def _place(self, ticket: int, places: FairPlaces[int], most: int) -> int | None:
+        places.add(ticket, self._groups[ticket])
+        if len(places) <= most:
+            return None
+        displaced = next(places.next_to_go())
+        self.leave(displaced)
+        return displaced

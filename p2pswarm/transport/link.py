@@ -91,6 +91,7 @@ class LinkMachine:
         "_mute",
         "_opener",
         "_ping_at_s",
+        "_quiet_since_s",
         "_records",
         "_round_trip",
         "_sealer",
@@ -132,6 +133,7 @@ class LinkMachine:
         self.gathering = 0
         """Not 0 while answers are gathered: then call `holds_back` before `data_to_send`."""
         self._mute = False
+        self._quiet_since_s: float | None = None
         self._ping_at_s: float | None = None
         self._bulk_by_s: float | None = None
         self._last_words: tuple[float, SwarmError] | None = None
@@ -310,18 +312,25 @@ class LinkMachine:
             self.mux.go_away()
 
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
-        """Close a draining link that has nothing left to do; returns whether it closed.
+        """Close a link that we left and that has nothing left to do; returns whether it closed.
 
-        `bulk_busy`: whether tensors are on their way. Changes the deadline if the link closes.
+        A peer that does not agree has as long as a silent one. `bulk_busy`: whether tensors are
+        on their way. Changes the deadline if the link closes.
         """
-        if self.state is not LinkState.DRAINING or self.mux.live or bulk_busy:
+        if self.mux.live or bulk_busy or self.state not in (LinkState.LEAVING, LinkState.DRAINING):
+            self._quiet_since_s = None
             return False
+        if self.state is LinkState.LEAVING:
+            if self._quiet_since_s is None:
+                self._quiet_since_s = now_s
+            if now_s - self._quiet_since_s < self._config.dead_after_s:
+                return False
         self._close(LinkLost(f"{self._name}: replaced by another"), now_s)
         return True
 
-    def close(self, now_s: float) -> None:
+    def close(self, now_s: float, why: str = "closed by us") -> None:
         """End the link after sending what is queued; changes the deadline."""
-        self._close(LinkLost(f"{self._name}: closed by us"), now_s)
+        self._close(LinkLost(f"{self._name}: {why}"), now_s)
 
     def fail(self, error: SwarmError) -> None:
         """End the link at once for this reason; changes the deadline."""

@@ -25,9 +25,10 @@ from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import EndpointEvent, LinkEnded, StreamEvent
 from p2pswarm.transport.link import LinkMachine, LinkState, LinkStats
+from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.session import Session
 
-DRAINING, ENDED = LinkState.DRAINING, LinkState.ENDED
+UP, ENDED = LinkState.UP, LinkState.ENDED
 _log = logging.getLogger(__name__)
 
 
@@ -102,6 +103,13 @@ class Link:
             channels.received_bytes,
             channels.count,
         )
+
+    @property
+    def use(self) -> LinkUse:
+        """Who uses the link now."""
+        if self._mux.live_ours or self._channels.busy:
+            return LinkUse.US
+        return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
 
     # streams
 
@@ -180,9 +188,9 @@ class Link:
         self._machine.leave()
         self._flush()
 
-    def close(self) -> None:
+    def close(self, why: str = "closed by us") -> None:
         """End the link once what is queued has left; LinkEnded follows at once."""
-        self._machine.close(self._loop.time())
+        self._machine.close(self._loop.time(), why)
         self._deliver()
 
     def fail(self, error: SwarmError) -> None:
@@ -250,9 +258,7 @@ class Link:
             self._pipe.send(record)
         if self._mux.happened:  # later, because the caller of `send` is not ready for events
             self._loop.call_soon(self._deliver)
-        if machine.state is DRAINING and machine.close_if_quiet(
-            now_s, bulk_busy=self._channels.busy
-        ):
+        if machine.state is not UP and machine.close_if_quiet(now_s, bulk_busy=self._channels.busy):
             self._deliver()
 
     def _deliver(self) -> int:

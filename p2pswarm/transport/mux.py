@@ -73,6 +73,11 @@ class Mux:
         """The number of streams that have not finished."""
         return len(self._streams)
 
+    @property
+    def live_ours(self) -> int:
+        """How many of them we have opened."""
+        return self._count[1]
+
     def open(self, data: bytes, *, ended: bool, priority: int) -> int:
         """Open a stream with its first message; returns its handle.
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from crypto.harness import with_short_key
 
 from p2pswarm.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.crypto.suite import Suite
@@ -154,3 +155,17 @@ def test_finished_handshake_neither_reads_nor_writes():
         responder.read(message)
     with pytest.raises(ValueError, match="turn"):
         responder.write(b"")
+
+
+@pytest.mark.parametrize("size", [0, 4, 31])
+def test_a_static_key_that_is_too_short_is_a_bad_handshake_on_both_sides(size: int):
+    initiator, responder = pair()
+    responder.read(initiator.write(b""))
+    with pytest.raises(BadHandshake):
+        initiator.read(with_short_key(responder, size))
+
+    initiator, responder = pair()
+    responder.read(initiator.write(b""))
+    initiator.read(responder.write(b""))
+    with pytest.raises(BadHandshake):
+        responder.read(with_short_key(initiator, size))

@@ -48,6 +48,20 @@ async def test_a_stream_knows_its_other_end():
         assert ours.remote.host == theirs.remote.host == "127.0.0.1"
 
 
+async def test_who_listens_on_all_of_ipv6_hears_ipv4_too_and_sees_whose_address_it_is():
+    net = SocketNet()
+    try:
+        listener = await net.listen(Address("::", 0))
+    except Unusable:
+        pytest.skip("this machine has no IPv6")
+    dialling = net.dial(Address("127.0.0.1", listener.address.port))
+    ours, theirs = await asyncio.gather(dialling, listener.accept())
+
+    assert theirs.remote.host == "127.0.0.1"
+    for each in (ours, theirs, listener):
+        each.close()
+
+
 async def test_a_host_may_be_given_by_name():
     net = SocketNet()
     listener = await net.listen(HERE)

@@ -10,7 +10,6 @@ from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.admission import (
     check_join,
-    check_room,
     dial_error,
     join_error,
     meet,
@@ -82,14 +81,6 @@ def test_an_introduction_that_cannot_be_read_is_a_bad_handshake():
 
     with pytest.raises(BadHandshake, match="introduction"):
         meet(dialler, ALICE.peer_id, THERE, HERE)
-
-
-def test_one_link_too_many_is_refused():
-    config = TransportConfig(links_max=2)
-    check_room(1, config)
-
-    with pytest.raises(DialFailed, match="2 links"):
-        check_room(2, config)
 
 
 def test_bulk_joins_only_a_link_that_its_side_has_dialled():

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 import os
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import pytest
+from crypto.harness import with_short_key
 from transport.harness import (
     LOOPBACK,
     PATIENCE_S,
@@ -20,9 +21,19 @@ from transport.harness import (
     transfer,
 )
 
+from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.noise_xx import NoiseXX, Role
+from p2pswarm.crypto.suite import Suite
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, Unusable
+from p2pswarm.ids import Address, Contact
+from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.link_places import PEER_LINKS_MAX
+from p2pswarm.transport.session import Introduction
+from p2pswarm.wire.message import encode
 
 
 async def test_who_listens_is_not_whom_we_asked_for():
@@ -144,6 +155,62 @@ async def test_a_crowd_of_stallers_keeps_no_honest_peer_out():
             writer.close()
 
 
+async def test_a_crowd_of_empty_connections_displaces_nobody_who_awaits_an_answer():
+    """An honest peer is a round trip away: its own host opens 300 connections meanwhile."""
+    async with EchoEnd() as acceptor:
+        await listening(acceptor)
+        reader, writer = await raw_connection(acceptor)
+        hello = Hello(Suite.AES_GCM, TransportConfig().network_id)
+        static = StaticKey(Identity.generate(), b"s" * 32)
+        introduction = encode(Introduction(b"i" * 16, 0, "127.0.0.1"))
+        side = Handshake(Role.INITIATOR, hello, static, b"e" * 32, introduction)
+        writer.writelines(side.data_to_send())
+        answer = await reader.readexactly(2)
+        answer += await reader.readexactly(int.from_bytes(answer))
+        crowd = [await raw_connection(acceptor) for _ in range(300)]
+
+        side.receive(answer)
+        writer.writelines(side.data_to_send())
+
+        assert await reader.read(1), "the records of a link"
+        for _, each in [*crowd, (reader, writer)]:
+            each.close()
+
+
+async def test_idle_links_of_many_identities_make_way_for_a_newcomer():
+    async with AsyncExitStack() as stack, EchoEnd(links_max=3) as acceptor:
+        await listening(acceptor)
+        crowd = [await stack.enter_async_context(End()) for _ in range(3)]
+        for each in crowd:
+            await call(each, acceptor)
+
+        newcomer = await stack.enter_async_context(End())
+
+        assert await call(newcomer, acceptor) == b"hello"
+        assert "closed" in str(await crowd[0].loss())
+        assert await call(crowd[2], acceptor) == b"hello"
+
+
+async def test_one_identity_holds_a_few_links_however_many_it_opens():
+    """It leaves none of them, and shows one incarnation on all."""
+    async with AsyncExitStack() as stack, EchoEnd() as acceptor:
+        await listening(acceptor)
+        identity = Identity.generate()
+        first = await stack.enter_async_context(End(identity))
+        ends = [first]
+        for _ in range(PEER_LINKS_MAX + 3):
+            end = await stack.enter_async_context(End(identity))
+            end._incarnation = first._incarnation
+            ends.append(end)
+        for end in ends:
+            (await end.link(acceptor.contact)).open(b"never ends", ended=False)
+
+        lost = [await end.loss() for end in ends[: len(ends) - PEER_LINKS_MAX]]
+
+        assert len(lost) == len(ends) - PEER_LINKS_MAX
+        assert await call(ends[-1], acceptor) == b"hello"
+
+
 async def test_a_replayed_join_is_refused():
     """Somebody on the way repeats the first bytes of a bulk connection."""
     async with linked() as (_, acceptor, link, back):
@@ -169,3 +236,57 @@ async def test_closing_ends_a_dial_under_way():
         assert dialling.cancelled() or isinstance(dialling.exception(), LinkLost)
         with pytest.raises(LinkLost, match="closed"):
             await dialler.link(contact)
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(2) + message
+
+
+async def test_a_listener_that_shows_a_short_key_is_a_bad_handshake_for_its_dialler():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        hello = await reader.readexactly(HELLO_BYTES)
+        first = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
+        side = NoiseXX(Role.RESPONDER, Suite.AES_GCM, b"s" * 32, b"e" * 32, hello)
+        side.read(first)
+        writer.write(framed(with_short_key(side, 4)))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, End() as dialler:
+        contact = Contact(None, Address(*server.sockets[0].getsockname()))
+
+        with pytest.raises(BadHandshake, match="not authentic"):
+            await dialler.link(contact)
+
+
+async def test_a_dialler_that_shows_a_short_key_is_refused_with_one_line(caplog):
+    caplog.set_level(logging.INFO)
+    async with EchoEnd() as acceptor:
+        await listening(acceptor)
+        reader, writer = await raw_connection(acceptor)
+        hello = Hello(Suite.AES_GCM, TransportConfig().network_id).raw
+        side = NoiseXX(Role.INITIATOR, Suite.AES_GCM, b"s" * 32, b"e" * 32, hello)
+        writer.write(hello + framed(side.write(b"")))
+        side.read(await reader.readexactly(int.from_bytes(await reader.readexactly(2))))
+        writer.write(framed(with_short_key(side, 4)))
+
+        assert await reader.read() == b""
+        writer.close()
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
+class BrokenNet(SocketNet):
+    """A network with a bug."""
+
+    async def dial(self, to: Address):
+        raise ZeroDivisionError(str(to))
+
+
+async def test_a_bug_in_a_dial_is_logged_and_an_error_for_the_caller(caplog):
+    """A caller that was told of a cancellation that nobody asked for would go silent."""
+    async with Endpoint(Identity.generate(), BrokenNet(), TransportConfig(), os.urandom) as dialler:
+        with pytest.raises(DialFailed, match="internal error"):
+            await dialler.link(Contact(None, Address("192.0.2.1", 4001)))
+
+    assert [record.exc_info is not None for record in caplog.records] == [True]

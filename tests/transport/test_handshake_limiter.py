@@ -1,59 +1,114 @@
-"""The gate: strangers take bounded places, and stallers make way."""
+"""The limiter: strangers take bounded places, and who is about to prove itself keeps its own."""
 
+from collections import deque
+
+import pytest
+
+from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
+
+HONEST = "198.51.100.9"
+ROUND_TRIP_S = 0.3  # a host 150 ms away
+CONFIG = TransportConfig()
 
 
 def test_a_newcomer_displaces_the_oldest_when_all_is_full():
-    gate = HandshakeLimiter(most=2, most_per_host=2)
-    first, _ = gate.enter("192.0.2.1")
-    gate.enter("192.0.2.2")
+    limiter = HandshakeLimiter(2, 2)
+    first, _ = limiter.enter("192.0.2.1")
+    limiter.enter("198.51.100.2")
 
-    _, displaced = gate.enter("192.0.2.3")
+    _, displaced = limiter.enter("203.0.113.3")
 
     assert displaced == first
 
 
 def test_a_crowd_from_one_host_displaces_its_own():
-    gate = HandshakeLimiter(most=10, most_per_host=2)
-    gate.enter("192.0.2.9")
-    crowd = [gate.enter("192.0.2.1")[0] for _ in range(2)]
+    limiter = HandshakeLimiter(3, 3)
+    limiter.enter("198.51.100.9")
+    crowd = [limiter.enter("192.0.2.1")[0] for _ in range(2)]
 
-    _, displaced = gate.enter("192.0.2.1")
+    _, displaced = limiter.enter("192.0.2.1")
 
     assert displaced == crowd[0]
 
 
-def test_who_has_left_displaces_nobody():
-    gate = HandshakeLimiter(most=1, most_per_host=1)
-    ticket, _ = gate.enter("192.0.2.1")
+def test_silence_never_displaces_who_was_answered():
+    limiter = HandshakeLimiter(1, 1)
+    honest, _ = limiter.enter("192.0.2.1")
+    limiter.answered(honest)
 
-    gate.leave(ticket)
+    displaced = [limiter.enter("192.0.2.1")[1] for _ in range(100)]
 
-    assert gate.enter("192.0.2.1")[1] is None
+    assert honest not in displaced
 
 
-def test_hosts_of_one_ipv6_subscriber_count_as_one():
-    gate = HandshakeLimiter(most=10, most_per_host=1)
-    first, _ = gate.enter("2001:db8:0:1::1")
+def test_who_was_answered_makes_way_for_others_who_were():
+    limiter = HandshakeLimiter(9, 2)
+    tickets = [limiter.enter("192.0.2.1")[0] for _ in range(3)]
 
-    _, displaced = gate.enter("2001:db8:0:1:ffff::2%eth0")
-    _, other = gate.enter("2001:db8:0:2::1")
+    assert [limiter.answered(ticket) for ticket in tickets] == [None, None, tickets[0]]
 
-    assert displaced == first
-    assert other is None
+
+def test_who_has_left_or_was_displaced_displaces_nobody():
+    limiter = HandshakeLimiter(1, 1)
+    gone, _ = limiter.enter("192.0.2.1")
+    _, displaced = limiter.enter("192.0.2.1")
+    assert displaced == gone
+
+    assert limiter.answered(gone) is None
+    last, _ = limiter.enter("192.0.2.1")
+    limiter.leave(last)
+
+    assert limiter.enter("192.0.2.1")[1] is None
 
 
 def test_a_simulated_host_counts_by_its_name():
-    gate = HandshakeLimiter(most=10, most_per_host=1)
-    first, _ = gate.enter("host-1")
+    limiter = HandshakeLimiter(2, 2)
+    first, _ = limiter.enter("host-1")
+    limiter.enter("host-2")
 
-    assert gate.enter("host-2")[1] is None
-    assert gate.enter("host-1")[1] == first
+    assert limiter.enter("host-1")[1] == first
 
 
 def test_leaving_twice_is_harmless():
-    gate = HandshakeLimiter(most=1, most_per_host=1)
-    ticket, _ = gate.enter("192.0.2.1")
+    limiter = HandshakeLimiter(1, 1)
+    ticket, _ = limiter.enter("192.0.2.1")
 
-    gate.leave(ticket)
-    gate.leave(ticket)
+    limiter.leave(ticket)
+    limiter.leave(ticket)
+
+
+def hosts(count: int, prefix: str) -> list[str]:
+    return [f"{prefix}.{i // 200}.{i % 200 + 1}" for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("crowd", "rate_per_s", "speaks"),
+    [
+        ([HONEST], 200, False),  # the dialler's own host
+        (hosts(100, "192.0"), 600, False),
+        (hosts(500, "192.0"), 2000, True),
+        (hosts(100, "192.0"), 4000, True),
+        ([HONEST], 400, True),
+    ],
+    ids=["own host", "100 hosts", "500 hosts speak", "4000 first messages", "own host speaks"],
+)
+def test_a_dialler_far_away_keeps_its_place_for_its_round_trip(crowd, rate_per_s, speaks):
+    """Every honest handshake among a crowd that stays as long as it may, second by second."""
+    limiter = HandshakeLimiter(CONFIG.silent_max, CONFIG.answered_max)
+    waiting: deque[tuple[float, int]] = deque()
+    displaced: set[int | None] = set()
+    for n in range(int(rate_per_s * 3)):
+        now_s = n / rate_per_s
+        ticket, out = limiter.enter(crowd[n % len(crowd)])
+        displaced.add(out)
+        if speaks:
+            displaced.add(limiter.answered(ticket))
+        if n % (rate_per_s // 10) == 0:
+            honest, out = limiter.enter(HONEST)
+            displaced |= {out, limiter.answered(honest)}
+            waiting.append((now_s + ROUND_TRIP_S, honest))
+        while waiting and waiting[0][0] <= now_s:
+            _, done = waiting.popleft()
+            assert done not in displaced
+            limiter.leave(done)

@@ -231,6 +231,24 @@ def test_a_link_that_both_have_left_closes_when_its_streams_have_finished():
     assert "replaced" in ended_by(pair.dialler)
 
 
+def test_a_peer_that_does_not_agree_to_leave_has_as_long_as_a_silent_one():
+    pair = LinkPair(dead_after_s=15.0)
+    pair.dialler.leave()
+    pair.settle()
+    assert not pair.dialler.close_if_quiet(0.0, bulk_busy=False)
+    stream = pair.acceptor.mux.open(b"one more", ended=True, priority=0)
+    pair.settle()
+    assert not pair.dialler.close_if_quiet(15.0, bulk_busy=False), "a stream is open"
+    pair.dialler.mux.send(stream, b"answer", ended=True)
+    pair.settle()
+
+    assert not pair.dialler.close_if_quiet(16.0, bulk_busy=False)
+    assert not pair.dialler.close_if_quiet(30.0, bulk_busy=True)
+    assert not pair.dialler.close_if_quiet(31.0, bulk_busy=False)
+    assert pair.dialler.close_if_quiet(46.0, bulk_busy=False)
+    assert not pair.acceptor.close_if_quiet(100.0, bulk_busy=False), "it has not left"
+
+
 def test_leaving_twice_says_so_once():
     pair = LinkPair()
     pair.dialler.leave()
