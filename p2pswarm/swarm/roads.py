@@ -60,6 +60,21 @@ class Roads:
         self._to_ask: list[bytes] = []
         self._broken: list[bytes] = []
 
+    def begun(self, now_s: float) -> None:
+        """A session begins, and the questions of the one before are over without an answer.
+
+        What was broken is broken still, until its peer answers: else each takeover would cost the
+        time anew in which a cut is found.
+        """
+        for peer, road in list(self._roads.items()):
+            if road.state is RoadState.BROKEN:
+                road.asked_s = now_s
+                self._to_ask.append(peer)
+            elif road.streams:
+                road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
+            else:
+                del self._roads[peer]
+
     def opened(self, peer: bytes, now_s: float) -> None:
         """A stream to a peer is in use."""
         road = self._roads.setdefault(peer, _Road(now_s + self._ask_after_s))
