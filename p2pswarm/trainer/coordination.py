@@ -9,7 +9,7 @@ Errors:  none of the network's: they are events for the coordinator.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
@@ -206,6 +206,11 @@ class Coordination:
                 self.keeper.lost(connection.incarnation)
             self.coordinator.lost(connection.incarnation, reason, self.now_s())
             self.pump()
+
+    def not_heard(self, peers: Sequence[bytes]) -> None:
+        """A standby says that these members hear nothing from this trainer."""
+        self.coordinator.silence.not_heard(peers, self.now_s())
+        self.pump()
 
     def silent(self, member: Incarnation) -> bool:
         """Whether nothing has come from a member for too long."""

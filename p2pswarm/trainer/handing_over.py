@@ -102,7 +102,7 @@ class HandingOver:
         if peer.raw not in self._roll.standbys or said.run != self._run:
             raise Refused("only a trainer that stands by may say this")
         if self._coordination is not None:
-            self._rule.not_heard(said.peers, self._coordination.now_s())
+            self._coordination.not_heard(said.peers)
         return said
 
     async def _whom_reach(self, peer: PeerId, question: WhomReach) -> Reaches:

@@ -24,7 +24,6 @@ from p2pswarm.trainer.membership import Member
 
 MISSED_S = 2.0  # a server that has lost its link looks for its trainer, and is back by then
 ASK_AGAIN_S, ASK_AGAIN_MAX_S = 1.0, 5.0  # a dead server is missed for long: ask less and less often
-NOT_HEARD_S = 3.0  # a standby says each second who hears nothing from the coordinator
 SERVERS_MAX = 4  # of one stage: a stage is reached by any of them
 KNOCK_S = 3.0  # a server without a coordinator asks each trainer every second or two
 PAUSE_S = 10.0  # a handover takes two seconds, and the first step after it some more
@@ -39,8 +38,6 @@ class Handover:
         """Who served a stage last, as far as this trainer knows."""
         self._missed_s: dict[int, float] = {}
         """Since when nobody of a stage is heard."""
-        self._not_heard_s: dict[bytes, float] = {}
-        """When a standby said last that a member hears nothing."""
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
         self._ask_s = -math.inf
         self._ask_pause_s = ASK_AGAIN_S
@@ -51,13 +48,7 @@ class Handover:
     def leads(self) -> None:
         """A term of this trainer begins: nobody has joined it yet."""
         self._missed_s.clear()
-        self._not_heard_s.clear()
         self._ask_s = -math.inf
-
-    def not_heard(self, peers: Iterable[bytes], now_s: float) -> None:
-        """A standby says that these members hear nothing from us."""
-        for peer in peers:
-            self._not_heard_s[peer] = now_s
 
     def look(
         self,
@@ -66,8 +57,6 @@ class Handover:
         now_s: float,
     ) -> bool:
         """Whether to ask the standbys now; `ready`: the ready members of each stage."""
-        recent_s = now_s - NOT_HEARD_S
-        self._not_heard_s = {p: s for p, s in self._not_heard_s.items() if s > recent_s}
         before = len(self._missed_s)
         for stage, members in enumerate(ready):
             if members:
@@ -75,7 +64,7 @@ class Handover:
                     one.incarnation.peer: Whereabouts(one.incarnation.peer, one.address)
                     for one in members[:SERVERS_MAX]
                 }
-            if any(self._hears(one.incarnation, silent) for one in members):
+            if not all(silent(one.incarnation) for one in members):
                 self._missed_s.pop(stage, None)
             else:  # members that are silent were waited for already
                 since_s = now_s - MISSED_S if members else now_s
@@ -152,9 +141,6 @@ class Handover:
     def _missed(self, now_s: float) -> list[int]:
         """The stages of which nobody was heard for long enough."""
         return [s for s, since_s in sorted(self._missed_s.items()) if now_s >= since_s + MISSED_S]
-
-    def _hears(self, one: Incarnation, silent: Callable[[Incarnation], bool]) -> bool:
-        return not silent(one) and one.peer not in self._not_heard_s
 
 
 class Knocks:

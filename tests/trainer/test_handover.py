@@ -13,7 +13,6 @@ from p2pswarm.trainer.handover import (
     ASK_AGAIN_S,
     KNOCK_S,
     MISSED_S,
-    NOT_HEARD_S,
     PAUSE_MAX_S,
     PAUSE_S,
     Handover,
@@ -80,14 +79,6 @@ def test_a_stage_whose_members_are_all_silent_is_missed_at_once():
 
     assert not rule.look([FIRST, two], lambda one: one.peer == peer("s"), 5.0)
     assert rule.look([FIRST, two], lambda one: one.peer != peer("f"), 5.0)
-
-
-def test_a_member_that_hears_nothing_is_missed_for_as_long_as_a_standby_says_so():
-    rule = Handover(2)
-    rule.not_heard([peer("s")], 5.0)
-
-    assert rule.look([FIRST, SECOND], never, 5.0)
-    assert not rule.look([FIRST, SECOND], never, 5.0 + NOT_HEARD_S)
 
 
 def test_it_asks_about_a_server_of_every_stage_and_the_voters_and_asks_the_missed_itself():
@@ -221,8 +212,6 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
     rules, leads, count = [missing(), missing()], 0, 0
     for tick in range(10_000):
         now_s, rule = 0.5 * tick, rules[leads]
-        if rng.random() < 0.1:
-            rule.not_heard([peer("f")], now_s)
         if rule.look([FIRST, SECOND if rng.random() < 0.1 else []], never, now_s):
             rule.question([where("x")], now_s)
             if rule.successor(set(), [(X, peers("f", "s", "x"))], [X], now_s) == X:
