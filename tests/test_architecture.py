@@ -104,6 +104,8 @@ SHELL = frozenset(
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",
         "trainer/dispatch.py",
+        "trainer/handing_over.py",
+        "trainer/refusal_notices.py",
         "trainer/rewinding.py",
         "trainer/standbys.py",
         "trainer/trainer.py",

@@ -28,7 +28,7 @@ from p2pswarm.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.chain.base import ChainMachine, ChainStore
-from p2pswarm.chain.messages import FetchRecords, Heartbeat, Prepare, Propose
+from p2pswarm.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.ids import Contact, PeerId
@@ -85,6 +85,7 @@ class ChainNode:
         self._rpc.serve_unary(Prepare, self._asked)
         self._rpc.serve_unary(Propose, self._asked)
         self._rpc.serve_unary(Heartbeat, self._asked)
+        self._rpc.serve_unary(HandOver, self._asked)
         self._rpc.serve_stream(FetchRecords, self._send_records)
         self.pump()
 

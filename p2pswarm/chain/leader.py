@@ -27,7 +27,16 @@ from p2pswarm.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
-from p2pswarm.chain.messages import Accepted, Denial, Denied, Heartbeat, Prepare, Promise, Propose
+from p2pswarm.chain.messages import (
+    Accepted,
+    Denial,
+    Denied,
+    HandOver,
+    Heartbeat,
+    Prepare,
+    Promise,
+    Propose,
+)
 from p2pswarm.chain.record import CommitRecord, VoterId, authentic, digest
 from p2pswarm.wire.message import Message
 
@@ -148,6 +157,13 @@ class Leader:
     def give_up(self, why: str) -> None:
         """Lead no more, whatever is answered."""
         self._over(self.attempt.term, why)
+
+    def hand_over(self, to: bytes) -> None:
+        """Lead no more, and say so to all: voters may follow `to` at once."""
+        message = HandOver(self._genesis.run, self.attempt.term, to)
+        for peer in self._peers():
+            self._actions.append(Ask(peer, message))
+        self._over(self.attempt.term, "another trainer reaches the servers that this one misses")
 
     def on_deadline(self, now_s: float) -> None:
         """Ask again those that have not answered; a leader says that it lives."""

@@ -1,7 +1,8 @@
 """What leaders and voters say to each other. Each is a unary call, but `FetchRecords`, a stream.
 
 Calls:   `Prepare` -> `Promise` | `Denied`; `Propose` -> `Accepted` | `Denied`;
-         `Heartbeat` -> `Accepted` | `Denied`; `FetchRecords` -> `CommitRecord`, `CommitRecord` ...
+         `Heartbeat` and `HandOver` -> `Accepted` | `Denied`;
+         `FetchRecords` -> `CommitRecord`, `CommitRecord` ...
 Errors:  BadMessage on arrival when a field breaks its limit.
 """
 
@@ -10,7 +11,7 @@ from enum import IntEnum
 from typing import Annotated
 
 from p2pswarm.chain.record import CommitRecord, Height, Memory, Sha256
-from p2pswarm.swarm.messages.types import RunId, Term
+from p2pswarm.swarm.messages.types import Peer, RunId, Term
 from p2pswarm.wire.message import Message, Range, Size, message
 
 ATTEMPT_BYTES = 16  # drawn for each attempt, so that no two attempts are taken for one
@@ -107,6 +108,19 @@ class Heartbeat(Message):
     """How many records are decided."""
     digest: Sha256
     """Of the last of them; zeros if there is none."""
+
+
+@message(104)
+@dataclass(frozen=True, slots=True)
+class HandOver(Message):
+    """The leader of a term leads no more, because another trainer reaches more of the run.
+
+    A voter need not be calm any longer; the trainer that is named stands at once, others wait.
+    """
+
+    run: RunId
+    term: Term
+    to: Peer
 
 
 @message(87)

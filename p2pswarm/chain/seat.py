@@ -12,7 +12,7 @@ import random
 from p2pswarm.chain.actions import Action, Deposed, Leading, RecordDecided, VotesMissing
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.leader import Attempt, Leader
-from p2pswarm.chain.messages import ATTEMPT_BYTES, Heartbeat
+from p2pswarm.chain.messages import ATTEMPT_BYTES, HandOver, Heartbeat
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.chain.standby import Standby
 from p2pswarm.chain.voter import Voter
@@ -66,7 +66,11 @@ class Seat:
         """A trainer calls, this one included; answered by one `Reply`."""
         obeyed = self._vote.vote(sender, message, now_s)
         self._actions += self._vote.actions()
-        if obeyed and sender != self._me:
+        if not obeyed or sender == self._me:
+            return
+        if isinstance(message, HandOver):
+            self.standby.handed_over(sender, message.to, now_s, ours=message.to == self._me)
+        else:
             self._follow(sender, message, now_s)
 
     def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
@@ -89,6 +93,14 @@ class Seat:
             raise ValueError("nothing can be proposed: another leads")
         self.leader.propose(record)
         self._settle(now_s)
+
+    def hand_over(self, to: bytes, now_s: float) -> None:
+        """Lead no more, for another trainer's sake; ValueError unless this trainer leads."""
+        if self.leader is None or not self.leader.leads:
+            raise ValueError("nothing can be handed over: another leads")
+        self.leader.hand_over(to)
+        self._settle(now_s)
+        self.standby.gave_way(to, now_s)
 
     def link_lost(self, peer: bytes, now_s: float) -> None:
         """The link to a peer ended."""

@@ -68,6 +68,24 @@ class Standby:
             self.coordinator = None
             self._wait(now_s, 0.0)
 
+    def handed_over(self, by: bytes, to: bytes, now_s: float, *, ours: bool) -> None:
+        """A coordinator leads no more, and names its successor; `ours`: that is this trainer.
+
+        The others wait for the successor as for a coordinator.
+        """
+        if by != self.coordinator or self.state is not StandbyState.FOLLOWING:
+            return
+        if ours:
+            self.coordinator = None
+            self.next_deadline_s = now_s + RANK_S  # all voters have been told by then
+        else:
+            self.gave_way(to, now_s)
+
+    def gave_way(self, to: bytes, now_s: float) -> None:
+        """This trainer does not lead, for as long as another may need to: it waits for that one."""
+        self.coordinator = to
+        self._wait(now_s, SILENCE_S)
+
     def on_deadline(self, now_s: float) -> int | None:
         """The term to stand for now; None if an attempt has just been given up, or none is left.
 

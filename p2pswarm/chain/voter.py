@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.chain.actions import Persist, Reply
 from p2pswarm.chain.chain import BrokenRecord, Chain, ChainHead, check_next
-from p2pswarm.chain.messages import Accepted, Denial, Denied, Heartbeat, Prepare, Promise, Propose
+from p2pswarm.chain.messages import (
+    Accepted,
+    Denial,
+    Denied,
+    HandOver,
+    Heartbeat,
+    Prepare,
+    Promise,
+    Propose,
+)
 from p2pswarm.chain.record import NO_DIGEST, CommitRecord, VoterId, authentic, digest
 from p2pswarm.wire.message import Message
 
@@ -80,6 +89,8 @@ class Voter:
                 asked, answer = message.term, self._proposed(sender, message, now_s)
             case Heartbeat():
                 asked, answer = message.term, self._heard(sender, message, now_s)
+            case HandOver():
+                asked, answer = message.term, self._handed_over(sender, message)
             case _:
                 raise TypeError(f"{type(message).__name__} is not for a voter")
         if isinstance(answer, Denial):
@@ -177,6 +188,15 @@ class Voter:
         if message.term < self.register.promised:
             return Denial.TERM
         self._follow(sender, now_s)
+        return self._accepted()
+
+    def _handed_over(self, sender: bytes, message: HandOver) -> Message | Denial:
+        """The coordinator leads no more: there is nothing to be calm about."""
+        if not self._knows(sender, message.run):
+            return Denial.STRANGER
+        if message.term < self.register.promised or sender != self.coordinator:
+            return Denial.TERM
+        self._heard_s = -math.inf
         return self._accepted()
 
     def _knows(self, sender: bytes, run: bytes) -> bool:

@@ -13,7 +13,7 @@ from typing import Self
 from p2pswarm.chain.actions import Action, Followed, Persist, Reply
 from p2pswarm.chain.chain_log import Restored
 from p2pswarm.chain.follower import Follower
-from p2pswarm.chain.messages import Denied, Heartbeat, Propose
+from p2pswarm.chain.messages import Denied, HandOver, Heartbeat, Propose
 from p2pswarm.chain.record import CommitRecord, VoterId
 from p2pswarm.chain.voter import Voter
 from p2pswarm.wire.message import Message
@@ -59,6 +59,8 @@ class VoterSeat:
         if isinstance(message, Propose | Heartbeat) and message.term > self.term:
             self.leader, self.term = sender, message.term
             self._actions.append(Followed(sender, message.term))
+        elif isinstance(message, HandOver):  # whoever asks for the coordinator goes to the next one
+            self.leader = message.to
         other = sender if sender != self.voter.voter.peer else None
         try:
             self._follow(answers, message, other)

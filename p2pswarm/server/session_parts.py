@@ -22,7 +22,6 @@ from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import Assigned, Ready
-from p2pswarm.swarm.roads import AVERAGING_SILENT_S
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
@@ -89,17 +88,20 @@ def session_parts(
     context: ServerContext,
     replica: Replica,
     terms: tuple[Contact, Assigned],
+    roads: tuple[WatchedRpc, WatchedRpc],
     changed: Signal,
     tasks: asyncio.TaskGroup,
 ) -> SessionParts:
     """The parts of a new session; `terms`: the trainer and what it assigned.
 
+    `roads`: for pushes and for averaging; they know what was broken in the session before.
     `changed` is fired when there is something to tell the trainer.
     """
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
     notes, members = NoteQueue(loop.time()), MemberView()
-    pushing = WatchedRpc(context.rpc, tasks)
-    reducing = WatchedRpc(context.rpc, tasks, AVERAGING_SILENT_S)
+    pushing, reducing = roads
+    for watched in roads:
+        watched.begin(tasks)
 
     def note(message: Message) -> None:
         notes.add(message)
@@ -128,7 +130,7 @@ def session_parts(
     )
     worker = Worker(session, Forwarder(session, pushing, tasks), pushing.is_broken)
     checkpointing = Checkpointing(context, replica, note, tasks)
-    roads, failed = (pushing, reducing), loop.create_future()
+    failed = loop.create_future()
     parts = session, worker, averaging, replica, notes
     keeping = PieceKeeping(context, replica, tasks)
     return SessionParts(*parts, checkpointing, keeping, roads, failed)

@@ -31,6 +31,8 @@ from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View, Wi
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
+from p2pswarm.swarm.roads import AVERAGING_SILENT_S
+from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class StageServer:
         self.leadership = Leadership(context, self._end_session)
         """Its vote, and its eye on the coordinator."""
         rpc = context.rpc
+        self._roads = WatchedRpc(rpc), WatchedRpc(rpc, AVERAGING_SILENT_S)
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
         rpc.serve_stream(FetchPieces, self._fetch_pieces)
@@ -202,7 +205,7 @@ class StageServer:
         assert lifecycle is not None, "a session is a part of `run`"
         async with asyncio.TaskGroup() as tasks:
             parts = self._session = session_parts(
-                self._context, replica, (trainer, assigned), self._changed, tasks
+                self._context, replica, (trainer, assigned), self._roads, self._changed, tasks
             )
             try:
                 await replica.enter(assigned.era, keep=assigned.keep)

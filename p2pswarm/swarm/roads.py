@@ -21,7 +21,7 @@ from enum import Enum, auto
 
 ASK_AFTER_S = 1.0  # most streams are over by then, and cost no question
 SILENT_S = 3.0  # TCP has sent a lost packet again by then, three times
-AVERAGING_SILENT_S = 8.0  # an averaging fills links both ways; an answer waits behind its bytes
+AVERAGING_SILENT_S = 5.0  # an averaging fills links both ways; an answer waits behind its bytes
 SILENT_MAX_S = 15.0  # then the link ends anyway
 LEARNED = 2.0  # times the slowest answer that came
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
@@ -59,6 +59,21 @@ class Roads:
         """The slowest answer of a peer, if it was slower than most are."""
         self._to_ask: list[bytes] = []
         self._broken: list[bytes] = []
+
+    def begun(self, now_s: float) -> None:
+        """A session begins, and the questions of the one before are over without an answer.
+
+        What was broken is broken still, until its peer answers: else each takeover would cost the
+        time anew in which a cut is found.
+        """
+        for peer, road in list(self._roads.items()):
+            if road.state is RoadState.BROKEN:
+                road.asked_s = now_s
+                self._to_ask.append(peer)
+            elif road.streams:
+                road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
+            else:
+                del self._roads[peer]
 
     def opened(self, peer: bytes, now_s: float) -> None:
         """A stream to a peer is in use."""

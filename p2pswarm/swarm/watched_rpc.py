@@ -19,17 +19,23 @@ from p2pswarm.wire.message import Message
 
 
 class WatchedRpc:
-    """Implements `Rpc` on top of another; `tasks` must end before its streams' users do."""
+    """Implements `Rpc` on top of another, for one session after the other."""
 
-    def __init__(self, rpc: Rpc, tasks: asyncio.TaskGroup, silent_s: float = SILENT_S) -> None:
+    def __init__(self, rpc: Rpc, silent_s: float = SILENT_S) -> None:
         self._rpc = rpc
-        self._tasks = tasks
+        self._tasks: asyncio.TaskGroup
         self._roads = Roads(silent_s=silent_s)
         self._contacts: dict[bytes, Contact] = {}
         self._scopes: dict[bytes, dict[asyncio.Timeout, None]] = defaultdict(dict)
         """The streams in use, oldest first; they end when their deadline is moved to now."""
         self._timer: asyncio.TimerHandle | None = None
         rpc.serve_unary(StillThere, _answer)
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """A session begins; `tasks` must end before its streams' users do."""
+        self._tasks = tasks
+        self._roads.begun(self._now_s())
+        self._pump()
 
     @property
     def contact(self) -> Contact:

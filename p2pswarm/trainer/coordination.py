@@ -9,7 +9,7 @@ Errors:  none of the network's: they are events for the coordinator.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from p2pswarm.errors import BadMessage, SwarmError, Unusable
@@ -86,7 +86,7 @@ class Coordination:
         self._empty = asyncio.Event()
         self._empty.set()
         self._clock = AwakeClock(asyncio.get_running_loop().time())
-        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self._now_s)
+        self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self.now_s)
         self.keeper: CheckpointKeeper | None = None
         """Has checkpoints written, if the run has a target."""
         if (plan := context.saving) is not None:
@@ -101,7 +101,7 @@ class Coordination:
 
     def decided(self, step: int) -> None:
         """The voters have accepted the record of a step."""
-        self.coordinator.decided(step, self._now_s())
+        self.coordinator.decided(step, self.now_s())
         self.pump()
 
     def loads_from(self, order: LoadState) -> None:
@@ -148,7 +148,7 @@ class Coordination:
         try:
             async with asyncio.timeout(None) as scope:
                 self._streams[connection] = _MemberStream(asyncio.Event(), scope)
-                self.coordinator.joined(connection.peer, join, self._now_s())
+                self.coordinator.joined(connection.peer, join, self.now_s())
                 self.pump()
                 await self._converse(stream, connection)
         except SwarmError as error:
@@ -181,7 +181,7 @@ class Coordination:
                 return
             if self.keeper is not None and self.keeper.take(connection.incarnation, note):
                 continue
-            take_note(self.coordinator, connection.incarnation, note, self._now_s())
+            take_note(self.coordinator, connection.incarnation, note, self.now_s())
             self.pump()
 
     async def _say(self, stream: Stream, connection: MemberConnection) -> None:
@@ -204,8 +204,17 @@ class Coordination:
         if connection.incarnation is not None:
             if self.keeper is not None:
                 self.keeper.lost(connection.incarnation)
-            self.coordinator.lost(connection.incarnation, reason, self._now_s())
+            self.coordinator.lost(connection.incarnation, reason, self.now_s())
             self.pump()
+
+    def not_heard(self, peers: Sequence[bytes]) -> None:
+        """A standby says that these members hear nothing from this trainer."""
+        self.coordinator.silence.not_heard(peers, self.now_s())
+        self.pump()
+
+    def silent(self, member: Incarnation) -> bool:
+        """Whether nothing has come from a member for too long."""
+        return self.coordinator.silence.silent(member, self.now_s())
 
     def _say_to(self, member: Incarnation, message: Message) -> None:
         self._connections.say(member, message)
@@ -215,7 +224,8 @@ class Coordination:
         if self.keeper is not None:
             self.keeper.close()
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """The time; it stands still while this process is stopped."""
         return self._clock.read(asyncio.get_running_loop().time())
 
     def pump(self) -> None:
@@ -248,8 +258,8 @@ class Coordination:
 
     def _due(self) -> None:
         self._timer = None
-        self.coordinator.on_deadline(self._now_s())
-        self._connections.on_deadline(self._now_s())
+        self.coordinator.on_deadline(self.now_s())
+        self._connections.on_deadline(self.now_s())
         self.pump()
 
     def _carry_out(self, action: act.Action) -> None:
@@ -258,7 +268,7 @@ class Coordination:
                 self._tell_members(action)
             case act.Launch() | act.SendFence() | act.SendReduce() | act.SendCommit():
                 if isinstance(action, act.SendReduce):
-                    self._connections.publish_now(self._now_s())
+                    self._connections.publish_now(self.now_s())
                 self._dispatcher.begin(action)
             case act.CancelLaunch():
                 self._dispatcher.cancel(action)
@@ -309,7 +319,7 @@ class Coordination:
             case act.Decline():
                 self._connections.decline(action.peer, action.reason)
             case act.Publish():
-                self._connections.publish(action.changes, self._now_s())
+                self._connections.publish(action.changes, self.now_s())
             case act.Evict():
                 if self._connections.evict(action.incarnation):
                     log.warning("%s is out: %s", action.incarnation, action.reason)

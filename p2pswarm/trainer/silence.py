@@ -7,12 +7,17 @@ those without whom the step cannot end, if another server has their stage's weig
 was evicted for a pause keeps its weights, joins again, and has lost its sum of this step.
 
 Python holds up a member's event loop for moments (an import, the first use of a device). A member
-that came back from a pause, evicted or not, may be silent twice as long the next time.
+that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
+
+A member that hears nothing from the coordinator is as good as silent: it asks the standbys who
+leads, and they tell.
 
 Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
 Errors:  none; a member that was never heard of is not silent.
 """
 
+import math
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from p2pswarm.swarm.view import Incarnation
@@ -21,7 +26,9 @@ from p2pswarm.trainer.reduction import Reduction
 from p2pswarm.trainer.step import Step
 
 SILENT_S = 4.0  # three notes of the load may be missing, or one may be sent again by TCP
+LEARNED_MAX_S = 8.0  # whoever pauses for longer holds all others up for more than its sum is worth
 SILENT_MAX_S = 15.0  # then its link ends anyway
+NOT_HEARD_S = 3.0  # a standby says each second who hears nothing from the coordinator
 LEARNED = 2.0  # times the longest pause from which it came back
 FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
 LOOK_AGAIN_S = 1.0  # a silent member may become the one that everybody waits for
@@ -37,6 +44,10 @@ class Silence:
         self._silent_s = silent_s
         self._max_s = max_s
         self._heard_s: dict[Incarnation, float] = {}
+        self._deaf_s: dict[bytes, float] = {}
+        """When a standby said last that a peer hears nothing from us."""
+        self._look_s = math.inf
+        """When to look at those."""
         self._left_s: dict[bytes, float] = {}
         """When a peer was heard last that has no incarnation now."""
         self._longest_s: dict[bytes, float] = {}
@@ -57,6 +68,13 @@ class Silence:
         if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
+    def not_heard(self, peers: Iterable[bytes], now_s: float) -> None:
+        """A standby says that these peers hear nothing from us."""
+        recent_s = now_s - NOT_HEARD_S
+        self._deaf_s = {peer: said_s for peer, said_s in self._deaf_s.items() if said_s > recent_s}
+        self._deaf_s |= dict.fromkeys(peers, now_s)
+        self._look_s = now_s
+
     def end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         if (heard_s := self._heard_s.pop(one, None)) is not None:
@@ -65,16 +83,20 @@ class Silence:
     def limit_s(self, peer: bytes) -> float:
         """How long a peer may be silent."""
         learned_s = LEARNED * self._longest_s.get(peer, 0.0)
-        return min(self._max_s, max(self._silent_s, learned_s))
+        return min(LEARNED_MAX_S, max(self._silent_s, learned_s))
 
     def silent(self, one: Incarnation, now_s: float) -> bool:
-        """Whether nothing has come from a member for too long."""
+        """Whether nothing has come from a member for too long, or nothing of ours comes to it."""
         heard_s = self._heard_s.get(one)
-        return heard_s is not None and now_s >= heard_s + self.limit_s(one.peer)
+        if heard_s is None:
+            return False
+        deaf = now_s < self._deaf_s.get(one.peer, -math.inf) + NOT_HEARD_S
+        return deaf or now_s >= heard_s + self.limit_s(one.peer)
 
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
         """Whether a member is silent, and not for longer than a link would last."""
-        return self.silent(one, now_s) and now_s < self._heard_s[one] + self._max_s
+        heard_s = self._heard_s.get(one, math.inf)
+        return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
 
     def to_evict(self, step: Step, reduction: Reduction | None, now_s: float) -> list[Incarnation]:
         """The silent members without whom the step cannot end, though their stages have others.
@@ -86,11 +108,14 @@ class Silence:
 
     def next_deadline_s(self) -> float | None:
         """When to ask whom to evict."""
-        return self._looks[0][0] if self._looks else None
+        due_s = min(self._look_s, self._looks[0][0]) if self._looks else self._look_s
+        return due_s if due_s < math.inf else None
 
     def _overdue(self, now_s: float) -> list[Incarnation]:
         """The members that are silent at a look that is due; they are looked at again."""
-        silent = []
+        deaf = [member for peer in self._deaf_s if (member := self._members.of_peer(peer))]
+        silent = [one.incarnation for one in deaf if self.silent(one.incarnation, now_s)]
+        self._look_s = math.inf
         while self._looks and self._looks[0][0] <= now_s:
             _, number, peer = heappop(self._looks)
             one = Incarnation(peer, number)

@@ -34,7 +34,7 @@ from p2pswarm.rpc.base import Stream
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, StandsBy
-from p2pswarm.swarm.messages.run import Finished, OtherVersion, RunOver
+from p2pswarm.swarm.messages.run import Finished, RunOver
 from p2pswarm.swarm.messages.trainers import Enlist, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import contact
@@ -44,13 +44,14 @@ from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start, as_back, back_to, unsigned_record
 from p2pswarm.trainer.going_back import GoingBack
+from p2pswarm.trainer.handing_over import HandingOver
 from p2pswarm.trainer.leadership_reports import Leads, SteppedDown, TrainerEnlisted, VotesLacking
+from p2pswarm.trainer.refusal_notices import RefusalNotices
 from p2pswarm.trainer.rewind_reports import CannotGoBack, WentBack
 from p2pswarm.trainer.rewinding import Rewinding
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.standbys import Standbys
 from p2pswarm.trainer.trainer_roll import TrainerRoll, longest_serving
-from p2pswarm.trainer.version_refusals import VersionRefusals
 from p2pswarm.trainer.watch import Watch
 from p2pswarm.trainer.weights_download import download_weights
 
@@ -68,7 +69,6 @@ class Trainer:
         for trainer in context.trainers:
             self._roll.met(trainer)
         self._standbys = Standbys(self._roll, self._announce)
-        self._refusals = VersionRefusals()
         self._coordination: Coordination | None = None
         """The run under this trainer, also when it is over; None while another one leads."""
         self._stack = AsyncExitStack()
@@ -79,7 +79,8 @@ class Trainer:
         self._past: SavedChain
         self._rewinding: Rewinding
         self._watch: Watch
-        self._refusal_timer: asyncio.TimerHandle | None = None
+        self._handing: HandingOver
+        self._refusals: RefusalNotices
 
     async def __aenter__(self) -> Self:
         context, place = self._context, self._context.chain
@@ -98,10 +99,12 @@ class Trainer:
         self._watch = Watch(
             context.rpc, context.run_id, seats, self._roll, self._told_over, self._tasks
         )
+        run = context.run_id, context.run.stages
+        self._handing = HandingOver(context.rpc, run, seats, self._roll, self._find, self._tasks)
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
-        context.rpc.serve_unary(OtherVersion, self._refused)
+        self._refusals = RefusalNotices(context.rpc, context.report)
         if place.leads_at_once:
             self._seat.standby.start(self._now_s())
             self._seat.on_deadline(self._now_s())
@@ -118,6 +121,7 @@ class Trainer:
     ) -> None:
         self._refusals.close()
         self._watch.stop()
+        self._handing.stop()
         self._rewinding.close()
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
@@ -134,7 +138,6 @@ class Trainer:
             await self._coordination.ended()
         await self._standbys.gone()
         self._node.close()
-        self._plan_refusals()
         await self._stack.__aexit__(kind, error, trace)
 
     async def run(self) -> act.RunFinished:
@@ -194,6 +197,7 @@ class Trainer:
         if self._coordination is None:
             if stream.peer.raw in self._seat.voters:
                 self._roll.voter_at(stream.peer.raw, join.address)
+            self._handing.knocked(stream.peer.raw, join)
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
@@ -212,8 +216,8 @@ class Trainer:
         await self._standbys.attend(stream, contact)
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
-        del peer
         self._check_run(question.run)
+        self._handing.sought(peer.raw)
         return self._standing()
 
     def _standing(self) -> StandsBy:
@@ -229,26 +233,6 @@ class Trainer:
     def _check_run(self, run: bytes) -> None:
         if run != self._context.run_id:
             raise NotServing("that run is not trained here; look up the runs again")
-
-    def _refused(self, peer: PeerId, notice: OtherVersion) -> OtherVersion:
-        """A server cannot read our manifest."""
-        self._refusals.receive(peer, notice.speaks, self._now_s())
-        self._plan_refusals()
-        return OtherVersion(self._refusals.ours)
-
-    def _plan_refusals(self) -> None:
-        for report in self._refusals.events():
-            self._context.report(report)
-        if self._refusal_timer is not None:
-            self._refusal_timer.cancel()
-            self._refusal_timer = None
-        if (due_s := self._refusals.next_deadline_s()) is not None:
-            loop = asyncio.get_running_loop()
-            self._refusal_timer = loop.call_at(due_s, self._refusals_due)
-
-    def _refusals_due(self) -> None:
-        self._refusals.on_deadline(self._now_s())
-        self._plan_refusals()
 
     def _told(self, told: Told) -> None:
         """What the chain says."""
@@ -285,6 +269,7 @@ class Trainer:
         self._coordination = Coordination(self._context, start, owner, self._tasks)
         if start.loads:
             self._rewinding.find_present(self._coordination)
+        self._handing.start(self._coordination)
         return start
 
     def _go_back(self, to: GoingBack) -> None:
@@ -314,6 +299,7 @@ class Trainer:
             return  # an attempt to lead that came to nothing
         self._coordination.step_down()
         self._coordination = None
+        self._handing.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))
         self._watch.start()
@@ -385,6 +371,7 @@ class Trainer:
 
     def _over(self, finished: act.RunFinished) -> None:
         self._refusals.close()
+        self._handing.stop()
         if not self._ended.done():
             self._ended.set_result(finished)
             self._context.report(finished)

@@ -6,7 +6,16 @@ from chain.harness import RUN, commit, genesis, peer, voter
 from p2pswarm.chain.actions import Ask, Deposed, Fetch, Leading, RecordDecided, VotesMissing
 from p2pswarm.chain.chain import BrokenRecord, ChainHead
 from p2pswarm.chain.leader import HEARTBEAT_S, PATIENCE, RESEND_S, Attempt, Leader, LeaderPhase
-from p2pswarm.chain.messages import Accepted, Denial, Denied, Heartbeat, Prepare, Promise, Propose
+from p2pswarm.chain.messages import (
+    Accepted,
+    Denial,
+    Denied,
+    HandOver,
+    Heartbeat,
+    Prepare,
+    Promise,
+    Propose,
+)
 from p2pswarm.chain.record import digest
 
 NONCE = b"n" * 16
@@ -388,3 +397,15 @@ def test_heads_that_are_learned_late_change_nothing():
     leader.advanced(ChainHead.of(FIRST))
 
     assert leader.head == genesis().head()
+
+
+def test_who_hands_over_says_so_to_all_and_leads_no_more():
+    leader = leading()
+
+    leader.hand_over(peer("b"))
+
+    *asks, over = leader.actions()
+    assert {ask.to for ask in asks} == {peer(name) for name in "abc"}
+    assert {ask.message for ask in asks} == {HandOver(RUN, 2, peer("b"))}
+    assert isinstance(over, Deposed)
+    assert leader.phase is LeaderPhase.OVER

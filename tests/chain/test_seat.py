@@ -354,3 +354,38 @@ def test_who_stands_promises_no_rival_its_own_term():
     seat.asked(peer("a"), Prepare(town.genesis.run, seat.leader.attempt.term, bytes(16)), 0.0)
 
     assert [type(action.message) for action in seat.actions()] == [Denied]
+
+
+def test_the_trainer_that_the_coordinator_names_leads_at_once_and_the_former_one_follows():
+    town = begun("abd", "abcde")
+    town.decide("a")
+    at_s = town.now_s
+
+    town.seats["a"].hand_over(peer("d"), town.now_s)
+    town.carry_out("a")
+    town.run(at_s + 60.0)
+
+    assert town.leaders() == ["d"]
+    assert taken_over_s(town, "d") < at_s + 1.0
+    assert [type(action) for _, action in town.said["a"]] == [Leading, RecordDecided, Deposed]
+    assert town.said["b"] == []
+
+
+def test_the_former_coordinator_leads_again_when_its_successor_is_gone():
+    town = begun()
+    town.decide("a")
+    at_s = town.now_s
+    town.away.add("b")
+
+    town.seats["a"].hand_over(peer("b"), town.now_s)
+    town.carry_out("a")
+    town.run(at_s + 20.0)
+
+    assert town.leaders() == ["a"]
+
+
+def test_nobody_hands_over_what_another_leads():
+    town = begun()
+
+    with pytest.raises(ValueError, match="another leads"):
+        town.seats["b"].hand_over(peer("a"), town.now_s)

@@ -125,3 +125,31 @@ def test_when_terms_run_out_nobody_stands():
 
     assert standby.on_deadline(10.0) is None
     assert standby.next_deadline_s is None
+
+
+def test_the_successor_that_a_coordinator_names_stands_when_the_voters_have_heard_of_it():
+    standby = following(rank=3)
+
+    standby.handed_over(A, B, 11.0, ours=True)
+    standby.link_lost(A, 11.1)
+
+    assert standby.next_deadline_s == 11.0 + RANK_S
+    assert standby.on_deadline(standby.next_deadline_s) == 2
+
+
+def test_the_others_wait_for_the_successor_as_for_a_coordinator():
+    standby = following()
+
+    standby.handed_over(A, B, 11.0, ours=False)
+    standby.link_lost(A, 11.1)
+
+    assert standby.next_deadline_s >= 11.0 + SILENCE_S
+
+
+def test_only_the_coordinator_that_is_followed_names_a_successor():
+    standby = following()
+    before_s = standby.next_deadline_s
+
+    standby.handed_over(B, B, 11.0, ours=True)
+
+    assert standby.next_deadline_s == before_s

@@ -9,6 +9,7 @@ from p2pswarm.chain.messages import (
     Accepted,
     Denial,
     Denied,
+    HandOver,
     Heartbeat,
     Prepare,
     Promise,
@@ -350,3 +351,27 @@ def test_a_trainer_that_the_coordinator_names_is_known_before_the_chain_says_so(
 
     assert isinstance(ask(machine, Heartbeat(RUN, 9, 0, bytes(32)), by="d")[0], Accepted)
     assert isinstance(ask(machine, propose(far_ahead("d"), term=9), by="d")[0], Accepted)
+
+
+def test_a_coordinator_that_hands_over_need_not_be_waited_for():
+    machine = fresh()
+    ask(machine, Heartbeat(RUN, 1, 0, bytes(32)), by="a")
+    assert why(ask(machine, prepare(2), by="b")[0]) is Denial.CALM
+
+    answer, entries = ask(machine, HandOver(RUN, 1, peer("b")), by="a")
+
+    assert isinstance(answer, Accepted)
+    assert entries == []
+    assert isinstance(ask(machine, prepare(2), by="b")[0], Promise)
+
+
+@pytest.mark.parametrize(
+    ("term", "by", "because"),
+    [(1, "a", Denial.TERM), (2, "b", Denial.TERM), (2, "z", Denial.STRANGER)],
+)
+def test_nobody_but_the_coordinator_of_the_term_hands_it_over(term, by, because):
+    machine = fresh(register=Register(promised=2, attempt=ONE))
+    ask(machine, Heartbeat(RUN, 2, 0, bytes(32)), by="a")
+
+    assert why(ask(machine, HandOver(RUN, term, peer("b")), by=by)[0]) is because
+    assert machine.calm(100.0)

@@ -8,21 +8,21 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.leadership_reports import Leads
+from p2pswarm.trainer.leadership_reports import Leads, SteppedDown
 
 ALL_DONE = act.RunFinished("all steps are done", failed=False)
 STEPS = 4
+ONE_EACH = {"run": small_run(steps=STEPS, min_replicas=1), "servers": 3}
 AFTER_A_STEP_S = 3.0  # before the first record, the founder is the only voter
 
 
 def play(*faults: Fault, trainers: int = 3, **changes) -> tuple[SwarmResult, SimSwarm]:
     config = SwarmConfig(
         seed=SEED,
-        run=small_run(steps=STEPS),
         trainers=trainers,
         faults=FaultPlan(trainers, faults),
         patience_s=120.0,
-        **changes,
+        **({"run": small_run(steps=STEPS)} | changes),
     )
     swarm = SimSwarm(config)
     return run(swarm.play(), config.seed), swarm
@@ -73,3 +73,32 @@ def test_the_same_seed_gives_the_same_takeover():
     (first, _), (again, _) = play(fault), play(fault)
 
     assert first == again
+
+
+@pytest.mark.parametrize(
+    ("kind", "seats"),
+    [
+        pytest.param(FaultKind.CUT, (0, 3), id="nothing passes"),
+        pytest.param(FaultKind.ONE_WAY, (0, 3), id="the server hears nothing"),
+        pytest.param(FaultKind.ONE_WAY, (3, 0), id="the coordinator hears nothing"),
+    ],
+)
+def test_a_coordinator_cut_off_from_a_stages_only_server_yields_to_a_trainer_that_reaches_it(
+    kind, seats
+):
+    """Seat 3 is the first server, the only one of its stage; the cut outlasts every link."""
+    cut_s = 60.0
+
+    result, swarm = play(Fault(kind, AFTER_A_STEP_S, cut_s, seats), **ONE_EACH)
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    assert sum(isinstance(report, SteppedDown) for report in swarm.reports) == 1
+    assert result.seconds < AFTER_A_STEP_S + cut_s / 2
+
+
+def test_a_coordinator_stays_where_no_trainer_reaches_the_stage_that_it_misses():
+    result, swarm = play(Fault(FaultKind.FREEZE, AFTER_A_STEP_S, 30.0, (3,)), **ONE_EACH)
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1]

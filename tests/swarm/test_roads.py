@@ -172,3 +172,25 @@ def test_whatever_happens_one_question_at_a_time_is_open_and_no_limit_is_longer_
         due_s = town.roads.next_deadline_s()
         assert due_s is None or due_s <= town.now_s + SILENT_MAX_S
         assert all(town.roads.is_broken(one) <= (one in asked) for one in (ANN, BOB))
+
+
+def test_a_new_session_asks_broken_roads_again_and_begins_the_others_anew():
+    roads = Roads()
+    for peer in (b"cut", b"asked", b"over"):
+        roads.opened(peer, 0.0)
+    roads.on_deadline(ASK_AFTER_S)
+    roads.answered(b"asked", ASK_AFTER_S, there=True)
+    roads.answered(b"over", ASK_AFTER_S, there=True)
+    roads.on_deadline(ASK_AFTER_S + SILENT_S)
+    assert list(roads.broken()) == [b"cut"]
+    list(roads.to_ask())
+    for peer in (b"cut", b"over"):
+        roads.closed(peer)
+
+    roads.begun(60.0)
+
+    assert list(roads.to_ask()) == [b"cut"]
+    assert roads.is_broken(b"cut")
+    assert roads.next_deadline_s() == 60.0 + ASK_AFTER_S
+    roads.answered(b"cut", 60.1, there=True)
+    assert not roads.is_broken(b"cut")

@@ -22,8 +22,9 @@ class Pair:
         self.net = SimWorld(1)
         near, self.bob = self.net.rpc(ANN), self.net.rpc(BOB)
         self.bob.serve_stream(Leaving, self._serve)
-        self.ann = WatchedRpc(near, tasks)
-        WatchedRpc(self.bob, tasks)
+        self.ann = WatchedRpc(near)
+        self.ann.begin(tasks)
+        WatchedRpc(self.bob)
         self.paths = [(near.host, self.bob.host), (self.bob.host, near.host)]
 
     async def _serve(self, stream, opening):
@@ -93,5 +94,34 @@ def test_a_deadline_of_the_streams_user_is_not_taken_for_a_broken_road():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5.0):
                 await pair.wait_for_bob()
+
+    in_a_pair(story)
+
+
+def test_a_road_that_was_broken_in_one_session_is_refused_in_the_next_until_there_is_an_answer():
+    async def story(pair):
+        async def first_session():
+            async with asyncio.TaskGroup() as session:
+                pair.ann.begin(session)
+                waiting = asyncio.ensure_future(pair.wait_for_bob())
+                await asyncio.sleep(1.0)
+                pair.net.world.cut(pair.paths)
+                await waiting
+                raise LinkLost("the session is over")
+
+        with pytest.raises(ExceptionGroup):
+            await first_session()
+        pair.ann.close()
+
+        async with asyncio.TaskGroup() as session:
+            pair.ann.begin(session)
+            assert await pair.wait_for_bob() == (DialFailed, 0.0)
+
+            pair.net.world.mend(pair.paths)
+            await asyncio.sleep(ASK_AFTER_S)
+            again = asyncio.ensure_future(pair.wait_for_bob())
+            await asyncio.sleep(60.0)
+            assert not again.done()
+            again.cancel()
 
     in_a_pair(story)

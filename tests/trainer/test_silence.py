@@ -9,7 +9,14 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.membership import Membership
-from p2pswarm.trainer.silence import LOOK_AGAIN_S, SILENT_MAX_S, SILENT_S, Silence
+from p2pswarm.trainer.silence import (
+    LEARNED_MAX_S,
+    LOOK_AGAIN_S,
+    NOT_HEARD_S,
+    SILENT_MAX_S,
+    SILENT_S,
+    Silence,
+)
 
 LONG = RunConfig(stages=1, steps=2, batch=BatchConfig(microbatches=999, evaluate_every=0))
 
@@ -106,6 +113,27 @@ def test_one_that_is_heard_and_answers_no_fence_is_out_at_the_deadline_of_the_fe
     assert play.live(1) == [ann]
 
 
+def test_a_member_that_hears_nothing_is_out_as_if_it_were_silent():
+    play = Listening()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.live(1)
+    play.stuck(0)
+    play.promise(bob)
+
+    play.coordinator.silence.not_heard([ann.peer, b"stranger" * 4], play.now_s)
+
+    assert play.live(1) == [ann]
+
+
+def test_where_all_of_a_stage_hear_nothing_nobody_is_out_and_a_standbys_word_is_soon_forgotten():
+    silence, one = heard_at(0.0, 1.0)
+    silence.not_heard([one.peer], 1.0)
+
+    assert silence.silent(one, 1.0)
+    assert not silence.may_come_back(one, 1.0)
+    assert not silence.silent(one, 1.0 + NOT_HEARD_S)
+
+
 def test_a_newcomer_that_is_silent_holds_nobody_up():
     play = Listening()
     play.serve("a")
@@ -132,9 +160,9 @@ def test_a_pause_that_cost_a_member_its_incarnation_teaches_as_well():
     silence.end(first)
     again = members.admit(b"a" * 32, "h:1", 0, 0).incarnation
 
-    silence.heard(again, 6.0)
+    silence.heard(again, 3.0)
 
-    assert silence.limit_s(again.peer) == 12.0
+    assert silence.limit_s(again.peer) == 6.0
 
 
 def test_a_night_away_teaches_nothing():
@@ -173,5 +201,5 @@ def test_a_limit_is_always_between_the_usual_one_and_the_links_own(gaps_s):
     for gap_s in gaps_s:
         now_s += gap_s
         silence.heard(one, now_s)
-        assert SILENT_S <= silence.limit_s(one.peer) <= SILENT_MAX_S
+        assert SILENT_S <= silence.limit_s(one.peer) <= LEARNED_MAX_S < SILENT_MAX_S
         assert not silence.silent(one, now_s)

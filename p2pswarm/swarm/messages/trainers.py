@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.swarm.messages.types import TRAINERS_MAX, VOTERS_MAX, Peer, RunId, Term
+from p2pswarm.swarm.messages.types import (
+    TRAINERS_MAX,
+    VOTERS_MAX,
+    Peer,
+    RunId,
+    Stage,
+    Step,
+    Term,
+)
 from p2pswarm.wire.message import Message, Size, message
 
 ALIVE_S = 1.0  # a coordinator says something as often to each member and standby
+PROBES_MAX = 128  # with the longest addresses they stay under 60 KiB
+KNOCKS_MAX = 32  # servers at a standby's door; a few of each stage that is missed are enough
 SILENCE_S = 4.0  # four signs of life; then it is looked past. A standby stands after 5 s
 
 
@@ -82,3 +92,49 @@ class WhoLeads(Message):
     """
 
     run: RunId
+
+
+@message(105)
+@dataclass(frozen=True, slots=True)
+class WhomReach(Message):
+    """The coordinator misses servers of a stage: whom of these does a standby reach?
+
+    A call to a trainer that stands by; answered by `Reaches`.
+    """
+
+    run: RunId
+    term: Term
+    """The one that the sender leads."""
+    peers: Annotated[tuple[Whereabouts, ...], Size(PROBES_MAX)]
+    """Servers of every stage, as far as there is room, and voters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knock(Message):
+    """A server that has asked a standby for a stage a moment ago."""
+
+    stage: Stage
+    version: Step
+    """Of the weights that it holds."""
+    where: Whereabouts
+
+
+@message(108)
+@dataclass(frozen=True, slots=True)
+class Reaches(Message):
+    """Those of the peers that have answered the standby just now, and who knocks at its door."""
+
+    peers: Annotated[tuple[Peer, ...], Size(PROBES_MAX)]
+    knocks: Annotated[tuple[Knock, ...], Size(KNOCKS_MAX)]
+
+
+@message(109)
+@dataclass(frozen=True, slots=True)
+class NotHeard(Message):
+    """A standby tells the coordinator that these members ask who leads: they hear nothing of it.
+
+    A call, repeated each second for as long as they ask; answered by itself.
+    """
+
+    run: RunId
+    peers: Annotated[tuple[Peer, ...], Size(KNOCKS_MAX)]

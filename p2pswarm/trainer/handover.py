@@ -1,0 +1,177 @@
+"""When a coordinator hands the run over: it misses a stage that a standby reaches.
+
+A coordinator can be cut off from all servers of a stage while its voters and standbys hear it: no
+one would ever stand against it, and no step would end. So it asks the standbys whom they reach, and
+at the same time asks the missed servers itself. It hands over to one that has just reached a server
+of every stage and enough voters, if it has not reached one of a missed stage itself. All of this is
+for progress: voters decide who leads, whatever is said here.
+
+Two trainers do not hand over to each other for ever. Each hands over at once the first time. If no
+record was decided since, it waits before the next time, twice as long each time.
+
+Units:   seconds on the caller's clock; heights count decided records.
+Errors:  none.
+Source:  docs/chain.md.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from p2pswarm.swarm.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Whereabouts
+from p2pswarm.swarm.messages.types import VOTERS_MAX
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import Member
+
+MISSED_S = 2.0  # a server that has lost its link looks for its trainer, and is back by then
+ASK_AGAIN_S, ASK_AGAIN_MAX_S = 1.0, 5.0  # a dead server is missed for long: ask less and less often
+SERVERS_MAX = 4  # of one stage: a stage is reached by any of them
+KNOCK_S = 3.0  # a server without a coordinator asks each trainer every second or two
+PAUSE_S = 10.0  # a handover takes two seconds, and the first step after it some more
+PAUSE_MAX_S = 300.0  # roads change within minutes
+
+
+class Handover:
+    """What one trainer knows of that, through all its terms."""
+
+    def __init__(self, stages: int) -> None:
+        self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
+        """Who served a stage last, as far as this trainer knows."""
+        self._missed_s: dict[int, float] = {}
+        """Since when nobody of a stage is heard."""
+        self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
+        self._ask_s = -math.inf
+        self._ask_pause_s = ASK_AGAIN_S
+        self._pause_s = 0.0
+        self._may_s = -math.inf
+        self._height = -1
+
+    def leads(self) -> None:
+        """A term of this trainer begins: nobody has joined it yet."""
+        self._missed_s.clear()
+        self._ask_s = -math.inf
+
+    def look(
+        self,
+        ready: Sequence[Sequence[Member]],
+        silent: Callable[[Incarnation], bool],
+        now_s: float,
+    ) -> bool:
+        """Whether to ask the standbys now; `ready`: the ready members of each stage."""
+        before = len(self._missed_s)
+        for stage, members in enumerate(ready):
+            if members:
+                self._servers[stage] = {
+                    one.incarnation.peer: Whereabouts(one.incarnation.peer, one.address)
+                    for one in members[:SERVERS_MAX]
+                }
+            if not all(silent(one.incarnation) for one in members):
+                self._missed_s.pop(stage, None)
+            else:  # members that are silent were waited for already
+                since_s = now_s - MISSED_S if members else now_s
+                self._missed_s[stage] = min(self._missed_s.get(stage, since_s), since_s)
+        if len(self._missed_s) != before:
+            self._ask_s, self._ask_pause_s = now_s, ASK_AGAIN_S
+        return now_s >= max(self._ask_s, self._may_s) and bool(self._missed(now_s))
+
+    def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
+        """Whom the standbys are asked about: the missed stages' servers first."""
+        missed = self._missed(now_s)
+        room = PROBES_MAX - VOTERS_MAX
+        asked: dict[bytes, Whereabouts] = {one.peer: one for one in voters[:VOTERS_MAX]}
+        self._asked = [() for _ in self._servers]
+        for stage in sorted(range(len(self._servers)), key=lambda one: one not in missed):
+            servers = list(self._servers[stage].values())[:room]
+            room -= len(servers)
+            self._asked[stage] = tuple(one.peer for one in servers)
+            asked |= {one.peer: one for one in servers}
+        self._ask_s = now_s + self._ask_pause_s
+        self._ask_pause_s = min(2 * self._ask_pause_s, ASK_AGAIN_MAX_S)
+        return tuple(asked.values())
+
+    def missed(self, now_s: float) -> list[Whereabouts]:
+        """The servers of the missed stages, which this trainer asks itself."""
+        return [one for stage in self._missed(now_s) for one in self._servers[stage].values()]
+
+    def knocked(self, knocks: Iterable[Knock], step: int) -> None:
+        """Servers ask a standby for a stage: those that hold its weights are asked about, too.
+
+        One that missed the last commit can apply it.
+        """
+        for knock in knocks:
+            if knock.version + 1 >= step and knock.stage in self._missed_s:
+                servers = self._servers[knock.stage]
+                if len(servers) < 2 * SERVERS_MAX:
+                    servers[knock.where.peer] = knock.where
+
+    def successor(
+        self,
+        ours: Collection[bytes],
+        theirs: Sequence[tuple[bytes, Collection[bytes]]],
+        voters: Collection[bytes],
+        now_s: float,
+    ) -> bytes | None:
+        """Who is to lead, if anybody; `theirs`: the standbys by rank, and whom each has reached.
+
+        `ours`: whom this trainer has reached; `voters`: those of the head but this trainer's own.
+        """
+        lacking = [
+            stage
+            for stage in self._missed(now_s)
+            if self._asked[stage] and not any(peer in ours for peer in self._asked[stage])
+        ]
+        if not lacking:
+            return None
+        for trainer, reached in theirs:
+            every_stage = all(
+                any(peer in reached for peer in self._asked[stage])
+                for stage in range(len(self._asked))
+                if self._asked[stage] or stage in self._missed_s
+            )
+            votes = 1 + sum(peer in reached or peer == trainer for peer in voters)
+            if every_stage and 2 * votes > len(voters) + 1:
+                return trainer
+        return None
+
+    def handed_over(self, height: int, now_s: float) -> None:
+        """It is done; `height`: of the head. Not again before there is a reason to hope."""
+        again = height == self._height
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S) if again else PAUSE_S
+        self._may_s, self._height = now_s + self._pause_s, height
+
+    def _missed(self, now_s: float) -> list[int]:
+        """The stages of which nobody was heard for long enough."""
+        return [s for s, since_s in sorted(self._missed_s.items()) if now_s >= since_s + MISSED_S]
+
+
+class Knocks:
+    """Who comes to a trainer that stands by, because it has lost the coordinator."""
+
+    def __init__(self) -> None:
+        self._knocks: dict[bytes, tuple[float, Knock]] = {}
+        self._seekers_s: dict[bytes, float] = {}
+
+    def knocked(self, knock: Knock, now_s: float) -> None:
+        """A server asks for a stage."""
+        self._forget(now_s)
+        if len(self._knocks) < KNOCKS_MAX or knock.where.peer in self._knocks:
+            self._knocks[knock.where.peer] = now_s, knock
+
+    def sought(self, peer: bytes, now_s: float) -> None:
+        """A peer asks who leads."""
+        self._forget(now_s)
+        if len(self._seekers_s) < KNOCKS_MAX or peer in self._seekers_s:
+            self._seekers_s[peer] = now_s
+
+    def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
+        """Those who asked for a stage a moment ago."""
+        self._forget(now_s)
+        return tuple(knock for _, knock in self._knocks.values())
+
+    def seekers(self, now_s: float) -> tuple[bytes, ...]:
+        """Those who asked a moment ago who leads."""
+        self._forget(now_s)
+        return tuple(self._seekers_s)
+
+    def _forget(self, now_s: float) -> None:
+        self._knocks = {p: one for p, one in self._knocks.items() if now_s < one[0] + KNOCK_S}
+        self._seekers_s = {p: s for p, s in self._seekers_s.items() if now_s < s + KNOCK_S}
