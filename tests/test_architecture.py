@@ -104,6 +104,7 @@ SHELL = frozenset(
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",
         "trainer/dispatch.py",
+        "trainer/first_states.py",
         "trainer/rewinding.py",
         "trainer/standbys.py",
         "trainer/trainer.py",

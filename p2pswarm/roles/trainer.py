@@ -24,6 +24,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
+from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
@@ -166,6 +167,7 @@ async def open_trainer(
         trainers=entry.trainers,
         saving=saving,
         origin=entry.resumed,
+        proof=proof_of(identity, entry.resumed),
     )
     try:
         async with asyncio.TaskGroup() as tasks:

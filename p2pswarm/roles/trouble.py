@@ -16,6 +16,7 @@ TroubleReport = (
     | LastLeaves
     | act.WeightsSought
     | act.DigestsTied
+    | act.BeganWrong
     | act.AveragingSlow
     | act.ServerFails
     | act.RoadBroken
@@ -36,11 +37,8 @@ def trouble_text(report: TroubleReport) -> str:
             return _versions(report)
         case act.WeightsSought() | LastLeaves() | NewestCopy() | CannotGoBack():
             return _lost(report)
-        case act.DigestsTied(stage, version):
-            return (
-                f"the servers of stage {stage} disagree about version {version}, as many on each "
-                "side; the first goes on: a third server would tell which is wrong"
-            )
+        case act.DigestsTied() | act.BeganWrong():
+            return _states(report)
         case VotesLacking(voters):
             return _votes(voters)
         case act.AveragingSlow(step, took_s, limit_s):
@@ -50,6 +48,21 @@ def trouble_text(report: TroubleReport) -> str:
             )
         case _:
             return _work(report)
+
+
+def _states(report: act.DigestsTied | act.BeganWrong) -> str:
+    """Replicas of a stage that differ."""
+    match report:
+        case act.DigestsTied(stage, version):
+            return (
+                f"the servers of stage {stage} disagree about version {version}, as many on each "
+                "side; the first goes on: a third server would tell which is wrong"
+            )
+        case act.BeganWrong(stage):
+            return (
+                f"stage {stage} began with other weights than its run begins with: a server made "
+                "them wrong, and was alone; begin the run again for the right ones"
+            )
 
 
 def _work(
