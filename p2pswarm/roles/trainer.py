@@ -187,7 +187,8 @@ async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> 
     while True:
         if not trainer.leads:
             trainer.found([one for one in await offered(stack, run.run) if one.peer != me])
-            for said_by, over in await ends(stack, run.config, run.corpus):
+            lost = not trainer.watch.enlisted  # else the coordinator says when the run is over
+            for said_by, over in await ends(stack, run.config, run.corpus) if lost else ():
                 trainer.ended_without_us(said_by, over)
         await asyncio.sleep(MEET_EVERY_S)
 
