@@ -104,6 +104,7 @@ SHELL = frozenset(
         "trainer/checkpoint_keeper.py",
         "trainer/coordination.py",
         "trainer/dispatch.py",
+        "trainer/first_states.py",
         "trainer/handing_over.py",
         "trainer/refusal_notices.py",
         "trainer/rewinding.py",

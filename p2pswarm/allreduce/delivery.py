@@ -14,7 +14,7 @@ from enum import Enum
 from p2pswarm.errors import Busy, LinkLost, Refused, SwarmError
 from p2pswarm.ids import Contact, PeerId
 
-PIECE_S = 120.0  # 16 MiB at 140 kB/s; the trainer gives up before
+PIECE_S = 3600.0  # as long as an averaging may take: its trainer ends it, and learns when
 VIEW_S = 5.0  # the view that names a member may come after the order that names it
 LINKS_MAX = 2  # of two peers that dial each other at once one link ends; after that the other stays
 BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us

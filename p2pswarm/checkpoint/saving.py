@@ -9,7 +9,7 @@ Errors:  NotSaved; those of `finding.py` and `loading.py` when reading.
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
@@ -78,6 +78,20 @@ async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterato
     with _FileThread() as thread:
         while (piece := await thread(lambda: next(pieces, None))) is not None:
             yield piece
+
+
+async def last_of(steps: Callable[[], Iterator[T]]) -> T:
+    """The last value of an iterator, which runs on a thread that lets all others go first.
+
+    A caller that is cancelled waits for no step, and no further one is begun.
+    """
+    with _FileThread() as thread:
+        await thread(yield_processor)
+        iterator = steps()
+        last = await thread(lambda: next(iterator))
+        while (value := await thread(lambda: next(iterator, None))) is not None:
+            last = value
+        return last
 
 
 class _FileThread:

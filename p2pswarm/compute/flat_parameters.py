@@ -21,7 +21,7 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
-from p2pswarm.tensors.flat_layout import flat_layout
+from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
 
 STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
@@ -41,25 +41,21 @@ class FlatParameters:
     """The blocks `numbers` of a run, and the buffers that training them needs."""
 
     def __init__(self, run: RunConfig, numbers: range, device: torch.device) -> None:
-        with torch.device("meta"):
-            self.blocks = make_blocks(run, numbers)
-        fill_buffers(run, numbers, self.blocks, device)
+        self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self._run = run
-        shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, self.blocks))
-        layout = flat_layout(run.model.dtype, shapes)
+        layout = block_layout(run, numbers, self.blocks)
         self.segments = [
             Segment(t.start, t.stop, len(t.shape) >= 2)  # noqa: PLR2004
             for t in layout.tensors
         ]
-        dtype = DTYPES[run.model.dtype]
 
         def zeros() -> Tensor:
-            return torch.zeros(layout.length, dtype=dtype, device=device)
+            return zero_buffer(layout, device)
 
         self.params_N, self.exp_avg_N, self.exp_avg_sq_N = zeros(), zeros(), zeros()
         self.sum_N = zeros()
-        self.parameters = self._bind()
+        self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
             self.sum_N[s.start : s.stop].view_as(p)
             for s, p in zip(self.segments, self.parameters, strict=True)
@@ -84,20 +80,38 @@ class FlatParameters:
         """The buffers that a snapshot holds and the digest covers, in their order."""
         return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
 
-    def _all_parameters(self) -> list[nn.Parameter]:
-        return [p for block in self.blocks for p in block.parameters()]
 
-    def _bind(self) -> list[nn.Parameter]:
-        """Put views of the flat buffer where the blocks have their parameters."""
-        views = {
-            parameter: nn.Parameter(self.params_N[s.start : s.stop].view(parameter.shape))
-            for parameter, s in zip(self._all_parameters(), self.segments, strict=True)
-        }
-        for block in self.blocks:
-            for name, parameter in list(block.named_parameters(remove_duplicate=False)):
-                owner, _, last = name.rpartition(".")
-                setattr(block.get_submodule(owner), last, views[parameter])
-        return list(views.values())
+def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn.Module]:
+    """The blocks `numbers` with their buffers, and without memory for parameters."""
+    with torch.device("meta"):
+        blocks = make_blocks(run, numbers)
+    fill_buffers(run, numbers, blocks, device)
+    return blocks
+
+
+def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
+    """How the parameters of these blocks lie flat."""
+    shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
+    return flat_layout(run.model.dtype, shapes)
+
+
+def zero_buffer(layout: FlatLayout, device: torch.device) -> Tensor:
+    """A flat buffer of zeros."""
+    return torch.zeros(layout.length, dtype=DTYPES[layout.dtype], device=device)
+
+
+def bind(blocks: Sequence[nn.Module], layout: FlatLayout, params_N: Tensor) -> list[nn.Parameter]:
+    """Put views of a flat buffer where blocks have their parameters; returns these, in order."""
+    parameters = [p for block in blocks for p in block.parameters()]
+    views = {
+        parameter: nn.Parameter(params_N[t.start : t.stop].view(parameter.shape))
+        for parameter, t in zip(parameters, layout.tensors, strict=True)
+    }
+    for block in blocks:
+        for name, parameter in list(block.named_parameters(remove_duplicate=False)):
+            owner, _, last = name.rpartition(".")
+            setattr(block.get_submodule(owner), last, views[parameter])
+    return list(views.values())
 
 
 def squared_norm(x_N: Tensor) -> float:

@@ -30,3 +30,14 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+def obey_cancellation() -> None:
+    """Raise CancelledError if the present task was told to end.
+
+    For who catches an error and goes on. A `TaskGroup` that is cancelled in the moment in which one
+    of its tasks fails raises that error alone, and whoever cancelled it waits in vain.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

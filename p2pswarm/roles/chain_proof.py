@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from p2pswarm.chain.chain import Chain, Genesis
 from p2pswarm.chain.chain_log import HEADER_BYTES, LogReader, read_header
-from p2pswarm.chain.record import CommitRecord
+from p2pswarm.chain.record import CommitRecord, RecordKind
 from p2pswarm.checkpoint.manifest import CheckpointManifest
 from p2pswarm.errors import BadCheckpoint, PeerError, Unusable
 
@@ -21,10 +21,13 @@ def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
     `parts`: the bytes of the file. Who founded the run is taken from the first record.
     """
     chain: Chain | None = None
+    back: list[int] = []
     try:
         for record in _records(parts, manifest.run):
             chain = chain or Chain(_genesis(record))
             chain.append(record)
+            if record.kind == RecordKind.BACK:
+                back.append(record.step)
     except PeerError as error:
         raise BadCheckpoint(f"{NAME} is no chain: {error}") from error
     except Unusable as error:
@@ -32,7 +35,15 @@ def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
     if chain is None or (chain.head.digest, chain.head.version) != (manifest.head, manifest.step):
         raise BadCheckpoint(f"{NAME} does not lead to step {manifest.step}")
     since = chain.genesis.version
-    return f"{chain.head.height:,} records lead from step {since} to step {manifest.step}"
+    said = f"{chain.head.height:,} records lead from step {since} to step {manifest.step}"
+    return f"{said}, {_back(back)}" if back else said
+
+
+def _back(steps: list[int]) -> str:
+    """How often the run has gone back, and where to."""
+    if len(steps) == 1:
+        return f"and went back to step {steps[0]} on the way"
+    return f"and went back {len(steps):,} times on the way, the last time to step {steps[-1]}"
 
 
 def _records(parts: Iterable[bytes], run: bytes) -> Iterator[CommitRecord]:

@@ -24,6 +24,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
+from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
@@ -164,6 +165,7 @@ async def open_trainer(
         trainers=entry.trainers,
         saving=saving,
         origin=entry.resumed,
+        proof=proof_of(identity, entry.resumed),
     )
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -183,7 +185,8 @@ async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> 
     while True:
         if not trainer.leads:
             trainer.found([one for one in await offered(stack, run.run) if one.peer != me])
-            for said_by, over in await ends(stack, run.config, run.corpus):
+            lost = not trainer.watch.enlisted  # else the coordinator says when the run is over
+            for said_by, over in await ends(stack, run.config, run.corpus) if lost else ():
                 trainer.ended_without_us(said_by, over)
         await asyncio.sleep(MEET_EVERY_S)
 

@@ -18,6 +18,7 @@ TroubleReport = (
     | LastLeaves
     | act.WeightsSought
     | act.DigestsTied
+    | act.BeganWrong
     | act.AveragingSlow
     | act.ServerFails
     | act.RoadBroken
@@ -102,6 +103,14 @@ def _(report: act.DigestsTied) -> str:
     return (
         f"the servers of stage {report.stage} disagree about version {report.version}, as many on "
         "each side; the first goes on: a third server would tell which is wrong"
+    )
+
+
+@trouble_text.register
+def _(report: act.BeganWrong) -> str:
+    return (
+        f"stage {report.stage} began with other weights than its run begins with: a server made "
+        "them wrong, and was alone; begin the run again for the right ones"
     )
 
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
+from p2pswarm.flow.deferred_cancel import obey_cancellation
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
@@ -106,6 +107,7 @@ class StageServer:
             except (RunEnded, Unusable):
                 raise
             except SwarmError as error:
+                obey_cancellation()
                 log.info("out of the run: %s", error)
                 lifecycle.session_lost(str(error), loop.time())
                 self._moved()

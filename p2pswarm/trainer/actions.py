@@ -266,6 +266,13 @@ class DigestsTied:
 
 
 @dataclass(frozen=True, slots=True)
+class BeganWrong:
+    """Report: the first step was decided with a state that is not the one the run begins with."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
 class AveragingSlow:
     """Report: an averaging was given up after `took_s`; the next may take `limit_s`."""
 
@@ -339,6 +346,7 @@ Report = (
     | LastLeaves
     | WeightsSought
     | DigestsTied
+    | BeganWrong
     | AveragingSlow
     | ServerFails
     | RoadBroken

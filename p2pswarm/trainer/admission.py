@@ -51,6 +51,11 @@ class Admission:
             self._digests.recorded(stage, start.version, digest)
         if self._last is not None:
             self._recall(self._last, range(stages))
+        if start.provable:
+            for stage in range(stages):
+                self._digests.prove(stage, start.version)
+        self._began_with: dict[int, bytes] = {}
+        """What the first decided step was computed with, by its record."""
         self.newcomers = Newcomers()
         """The joins that wait, and who has caught up."""
         self.commits = Commits()
@@ -104,6 +109,8 @@ class Admission:
         gradients = {stage: as_recorded(one) for stage, one in reduction.gradients.items()}
         groups = {stage: reduction.group(stage) for stage in range(self._stages)}
         peers = {stage: tuple(one.peer for one in group) for stage, group in groups.items()}
+        if step == self._start.version:
+            self._began_with = states
         self._last = DecidedStep(step, decided.scale, rate, gradients, states, peers)
         for stage, group in groups.items():
             living = [one for one in group if self._members.alive(one)]
@@ -173,6 +180,22 @@ class Admission:
         """The digest of a stage's state; None while it is not known."""
         return self._digests.known(stage, version)
 
+    def proved(self, stage: int, digest: bytes | None) -> list[act.BeganWrong]:
+        """The state that a stage begins with has this digest, whoever says another.
+
+        If it cannot be proved (None), what most members say stands.
+        """
+        if digest is None:
+            self._digests.unproved(stage, self._start.version)
+            return []
+        self._digests.proved(stage, self._start.version, digest)
+        right = as_recorded(digest)
+        return [act.BeganWrong(stage)] if self._began_with.get(stage, right) != right else []
+
+    def disputed(self) -> list[int]:
+        """The stages whose members said different digests; it is being proved which is right."""
+        return self._digests.disputed()
+
     def settle(self, now_s: float) -> None:
         """Wait no more for those who should have come back by now."""
         self._digests.settle(now_s)
@@ -190,9 +213,10 @@ class Admission:
     def awaited(self) -> bool:
         """Whether the step that is counted may not be reduced yet.
 
-        A ready member has yet to apply the commit before, or somebody fetches the weights.
+        A ready member has yet to apply the commit before, somebody fetches the weights, or it is
+        not clear which first weights are right.
         """
-        if self.still:
+        if self.still or self.disputed():
             return True
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)

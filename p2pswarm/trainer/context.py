@@ -11,6 +11,7 @@ from p2pswarm.rpc.base import Rpc
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.chain_place import ChainPlace
+from p2pswarm.trainer.first_states import Proof
 from p2pswarm.trainer.saving_plan import ResumedFrom, SavingPlan
 
 
@@ -34,3 +35,5 @@ class TrainerContext:
     """Where and when checkpoints are written; None: never."""
     origin: ResumedFrom | None = None
     """What the run goes on from; None: the first weights."""
+    proof: Proof | None = None
+    """Makes the digests of what the run begins with; None: what its members say is believed."""

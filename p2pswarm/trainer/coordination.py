@@ -29,6 +29,7 @@ from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start
 from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.dispatch import Dispatcher
+from p2pswarm.trainer.first_states import prove_states
 from p2pswarm.trainer.notes import take_note
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.views import Views
@@ -75,6 +76,8 @@ class Coordination:
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.term = start.term
+        named = start.last is not None or start.states  # by a record
+        start = replace(start, provable=context.proof is not None and not named)
         secret = context.rng.randbytes(SECRET_BYTES) if context.run.spot_check_share else b""
         self.coordinator = Coordinator(context.run, context.run_id, start, secret)
         """Who is in the run, and how far it has come."""
@@ -93,6 +96,9 @@ class Coordination:
             self.keeper = CheckpointKeeper(
                 context, plan, self.coordinator, owner.chain, self._say_to, tasks
             )
+        self._proving: asyncio.Task[None] | None = None
+        if start.provable:
+            self._proving = tasks.create_task(self._prove())
         self._load: LoadState | None = None
         self._told_to_load: list[Incarnation] = []
         self._pumping = False
@@ -220,9 +226,23 @@ class Coordination:
         self._connections.say(member, message)
         self.pump()
 
+    async def _prove(self) -> None:
+        """Find out what the stages have to begin with."""
+        coordinator, context = self.coordinator, self._context
+        assert context.proof is not None, "else nothing is proved"
+
+        def told(stage: int, digest: bytes | None) -> None:
+            coordinator.proved(stage, digest, self.now_s())
+            self.pump()
+
+        disputed = coordinator.admission.disputed
+        await prove_states(context.proof, context.run.stages, disputed, told)
+
     def _keep_no_more(self) -> None:
         if self.keeper is not None:
             self.keeper.close()
+        if self._proving is not None:
+            self._proving.cancel()
 
     def now_s(self) -> float:
         """The time; it stands still while this process is stopped."""

@@ -119,6 +119,12 @@ class Coordinator(StepNotes):
             self.admission.holds(incarnation, note)
             self._advance(now_s)
 
+    def proved(self, stage: int, digest: bytes | None, now_s: float) -> None:
+        """What a stage's state has to be where the run begins; None: nobody can tell."""
+        self._actions += self.admission.proved(stage, digest)
+        self._judge(now_s)
+        self._advance(now_s)
+
     def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         """A member's stream ended, or it did not answer what must be answered."""
         self._evict(incarnation, reason, now_s)
@@ -133,7 +139,6 @@ class Coordinator(StepNotes):
                 reduction.reduced(by, answer)
             elif reduction.awaits(by):
                 self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
-            self._end_misfits(now_s)
             self._judge(now_s)
         self._advance(now_s)
 
@@ -152,8 +157,7 @@ class Coordinator(StepNotes):
     def decided(self, step: int, now_s: float) -> None:
         """The voters have accepted the record of a step: it is committed, whoever dies."""
         if self._deciding is not None and step == self.step and self._phase is Phase.DECIDING:
-            reduction, decided = self._deciding
-            self._commit(reduction, decided, now_s)
+            self._commit(*self._deciding, now_s)
         self._advance(now_s)
 
     def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
@@ -347,9 +351,10 @@ class Coordinator(StepNotes):
             self._evict(incarnation, "it did not finish averaging in time", now_s)
 
     def _judge(self, now_s: float) -> None:
-        """Act on the reduction if it is decided."""
+        """Act on the reduction if it is decided, and all computed the step with one state."""
+        self._end_misfits(now_s)
         reduction = self._generations.reduction
-        if reduction is None:
+        if reduction is None or self.admission.disputed():
             return
         match reduction.verdict():
             case Disagreed(incarnations, tied):

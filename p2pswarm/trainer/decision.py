@@ -47,6 +47,8 @@ class Start:
     """The digest of each stage's state of `version`, where the chain names it."""
     loads: bool = False
     """The state of `version` is in a checkpoint."""
+    provable: bool = False
+    """No record names the states of `version`, but their digests are being computed."""
     numbered: int = 0
     """The highest number that was given in this term before."""
 

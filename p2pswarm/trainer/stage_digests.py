@@ -12,6 +12,10 @@ they come back; the rest are absent. What one of them says stands when most have
 none is absent, or some time after the first spoke. What a server says that the record does not
 name counts only if none of these comes: anybody can say a digest first.
 
+Where a run begins there is no record, but the digest can be **proved**: it follows from the seed,
+or a checkpoint's manifest names it. Until that is done, a digest stands while nobody says another;
+when somebody does, none stands. So who speaks first decides nothing.
+
 Units:   versions count commits; seconds on the caller's clock.
 Errors:  none; reports about older versions, and of members that are not asked, change nothing.
 """
@@ -46,6 +50,8 @@ class _Poll:
     since_s: float | None = None
     """When somebody had spoken while others were absent."""
     standing: bytes | None = None
+    provable: bool = False
+    """What is right will be proved: what is said stands only until then, if all say the same."""
 
     @property
     def due_s(self) -> float | None:
@@ -98,6 +104,8 @@ class StageDigests:
         if poll.version == version:
             poll.waiting.pop(by, None)
             poll.votes[by.peer] = digest
+            if poll.provable:
+                poll.said[by] = digest  # it may serve before that is compared with the proof
             self._decide(stage, poll)
 
     def end(self, member: Incarnation, *, served: bool) -> None:
@@ -111,6 +119,8 @@ class StageDigests:
                 if poll.named and not poll.waiting and not poll.named.keys() & poll.votes.keys():
                     poll.absent |= poll.named  # any of them may come back, and holds it
                     poll.since_s = None
+                self._decide(stage, poll)
+            elif poll.provable:
                 self._decide(stage, poll)
 
     def settle(self, now_s: float) -> None:
@@ -131,6 +141,28 @@ class StageDigests:
         """The record says the digest of a version: nobody is asked."""
         self._poll(stage, version).standing = digest
 
+    def prove(self, stage: int, version: int) -> None:
+        """The digest of this version is being proved: `proved` follows, or `unproved`."""
+        self._poll(stage, version).provable = True
+
+    def proved(self, stage: int, version: int, digest: bytes) -> None:
+        """The digest of a version is this one, whatever was said; nothing if that is over."""
+        poll = self._polls.get(stage)
+        if poll is not None and poll.version == version and poll.provable:
+            poll.standing, poll.provable = digest, False
+
+    def unproved(self, stage: int, version: int) -> None:
+        """It cannot be proved: what most say stands."""
+        poll = self._polls.get(stage)
+        if poll is not None and poll.version == version and poll.provable:
+            poll.standing, poll.provable = None, False
+            self._decide(stage, poll)
+
+    def disputed(self) -> list[int]:
+        """The stages of which different digests were said, and whose proof is not here yet."""
+        polls = self._polls.items()
+        return [stage for stage, poll in polls if poll.provable and len(_different(poll)) > 1]
+
     def known(self, stage: int, version: int) -> bytes | None:
         """The digest of a stage's state of exactly `version`; None before it stands."""
         poll = self._polls.get(stage)
@@ -140,7 +172,7 @@ class StageDigests:
         """The members whose reports are not what stands for their stage; drained by reading."""
         odd = []
         for poll in self._polls.values():
-            if poll.standing is not None:
+            if poll.standing is not None and not poll.provable:
                 odd += [by for by, digest in poll.said.items() if digest != poll.standing]
                 poll.said = {}
         return odd
@@ -158,6 +190,10 @@ class StageDigests:
 
     def _decide(self, stage: int, poll: _Poll) -> None:
         """Let a digest stand if no other can have more votes any more."""
+        if poll.provable:
+            different = _different(poll)
+            poll.standing = different[0] if len(different) == 1 else None
+            return
         if poll.standing is not None:
             return
         pending = poll.absent.keys() | {one.peer for one in poll.waiting}
@@ -178,3 +214,8 @@ class StageDigests:
         poll.standing = next(said[peer] for peer in sorted(said) if votes[said[peer]] == most)
         if list(votes.values()).count(most) > 1:
             self._tied.append((stage, poll.version))
+
+
+def _different(poll: _Poll) -> list[bytes]:
+    """The digests that were said, also by a server that says another one by now."""
+    return list(dict.fromkeys((*poll.votes.values(), *poll.said.values())))

@@ -78,7 +78,8 @@ class Trainer:
         self._node: ChainNode
         self._past: SavedChain
         self._rewinding: Rewinding
-        self._watch: Watch
+        self.watch: Watch
+        """Its stream with the coordinator, while it stands by."""
         self._handing: HandingOver
         self._refusals: RefusalNotices
 
@@ -96,7 +97,7 @@ class Trainer:
             context.rpc, self._seat, place.store, self._find, self._told, self._tasks
         )
         seats = self._seat, self._node
-        self._watch = Watch(
+        self.watch = Watch(
             context.rpc, context.run_id, seats, self._roll, self._told_over, self._tasks
         )
         run = context.run_id, context.run.stages
@@ -109,7 +110,7 @@ class Trainer:
             self._seat.standby.start(self._now_s())
             self._seat.on_deadline(self._now_s())
         else:
-            self._watch.start()
+            self.watch.start()
         self._node.start()
         return self
 
@@ -120,7 +121,7 @@ class Trainer:
         trace: TracebackType | None,
     ) -> None:
         self._refusals.close()
-        self._watch.stop()
+        self.watch.stop()
         self._handing.stop()
         self._rewinding.close()
         ended = self._ended.result() if self._ended.done() else None
@@ -255,7 +256,7 @@ class Trainer:
 
     def _lead(self, term: int) -> None:
         """This trainer coordinates from now on, after all that was decided."""
-        self._watch.stop()
+        self.watch.stop()
         start = self._coordinate(term)
         self._context.report(Leads(term, start.version))
         self._announce(anew=True)
@@ -302,7 +303,7 @@ class Trainer:
         self._handing.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))
-        self._watch.start()
+        self.watch.start()
 
     def _decide(self, decide: act.Decide) -> None:
         """Have the record of a step decided."""

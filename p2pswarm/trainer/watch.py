@@ -42,6 +42,8 @@ class Watch:
         self._tasks = tasks
         self._search = StandbySearch()
         self._task: asyncio.Task[None] | None = None
+        self.enlisted = False
+        """Whether a coordinator has taken this trainer as a standby, and its stream lasts."""
 
     def start(self) -> None:
         """Stand by from now on."""
@@ -82,6 +84,8 @@ class Watch:
             self._node.link_lost(to.peer.raw)
         except SwarmError as error:
             log.info("%s does not take a standby: %s", to, error)
+        finally:
+            self.enlisted = False
 
     async def _hear(self, to: Contact, stream: Stream, silence: asyncio.Timeout) -> bool:
         """Listen until the stream ends; whether it ended though the run goes on."""
@@ -94,6 +98,7 @@ class Watch:
                     self._roll.told(message, asyncio.get_running_loop().time())
                     self._seat.voter.told(one.peer for one in message.trainers)
                     self._search.found()
+                    self.enlisted = True
                     if not known:
                         known = True
                         self._node.catch_up(to.peer.raw)

@@ -238,3 +238,17 @@ def test_a_piece_that_takes_longer_than_a_view_is_sent_once():
     now_s, sent_bytes = run(main(), seed=1)
     assert now_s > VIEW_S
     assert sent_bytes < 1.5 * 4 * LENGTH
+
+
+def test_links_that_carry_little_take_as_long_as_their_trainer_lets_them():
+    """All pieces go at once: each takes many minutes, and nothing is wrong with anybody."""
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 3, settings=AveragingSettings(piece=500))
+            circle.links(100.0)
+            reduced, _ = await circle.average(circle.order())
+            assert asyncio.get_running_loop().time() > 120.0
+            return [torch.equal(each, circle.total()) for each in reduced]
+
+    assert all(run(main(), seed=1))

@@ -26,6 +26,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.ids import PeerId
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
@@ -121,6 +122,7 @@ class SavedRun:
                 chain=self.chain,
                 saving=saving,
                 origin=origin,
+                proof=proof_of(self.identity, origin),
             )
         )
 
@@ -131,15 +133,19 @@ class SavedRun:
     def seen(self, kind: type) -> list:
         return [report for report in self.reports if isinstance(report, kind)]
 
-    def serve(self, number: int, limits: SavingLimits | None = None, **changes) -> None:
-        """Start a server, with an identity of its own."""
+    def serve(
+        self, number: int, limits: SavingLimits | None = None, drawn: int | None = None, **changes
+    ) -> None:
+        """Start a server, with an identity of its own; its first weights come from seed `drawn`."""
+        seed = self.config.seed if drawn is None else drawn
 
         async def compute(work):
             await asyncio.sleep(self.pace_s)
             return work()
 
         def make_engine(stage: int):
-            engine = torch_engine(self.config, stage, torch.device("cpu"), 1 << 30)
+            config = replace(self.config, seed=seed)
+            engine = torch_engine(config, stage, torch.device("cpu"), 1 << 30)
             self.engines[number] = engine
             return engine
 

@@ -1,13 +1,16 @@
 """A run whose stage has lost its weights for good goes back to a checkpoint, and on from there."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, virtual
 
+from p2pswarm.chain.chain_log import HEADER_BYTES, LogReader, log_entry
 from p2pswarm.chain.record import RecordKind
+from p2pswarm.commands import main
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, WentBack
@@ -149,3 +152,43 @@ def test_a_checkpoint_that_is_damaged_is_named_and_the_one_before_is_used(tmp_pa
     assert [report.version for report in run.seen(WentBack)] == [2]
     assert any("step-000000004" in report.reason for report in run.seen(CannotGoBack))
     assert equal(run.weights(), plain_weights(REWIND))
+
+
+def test_a_run_that_went_back_is_verified_with_all_its_records(tmp_path, capsys):
+    """Its chain has the steps that were taken back, the record that did it, and those after it."""
+
+    async def story():
+        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
+            for number in (1, 2):
+                run.serve(number)
+            await until(run, done(4))
+            run.kill(run.server_of(1))
+            run.serve(7)
+            assert not (await run.trainer.run()).failed
+            await run.trainer.save_state()
+            return run.chain.restored.follower.chain.head.digest.hex()
+
+    head = virtual(story)
+    newest = max(tmp_path.glob("*.step-000000009.*"))
+
+    assert main(["verify", str(newest)]) == 0
+    said = capsys.readouterr().out
+    assert "12 records lead from step 0 to step 9, and went back to step 3 on the way" in said
+    assert main(["verify", str(newest), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "steps": 9, "head": head}
+
+    kept = newest / "chain.records"
+    kept.write_bytes(without_back(kept.read_bytes()))
+    assert main(["verify", str(newest), "--json"]) == 1
+    found = capsys.readouterr()
+    assert json.loads(found.out)["ok"] is False
+    assert "chain: " in found.err
+
+
+def without_back(data: bytes) -> bytes:
+    """A file of records from which the one that leads back is taken out."""
+    reader, kept = LogReader("records"), data[:HEADER_BYTES]
+    for entry in reader.feed(data[HEADER_BYTES:]):
+        if entry.message.kind != RecordKind.BACK:
+            kept += log_entry(entry.message)
+    return kept

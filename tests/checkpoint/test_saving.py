@@ -31,7 +31,7 @@ from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import newest_good
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
-from p2pswarm.checkpoint.saving import load_stage, save_stage
+from p2pswarm.checkpoint.saving import last_of, load_stage, save_stage
 from p2pswarm.checkpoint.stage_file import (
     StageFileDecoder,
     StageFileEncoder,
@@ -348,3 +348,28 @@ def test_a_thread_that_yields_the_processor_does_it_for_itself_alone():
 
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
     assert there == (min(19, before + NICER) if sys.platform == "linux" else before)
+
+
+async def test_of_steps_on_a_thread_the_last_value_comes_and_none_follows_a_cancellation():
+    reached, go_on, began = asyncio.Event(), threading.Event(), []
+    loop = asyncio.get_running_loop()
+
+    def steps():
+        for number in range(3):
+            began.append(number)
+            if number == 1:
+                loop.call_soon_threadsafe(reached.set)
+                go_on.wait()
+            yield number
+
+    go_on.set()
+    assert await last_of(steps) == 2
+
+    reached.clear(), go_on.clear(), began.clear()
+    waiting = asyncio.create_task(last_of(steps))
+    await reached.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    go_on.set()
+    assert began == [0, 1]

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import os
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Bed(Protocol):
         """End a peer's process without a word."""
 
 
-class EndpointBed:
+class EndpointBed(ABC):
     """LinkRpc over endpoints; `net` and `loop` differ."""
 
     def __init__(self) -> None:
@@ -70,8 +71,9 @@ class EndpointBed:
         async with self._stack:
             await body(self)
 
+    @abstractmethod
     def net(self, peer: PeerId) -> Net:
-        raise NotImplementedError
+        """The network of a new peer."""
 
 
 class SocketBed(EndpointBed):

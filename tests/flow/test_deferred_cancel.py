@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from p2pswarm.errors import Busy, Late
-from p2pswarm.flow.deferred_cancel import to_its_end
+from p2pswarm.flow.deferred_cancel import obey_cancellation, to_its_end
 from p2pswarm.sim.loop import run
 
 
@@ -93,3 +93,33 @@ def test_work_that_is_cancelled_itself_ends():
             await caller
 
     run(main(), seed=1)
+
+
+async def test_who_goes_on_after_an_error_obeys_a_cancellation_that_the_error_hides():
+    """A group of tasks raises the error of a task alone, if both come in one moment."""
+    began = asyncio.Event()
+
+    async def fails():
+        await began.wait()
+        raise Busy("later")
+
+    async def goes_on():
+        while True:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(fails())
+            except* Busy:
+                obey_cancellation()
+
+    task = asyncio.create_task(goes_on())
+    await settle()
+    began.set()
+    await asyncio.sleep(0)
+    task.cancel()
+    await settle()
+
+    assert task.cancelled()
+
+
+async def test_nothing_happens_to_who_was_not_cancelled():
+    obey_cancellation()

@@ -1,7 +1,7 @@
 """Whether the records of a checkpoint are the chain that led to it."""
 
 import pytest
-from chain.harness import MICROBATCHES, RUN, chain_of, commit, genesis
+from chain.harness import MICROBATCHES, RUN, back, chain_of, commit, genesis
 from checkpoint.harness import checkpoint_id, manifest_of
 from checkpoint.test_manifest import stages
 from hypothesis import given
@@ -58,6 +58,31 @@ def test_a_chain_that_leads_elsewhere_is_no_proof(changes, part):
 
     with pytest.raises(BadCheckpoint, match=part):
         check_records([data], manifest(chain, **changes))
+
+
+@pytest.mark.parametrize(
+    ("backs", "said"),
+    [
+        ((2,), "6 records lead from step 0 to step 3, and went back to step 2 on the way"),
+        (
+            (2, 1),
+            (
+                "8 records lead from step 0 to step 2, and went back 2 times on the way, the last "
+                "time to step 1"
+            ),
+        ),
+    ],
+)
+def test_a_chain_that_goes_back_is_proved_and_says_so(backs, said):
+    chain, records = chain_of(LENGTH)
+    for version in backs:
+        for record in (back, commit):
+            values = (version,) if record is back else ()
+            records.append(record(chain.head, *values))
+            chain.append(records[-1])
+    data = log_header(RUN, bytes(8)) + b"".join(map(log_entry, records))
+
+    assert check_records([data], manifest(chain)) == said
 
 
 def test_a_record_that_was_changed_or_left_out_is_found():

@@ -89,6 +89,13 @@ TEXTS = [
         ),
     ),
     (
+        act.BeganWrong(1),
+        (
+            "stage 1 began with other weights than its run begins with: a server made them wrong, "
+            "and was alone; begin the run again for the right ones"
+        ),
+    ),
+    (
         act.AveragingSlow(3, 120.0, 240.0),
         "averaging step 3 took longer than 120 s; the next try may take 240 s",
     ),

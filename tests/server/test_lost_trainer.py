@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from server.harness import CONFIG, ScriptedTrainer, peer, swarm, virtual
 
-from p2pswarm.errors import Refused
+from p2pswarm.errors import LinkLost, Refused
 from p2pswarm.server.join_pauses import SEEK_S
 from p2pswarm.swarm.messages.membership import Join, StandsBy
 
@@ -132,3 +132,24 @@ def test_a_former_coordinator_gives_no_orders():
                 await r.trainer.fence(former, 0, 0)
 
     virtual(main)
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_server_that_is_cancelled_while_it_loses_its_trainer_ends(turns):
+    """Both come in one turn of the event loop for some of these."""
+
+    async def main():
+        async with swarm() as r:
+            r.serve(2)
+            await r.trainer.until_ready(1)
+            running, server = r.running[peer(2).raw], r.servers[peer(2).raw]
+            server._session.fail(LinkLost("the link ended"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+            running.cancel()
+            await asyncio.wait((running,), timeout=5.0)
+
+            return running.cancelled()
+
+    assert virtual(main)

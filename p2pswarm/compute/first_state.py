@@ -1,0 +1,48 @@
+"""The digest of a stage's state of version 0, made from the seed, one block in memory at a time.
+
+A trainer computes it to tell which servers have drawn their first weights right. It may be smaller
+than any of them: it needs the weights of one block, and no moments.
+
+Units:   elements of the run's dtype.
+Errors:  Unusable for a model that this machine cannot make.
+"""
+
+# ruff: noqa: N806  shapes are written at the end of names
+
+from collections.abc import Iterator
+
+import torch
+
+from p2pswarm.checkpoint.stage_file import KINDS
+from p2pswarm.checkpoint.state_hash import StateHasher
+from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
+from p2pswarm.compute.parameter_names import layout_of
+from p2pswarm.compute.torch_errors import setting_up
+from p2pswarm.config import RunConfig
+from p2pswarm.models.blocks import draw_blocks
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.tensors.codecs.base import bytes_of
+
+ZEROS = bytes(1 << 20)
+
+
+def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
+    """Make the digest, a block at a time: the last value that comes is it."""
+    numbers, cpu = stage_blocks(run, stage), torch.device("cpu")
+    with setting_up(stage):
+        layout = layout_of(run, numbers)
+        hasher = StateHasher(layout)
+        blocks = bare_blocks(run, numbers, cpu)
+        for number in numbers:
+            block, only = blocks.pop(0), range(number, number + 1)
+            part = block_layout(run, only, [block])
+            params_N = zero_buffer(part, cpu)
+            bind([block], part, params_N)
+            draw_blocks(run, only, [block])
+            hasher.update(bytes_of(params_N))
+            yield b""
+        left = (len(KINDS) - 1) * layout.length * layout.item_bytes  # the moments are zero
+        while left:
+            hasher.update(ZEROS[:left])
+            left -= min(left, len(ZEROS))
+    yield hasher.digest()
