@@ -8,6 +8,7 @@ Errors:  none; those of a target become notes.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 
@@ -129,8 +130,7 @@ class Checkpointing:
         assert peer is not None, "we know our own id"
         writer = peer.short
         store = await on_thread(lambda: open_store(order.target, writer))
-        digest = await replica.state_of(order.step)
-        what = stage_to_save(context, replica.stage, order, digest)
+        what = stage_to_save(context, replica.stage, order)
         progress = ProgressNotes(order, replica.engine.state_bytes)
         loop = asyncio.get_running_loop()
 
@@ -139,7 +139,8 @@ class Checkpointing:
                 self._note(note)
 
         pieces = self._pieces(order, held)
-        saved = await save_stage(store, what, pieces, writer, told=told)
+        agreed = functools.partial(replica.digest_of, order.step)
+        saved = await save_stage(store, what, pieces, agreed, writer, told=told)
         self._note(report_of(saved, order.run, order.step))
 
     async def _pieces(self, order: SaveState, held: HeldVersion) -> AsyncGenerator[memoryview]:
