@@ -6,7 +6,7 @@ import inspect
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.sim.loop import SimLoop, run
+from p2pswarm.sim.loop import CANCELLED_LEAST, SimLoop, run
 
 YEAR_S = 365 * 86_400.0
 
@@ -42,6 +42,58 @@ def test_sleepers_wake_in_the_order_of_their_times() -> None:
         return woken
 
     assert run(main(), SEED) == [1, 2, 3]
+
+
+def test_timers_of_one_time_fire_in_the_order_in_which_they_were_set() -> None:
+    """Whatever else is in the heap, so that a timer more or less does not change the others."""
+
+    async def main(others: int) -> list[int]:
+        loop, fired = asyncio.get_running_loop(), []
+        kept = [loop.call_at(0.5 + number % 3, int) for number in range(others)]
+        for number in range(20):
+            loop.call_at(2.0, fired.append, number)
+        for timer in kept[::2]:
+            timer.cancel()
+        await asyncio.sleep(3.0)
+        return fired
+
+    assert [run(main(others), SEED) for others in (0, 1, 500)] == [list(range(20))] * 3
+
+
+def test_timers_that_were_cancelled_do_not_pile_up() -> None:
+    """Each call has a deadline, of up to hours, and most calls are answered in no time."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        for _ in range(10_000):
+            loop.call_later(7200.0, int).cancel()
+        return loop.timers
+
+    assert run(main(), SEED) <= CANCELLED_LEAST
+
+
+def test_timer_that_is_cancelled_when_it_is_due_does_not_fire() -> None:
+    async def main() -> list[int]:
+        loop, fired = asyncio.get_running_loop(), []
+        second = loop.call_at(1.0, lambda: later.cancel())  # noqa: PLW0108  set below
+        later = loop.call_at(1.0, fired.append, 1)
+        await asyncio.sleep(2.0)
+        second.cancel()
+        return fired
+
+    assert run(main(), SEED) == []
+
+
+def test_error_in_a_callback_is_told_and_ends_nothing() -> None:
+    async def main() -> list[object]:
+        loop, told = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _loop, context: told.append(context["exception"]))
+        loop.call_soon(int, "x")
+        await asyncio.sleep(1.0)
+        return told
+
+    assert [type(error) for error in run(main(), SEED)] == [ValueError]
 
 
 def test_timeout_fires_at_its_time() -> None:
@@ -88,10 +140,10 @@ def test_failure_tells_the_seed_that_replays_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_clock_resolution", "_selector", "_process_events", "_write_to_self"]
+    "name", ["_run_once", "_call_soon", "_ready", "_stopping", "_write_to_self"]
 )
 def test_private_name_that_the_loop_leans_on_is_still_asyncios(name: str) -> None:
-    """These four are no promise of asyncio's: an interpreter without them must fail here."""
+    """These five are no promise of asyncio's: an interpreter without them must fail here."""
     loop = SimLoop()
     loop.close()
 
