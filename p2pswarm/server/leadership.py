@@ -44,11 +44,13 @@ class Leadership:
         self._named: list[bytes] = []
         """The trainers that the coordinator has named."""
         self._watching: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._tasks: asyncio.TaskGroup
         self._lifecycle: Lifecycle
 
     def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
         """Vote and watch; `tasks` get the calls."""
+        self._loop = asyncio.get_running_loop()
         self._lifecycle, self._tasks = lifecycle, tasks
         self._watching = tasks.create_task(self._watch_coordinator())
         if self._context.chain is not None:
@@ -138,4 +140,4 @@ class Leadership:
             self._end_session("its coordinator is silent, and another trainer leads the run")
 
     def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.time()

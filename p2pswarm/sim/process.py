@@ -9,6 +9,7 @@ Errors:  none; `sim/call.py` and `sim/rpc.py` raise them to callers.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
@@ -35,9 +36,9 @@ class SimProcess:
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
         """The process at the other end, by the index of its host, and since when the link is up."""
 
-    @property
+    @cached_property
     def clock(self) -> SimClock:
-        """The event loop that runs the world."""
+        """The event loop that runs the world; asked for first while it runs."""
         return self.population.clock()
 
     def take(self, event: Callable[..., object], *args: Any) -> None:

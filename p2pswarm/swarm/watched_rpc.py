@@ -24,6 +24,7 @@ class WatchedRpc:
     def __init__(self, rpc: Rpc, silent_s: float = SILENT_S) -> None:
         self._rpc = rpc
         self._tasks: asyncio.TaskGroup
+        self._loop = asyncio.get_running_loop()
         self._roads = Roads(silent_s=silent_s)
         self._contacts: dict[bytes, Contact] = {}
         self._scopes: dict[bytes, dict[asyncio.Timeout, None]] = defaultdict(dict)
@@ -90,7 +91,7 @@ class WatchedRpc:
             self._timer.cancel()
 
     def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def _pump(self) -> None:
         for peer in self._roads.broken():
@@ -102,7 +103,7 @@ class WatchedRpc:
         self.close()
         due_s = self._roads.next_deadline_s()
         if due_s is not None:
-            self._timer = asyncio.get_running_loop().call_at(due_s, self._due)
+            self._timer = self._loop.call_at(due_s, self._due)
 
     def _due(self) -> None:
         self._roads.on_deadline(self._now_s())

@@ -88,7 +88,8 @@ class Coordination:
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-        self._clock = AwakeClock(asyncio.get_running_loop().time())
+        self._loop = asyncio.get_running_loop()
+        self._clock = AwakeClock(self._loop.time())
         self._dispatcher = Dispatcher(context, self.coordinator, tasks, self.pump, self.now_s)
         self.keeper: CheckpointKeeper | None = None
         """Has checkpoints written, if the run has a target."""
@@ -246,7 +247,7 @@ class Coordination:
 
     def now_s(self) -> float:
         """The time; it stands still while this process is stopped."""
-        return self._clock.read(asyncio.get_running_loop().time())
+        return self._clock.read(self._loop.time())
 
     def pump(self) -> None:
         """Carry out all that the coordinator asks, and wake it when it wants."""
@@ -266,7 +267,7 @@ class Coordination:
             stream = self._streams[connection]
             stream.waker.set()
             if connection.ending and stream.scope.when() is None:
-                stream.scope.reschedule(asyncio.get_running_loop().time() + FAREWELL_S)
+                stream.scope.reschedule(self._loop.time() + FAREWELL_S)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -274,7 +275,7 @@ class Coordination:
         due_s = [due_s for each in machines if (due_s := each.next_deadline_s()) is not None]
         if due_s:
             timer_s = self._clock.timer_s(min(due_s))
-            self._timer = asyncio.get_running_loop().call_at(timer_s, self._due)
+            self._timer = self._loop.call_at(timer_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
