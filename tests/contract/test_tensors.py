@@ -1,13 +1,11 @@
 """Tensors over every implementation of `Rpc`: whole, refused by name, and gone with the link."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
 import torch
-from contract.harness import BEDS, Bed, Body
+from contract.harness import LONG_S, Bed, contract
 
 from p2pswarm.errors import BadMessage, Busy, LinkLost, TooLarge
 from p2pswarm.rpc.base import Priority, Rpc, Stream
@@ -16,8 +14,6 @@ from p2pswarm.tensors.codecs.registry import CODECS, EncodedTensor
 from p2pswarm.tensors.meta import Grant, TensorMeta
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.wire.message import Message, Size, message
-
-LONG_S = 60.0
 
 
 @message(9101)
@@ -30,17 +26,6 @@ class Parade(Message):
 @dataclass(frozen=True, slots=True)
 class Seen(Message):
     sums: tuple[str, ...]
-
-
-def contract(body: Body) -> Callable[[Bed], None]:
-    """A test over every bed."""
-
-    @pytest.mark.parametrize("bed", [pytest.param(make, id=name) for name, make in BEDS.items()])
-    def test(bed: Callable[[], Bed]) -> None:
-        bed().run(body)
-
-    test.__name__, test.__doc__ = body.__name__, inspect.getdoc(body)
-    return test
 
 
 def digest(tensor: torch.Tensor) -> str:
