@@ -165,6 +165,7 @@ class StageServer:
             held.digest if held else b"",
             held.reduction if held else None,
             replica.era if replica else 0,
+            context.stage is not None,
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))

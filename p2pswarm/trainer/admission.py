@@ -66,9 +66,8 @@ class Admission:
     def admit(self, peer: bytes, join: Join, step: int, now_s: float) -> list[act.Action]:
         """Begin an incarnation; what to tell it."""
         welcome = self._welcome(join, step)
-        movable = join.version is not None  # else it was told which stage to serve
         try:
-            member = self._members.admit(peer, join.address, join.stage, step, movable=movable)
+            member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
         except Unusable as error:
             return [act.Decline(peer, str(error))]
         to = member.incarnation

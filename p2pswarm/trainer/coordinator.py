@@ -27,6 +27,7 @@ from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.fencing import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.moves import Moves
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.silence import Silence
@@ -62,6 +63,7 @@ class Coordinator(StepNotes):
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
         self._departures = Departures(self.members)
+        self._moves = Moves(self.members)
         self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
         self._loaded = start.version if start.loads or not start.version else -1
         self._now_s = -math.inf
@@ -181,6 +183,7 @@ class Coordinator(StepNotes):
             self._step.fence_deadline_s,
             self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
+            self._moves.next_deadline_s(self._now_s),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
             reduction.deadline_s if reduction is not None else None,
@@ -231,9 +234,8 @@ class Coordinator(StepNotes):
         if member.ready:
             self._unserved.left(member)
         if self._phase is Phase.REDUCING and member.ready:
-            self._phase = Phase.FILLING
             self._generations.drop()
-            self._step.probe()  # servers count nothing from `Reduce` until the next fence
+            self._average_again()  # servers count nothing from `Reduce` until the next fence
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 
@@ -266,7 +268,9 @@ class Coordinator(StepNotes):
         if settled := self._step.settle(now_s):
             self._actions.append(settled)
         if self._phase is not Phase.DECIDING:  # who is lost then changes nothing about the record
-            self._guard(now_s)
+            for incarnation, why in self._step.to_void(self._blame, now_s):
+                self._evict(incarnation, why, now_s)  # it holds what must not be counted
+            self._actions += self._step.guarded(now_s)
         if reason := self._step.hopeless():
             self._finish(reason, failed=True)
         if not self._step.fence_due:
@@ -278,12 +282,6 @@ class Coordinator(StepNotes):
             self._actions.append(act.SendFence(one, fence, self._step.fence_limit_s(one)))
         if not incarnations:
             self._settle_fences(now_s)
-
-    def _guard(self, now_s: float) -> None:
-        """Void the sums that hold what must not be counted."""
-        for incarnation, reason in self._step.to_void(self._blame, now_s):
-            self._evict(incarnation, reason, now_s)
-        self._actions += self._step.guarded(now_s)
 
     def _make_ready(self, now_s: float) -> None:
         self.admission.settle(now_s)
@@ -366,8 +364,6 @@ class Coordinator(StepNotes):
                 self._finish(f"{reason}: lower the learning rate", failed=True)
             case Decided() as decided:
                 self._decide(reduction, decided, now_s)
-            case _:
-                pass
 
     def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
         """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
@@ -391,8 +387,12 @@ class Coordinator(StepNotes):
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""
         gathering = self._phase is Phase.GATHERING
-        unserved = self.members.unserved_stages(self._config.min_replicas if gathering else 1)
+        at_least = self._config.min_replicas if gathering else 1
+        unserved = self.members.unserved_stages(at_least)
         self._actions += self._unserved.watch(unserved, self.step, now_s, counting=not gathering)
+        lost = self.members.unserved_stages(1) if self.step == self._loaded else []
+        if move := self._moves.due(lost, at_least, self._blame.servers, now_s):
+            self._evict(*move, now_s)
 
     def _finish(self, reason: str, *, failed: bool) -> None:
         if self._phase is not Phase.ENDED:

@@ -29,6 +29,8 @@ class Member:
     since: int
     """The first step whose reduction reaches it."""
     ready: bool
+    pinned: bool = False
+    """It serves no other stage."""
 
     @property
     def record(self) -> MemberRecord:
@@ -77,6 +79,8 @@ class Membership:
         self._members_max = members_max
         self.leaving: dict[Incarnation, float] = {}
         """Until when those stay that were asked to leave: a newcomer does not count them."""
+        self._reserved: dict[int, tuple[bytes, int]] = {}
+        """By stage: who is to take it on joining again, and how many waited there before."""
         self._members: dict[bytes, Member] = {}
         self._incarnations = former
         self._ready: list[list[Member]] = [[] for _ in range(stages)]
@@ -92,20 +96,25 @@ class Membership:
         return self._incarnations
 
     def admit(
-        self, peer: bytes, address: str, stage: int | None, since: int, *, movable: bool = True
+        self, peer: bytes, address: str, stage: int | None, since: int, *, pinned: bool = False
     ) -> Member:
         """Begin an incarnation, on the stage it asks for or where the fewest serve.
 
-        `movable`: it takes another stage if the one it asks for is full. Raises Unusable if there
-        is no place.
+        `pinned`: it takes no other stage, even if the one it asks for is full. Raises Unusable if
+        there is no place.
         """
-        where = self._place(stage, movable=movable)
+        where = self._place(self._kept_for(peer, stage), pinned=pinned)
         self._incarnations += 1
-        member = Member(Incarnation(peer, self._incarnations), address, where, since, ready=False)
+        incarnation = Incarnation(peer, self._incarnations)
+        member = Member(incarnation, address, where, since, ready=False, pinned=pinned)
         self._members[peer] = member
         insort(self._waiting[where], member, key=_PEER)
         self._changed(MemberChange(member.record))
         return member
+
+    def reserve(self, stage: int, peer: bytes) -> None:
+        """Give a peer this stage when it joins again, if nobody has come there by then."""
+        self._reserved[stage] = peer, len(self._waiting[stage])
 
     def make_ready(self, incarnation: Incarnation) -> Member:
         """Let routers choose it."""
@@ -174,7 +183,16 @@ class Membership:
         self._unserved.clear()
         self._changes.append(change)
 
-    def _place(self, stage: int | None, *, movable: bool) -> int:
+    def _kept_for(self, peer: bytes, stage: int | None) -> int | None:
+        """The stage that is reserved for a peer, else the one that it asks for."""
+        for reserved, (whose, waited) in tuple(self._reserved.items()):
+            if whose == peer:
+                del self._reserved[reserved]
+                if not self._ready[reserved] and len(self._waiting[reserved]) <= waited:
+                    return reserved
+        return stage
+
+    def _place(self, stage: int | None, *, pinned: bool) -> int:
         """The stage that is asked for, or the one with the fewest members, ready or not."""
         members = [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
         if sum(members) >= self._members_max:
@@ -185,7 +203,7 @@ class Membership:
         if stage is not None and stage < self._stages:
             if members[stage] < self._group_max:
                 return stage
-            if not movable:
+            if pinned:
                 raise Unusable(
                     f"stage {stage} has all the {self._group_max} servers that a stage can have: "
                     f"leave out `stage`, and the trainer chooses one"

@@ -154,6 +154,28 @@ def test_a_checkpoint_that_is_damaged_is_named_and_the_one_before_is_used(tmp_pa
     assert equal(run.weights(), plain_weights(REWIND))
 
 
+def test_a_spare_server_of_another_stage_takes_the_lost_one_when_no_newcomer_does(tmp_path):
+    """Two servers of stage 0 are left: one moves, and loads stage 1 from the checkpoint."""
+
+    async def story():
+        async with saved_run(tmp_path, REWIND, every_steps=3) as run:
+            for number in (1, 2, 3):
+                run.serve(number)
+            await until(run, done(4))
+            lost = [n for n, server in run.servers.items() if server.stage == 1]
+            assert len(lost) == 1
+            run.kill(*lost)
+            ended = await run.trainer.run()
+            assert not ended.failed
+            return run, [server.stage for n, server in run.servers.items() if n not in lost]
+
+    run, stages = virtual(story)
+
+    assert run.seen(WentBack) == [WentBack(3, 5)]
+    assert equal(run.weights(), plain_weights(REWIND))
+    assert sorted(stages) == [0, 1]
+
+
 def test_a_run_that_went_back_is_verified_with_all_its_records(tmp_path, capsys):
     """Its chain has the steps that were taken back, the record that did it, and those after it."""
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,7 +192,7 @@ def test_a_stage_has_no_more_servers_than_an_order_has_room_for():
     play.seen(object)
     one_more, by_name = b"x" * 32, b"y" * 32
     play.coordinator.joined(one_more, play.join_message(), play.now_s)
-    play.coordinator.joined(by_name, play.join_message(0), play.now_s)
+    play.coordinator.joined(by_name, replace(play.join_message(0), pinned=True), play.now_s)
 
     declined = play.seen(act.Decline)
 

@@ -27,7 +27,7 @@ def test_a_full_stage_is_refused_to_one_that_was_told_to_serve_it():
     members.admit(FIRST, "h:1", 1, 0)
 
     with pytest.raises(Unusable, match=r"stage 1 has all the 1 servers .* leave out `stage`"):
-        members.admit(SECOND, "h:1", 1, 0, movable=False)
+        members.admit(SECOND, "h:1", 1, 0, pinned=True)
     assert members.of_peer(SECOND) is None
 
 

@@ -53,6 +53,8 @@ class Join(Message):
     """The reduction that it could apply to them, if the commit was decided and did not come."""
     era: Era = 0
     """Of those weights: how often the run had gone back when they were made."""
+    pinned: bool = False
+    """Its user told it which stage to serve: it takes no other."""
 
 
 @message(53)
