@@ -40,10 +40,11 @@ from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
-from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
+from p2pswarm.transport.reply_memory import ReplyMemory
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
 from p2pswarm.wire.message import encode
 
@@ -74,7 +75,8 @@ class Endpoint:
         self._hello = Hello(config.suite, config.network_id)
         self._static = StaticKey(identity, entropy(KEY_BYTES))
         self._incarnation = entropy(INCARNATION_BYTES)
-        self._upload = UploadShare(net.lock(), config.background_share)
+        upload = UploadShare(net.lock(), config.background_share)
+        self._shared = NodeShares(upload, ReplyMemory())
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._sessions: dict[bytes, Link] = {}
@@ -246,7 +248,7 @@ class Endpoint:
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
-        link = Link(session, self._config, self, self._net.lock, self._upload)
+        link = Link(session, self._config, self, self._net.lock, self._shared)
         await stream.become_control(link)
         return link
 

@@ -30,6 +30,7 @@ from p2pswarm.transport.events import (
     StreamOpened,
     StreamReset,
 )
+from p2pswarm.transport.reply_memory import STREAM_BYTES, LinkReplies
 from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
@@ -44,7 +45,9 @@ CREDIT_MAX = 1 << 30  # far above any window: more is an attack or a mistake
 class Mux:
     """One side's view of all streams of a link."""
 
-    def __init__(self, *, dialled: bool) -> None:
+    def __init__(self, *, dialled: bool, replies: LinkReplies | None = None) -> None:
+        self.replies = replies or LinkReplies()
+        """What the peer's streams and their unread replies hold."""
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._streams: dict[int, StreamState] = {}  # by handle, nearly always the number
@@ -117,7 +120,9 @@ class Mux:
     def writable(self, number: int) -> bool:
         """Whether a message would go out soon; if not, CreditGained follows."""
         stream = self._streams.get(number)
-        if stream is None or stream.queued_bytes < QUEUE_BYTES:
+        if stream is None or not stream.queued_bytes:
+            return True
+        if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.replies.crowded):
             return True
         stream.wanted = True
         return False
@@ -149,6 +154,7 @@ class Mux:
 
     def ping(self, payload: bytes) -> None:
         """Ask for a Ponged with the same 8 bytes."""
+        self.replies.tell()
         self._say(frames.encode(frames.PING, 0, payload))
 
     def go_away(self) -> None:
@@ -172,6 +178,8 @@ class Mux:
                 self._on_other(kind, number, payload)
         if self._control_bytes > CONTROL_BYTES_MAX:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
+        if self.replies.unbearable:
+            raise BadFrame(f"{self.replies.held_bytes} bytes wait: the peer does not read")
 
     def events(self) -> list[StreamEvent]:
         """The events of streams since the last call."""
@@ -222,6 +230,8 @@ class Mux:
     def _enqueue(self, stream: StreamState, data: bytes, flags: int) -> None:
         stream.queue.append((data, flags))
         stream.queued_bytes += len(data)
+        if stream.theirs:
+            self.replies.held_bytes += len(data)
         self._line_up(stream)
 
     def _line_up(self, stream: StreamState) -> None:
@@ -242,6 +252,8 @@ class Mux:
         stream.ready = False
         data, flags = stream.queue.popleft()
         stream.queued_bytes -= len(data)
+        if stream.theirs:
+            self.replies.held_bytes -= len(data)
         stream.credit -= cost
         self._credit -= cost
         kind = frames.DATA if stream.announced else frames.OPEN
@@ -274,6 +286,7 @@ class Mux:
         stream.unconsumed = cost
         self._streams[handle] = stream
         self._count[0] += 1
+        self.replies.held_bytes += STREAM_BYTES
         self.happened.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
@@ -367,7 +380,11 @@ class Mux:
         del self._streams[stream.handle]
         if stream.handle != stream.number:
             del self._handles[stream.number]
-        self._count[1 if stream.number % 2 == self._ours else 0] -= 1
+        if stream.theirs:
+            self._count[0] -= 1
+            self.replies.held_bytes -= STREAM_BYTES + stream.queued_bytes
+        else:
+            self._count[1] -= 1
         if stream.ready:
             self._in_line -= 1
             self._lines[stream.priority].remove(stream)
