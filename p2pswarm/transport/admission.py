@@ -11,8 +11,9 @@ from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.session import Introduction, Session, read_introduction
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  to bind, not to dial
-NOWHERE = "127.0.0.1"  # until a peer has told us which host it sees us at
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
+"""All of a host's addresses, and the one to name until a peer has told us where it sees us."""
+NOWHERE = "127.0.0.1"
 
 
 def meet(
@@ -87,5 +88,7 @@ def own_contact(
     if listening is None:
         return Contact(us, Address(observed_host or NOWHERE, 0))
     if listening.host in EVERYWHERE:
-        return Contact(us, Address(observed_host or NOWHERE, listening.port))
+        heard = observed_host and (listening.host == "::" or ":" not in observed_host)
+        host = observed_host if heard else EVERYWHERE[listening.host]  # [::] hears IPv4 too
+        return Contact(us, Address(host, listening.port))
     return Contact(us, listening)
