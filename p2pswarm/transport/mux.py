@@ -35,6 +35,7 @@ from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES,
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
+LARGEST_COST_BYTES = frames.MESSAGE_BYTES_MAX + MESSAGE_COST_BYTES
 STREAMS_MAX = 1024  # opened by one side and not yet ended
 QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
 QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # a caller that ignores `writable` gets an error here
@@ -90,7 +91,7 @@ class Mux:
             raise Busy(f"{STREAMS_MAX} streams are open on this link")
         if not 0 <= priority < frames.PRIORITIES:
             raise ValueError(f"a priority is 0..{frames.PRIORITIES - 1}, not {priority}")
-        _check_length(data)
+        frames.check_message(data)
         number = self._next
         while number in self._streams:  # after 2^31 streams, an old one may still be open
             number = (number + 2) % STREAM_NUMBERS or 2
@@ -106,7 +107,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        _check_length(data)
+        frames.check_message(data)
         if stream.local_ended or (stream.queue and stream.queue[-1][1]):
             raise ValueError(f"stream {number} has been ended by us")
         if stream.queued_bytes >= QUEUE_BYTES_MAX:
@@ -368,9 +369,13 @@ class Mux:
         return cost
 
     def _repay(self, cost: int) -> None:
-        """Give session credit back, half a window at a time."""
+        """Give session credit back, half a window at a time.
+
+        When slow streams hold the rest, it goes back sooner: before the peer has too little left
+        for a message. Each time it gets about as much again as it has, so frames stay few.
+        """
         self._owed += cost
-        if self._owed >= SESSION_WINDOW_BYTES // 2:
+        if self._owed >= min(SESSION_WINDOW_BYTES // 2, self._allowance - LARGEST_COST_BYTES):
             self._say(frames.encode(frames.CREDIT, 0, frames.NUMBER.pack(self._owed)))
             self._allowance += self._owed
             self._owed = 0
@@ -391,8 +396,3 @@ class Mux:
         stream.queue.clear()
         if stream.unconsumed:
             self._repay(stream.unconsumed)
-
-
-def _check_length(data: bytes) -> None:
-    if len(data) > frames.MESSAGE_BYTES_MAX:
-        raise ValueError(f"a message of {len(data)} bytes, allowed are {frames.MESSAGE_BYTES_MAX}")

@@ -227,6 +227,29 @@ def test_a_peer_that_provokes_answers_and_reads_none_is_cut_off():
         acceptor.receive(record)
 
 
+@pytest.mark.parametrize("size", [100, 2900, 40_000, len(LARGE)])
+def test_slow_streams_do_not_keep_back_the_credit_that_calls_have_used_up(size: int):
+    """The receiver owes less than half a window, and the sender has too little left to go on."""
+    pair = MuxPair()
+    held = STREAM_WINDOW_BYTES // 2 - 14 * 1024
+    for _ in range(18):
+        stream = pair.dialler.open(b"", ended=False, priority=0)
+        for part in (LARGE, bytes(held - len(LARGE))):
+            pair.dialler.send(stream, part, ended=False)
+    pair.settle()
+    pair.acceptor.events()
+
+    for number in range(3000):
+        call = pair.dialler.open(bytes(size), ended=True, priority=0)
+        pair.settle()
+        assert [event.stream for event in pair.acceptor.events()] == [call], number
+        pair.acceptor.consumed(call, size)
+        pair.acceptor.send(call, b"done", ended=True)
+        pair.settle()
+        pair.dialler.consumed(call, 4)
+        pair.dialler.events()
+
+
 def test_streams_and_unread_replies_are_counted_until_they_are_gone():
     pair = MuxPair()
     replies = pair.acceptor.replies
