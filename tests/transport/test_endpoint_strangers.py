@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import threading
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -30,7 +31,8 @@ from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.events import StreamOpened
 from p2pswarm.transport.link_places import PEER_LINKS_MAX
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
@@ -209,6 +211,21 @@ async def test_one_identity_holds_a_few_links_however_many_it_opens():
 
         assert len(lost) == len(ends) - PEER_LINKS_MAX
         assert await call(ends[-1], acceptor) == b"hello"
+
+
+async def test_bulk_connections_that_nobody_asked_for_cost_no_threads():
+    async with linked(bulk_connections=16) as (_, acceptor, link, back):
+        before = threading.active_count()
+        link._want_bulk()
+        while back.stats.bulk_connections < 16:
+            await call_again(acceptor, link)
+
+        assert threading.active_count() == before
+
+
+async def call_again(acceptor: End, link: Link) -> None:
+    link.open(b"hello", ended=True)
+    await acceptor.event(StreamOpened)
 
 
 async def test_a_replayed_join_is_refused():

@@ -93,6 +93,10 @@ class BulkChannel:
         self.received_bytes = 0
         self.sent_bytes = 0
 
+    def may_come(self) -> bool:
+        """Whether memory was ever granted to the peer."""
+        return self._buffers.granted
+
     def next_in(self) -> memoryview:
         """The memory for the next bytes."""
         incoming = self._incoming
