@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_groups import network_of
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
@@ -270,7 +271,8 @@ class LinkRpc:
             if listeners.get(stream) is server:
                 del listeners[stream]
 
-        order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after)
+        network = network_of(link.remote.host)
+        order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after, network)
         self._pools[opening.kind].start(server, order, work)
         listeners[stream] = server
         link.consumed(stream, len(event.data))  # the pool limits what handlers hold

@@ -1,6 +1,7 @@
 """LinkRpc against a peer that breaks the rules: the link ends, and we do not."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from p2pswarm.rpc.framing import RESET_LATE, Kind, pack_good, pack_opening, unpa
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
+from p2pswarm.transport import frames
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import (
@@ -277,3 +279,33 @@ def test_handlers_that_end_together_add_no_large_replies_to_what_is_unread():
         assert set(codes_of(rogue)) == {RESET_LATE}
 
     meet(body)
+
+
+CALL = pack_opening(Kind.UNARY, None, encode(Ask(1)))
+STREAM = pack_opening(Kind.STREAM, None, encode(Ask(1)))
+NUMBERS = range(1001, 1201, 2)
+
+
+def opening(number: int, kind: Kind) -> bytes:
+    if kind is Kind.UNARY:
+        return frames.encode(frames.OPEN, number, CALL, frames.END)
+    return frames.encode(frames.OPEN, number, STREAM)
+
+
+@pytest.mark.parametrize("first", list(Kind))
+@pytest.mark.parametrize("second", list(Kind))
+def test_a_number_that_is_used_again_behind_its_reset_is_another_stream(first, second, caplog):
+    caplog.set_level(logging.WARNING)
+
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        link = await rogue.endpoint.link(rpc.contact)
+        for number in NUMBERS:
+            reset = frames.encode(frames.RESET, number, frames.NUMBER.pack(16))
+            link._mux._say(opening(number, first) + reset + opening(number, second))
+        link.open(CALL, ended=True)
+
+        assert isinstance(await rogue.hear(StreamData), StreamData)
+        assert rogue.endpoint.links(), "the link lives"
+
+    meet(body)
+    assert not caplog.records
