@@ -5,7 +5,7 @@ Errors:  DialFailed if the peer may still work; BadHandshake if it is not the ri
 """
 
 from p2pswarm.crypto.handshake import Handshake
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
+from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
@@ -40,6 +40,12 @@ def meet(
         exporter=handshake.exporter,
     )
     return session, introduction
+
+
+def check_dials(dials: int, config: TransportConfig) -> None:
+    """Raise Busy if as many dials are under way as are allowed."""
+    if dials >= config.dials_max:
+        raise Busy(f"{dials} dials are under way", config.dial_s)
 
 
 def check_join(asked: BulkJoin, session: Session | None) -> Session:

@@ -26,7 +26,7 @@ from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.crypto.suite import Suite
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, Unusable
+from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
@@ -307,3 +307,15 @@ async def test_a_bug_in_a_dial_is_logged_and_an_error_for_the_caller(caplog):
             await dialler.link(Contact(None, Address("192.0.2.1", 4001)))
 
     assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+async def test_dials_under_way_are_bounded():
+    async with stranger(b"", hang_up=False) as contact, End(dials_max=1) as dialler:
+        dialling = asyncio.create_task(dialler.link(contact))
+        await asyncio.sleep(0)
+
+        with pytest.raises(Busy, match="1 dials are under way"):
+            await dialler.link(Contact(None, Address("192.0.2.1", 1)))
+
+        await dialler.close()
+        await asyncio.wait([dialling])
