@@ -28,3 +28,9 @@ def address_groups(host: str) -> tuple[str, ...]:
     prefixes = IPV4_PREFIXES if address.version == 4 else IPV6_PREFIXES  # noqa: PLR2004
     networks = (ipaddress.ip_network((address.packed, bits), strict=False) for bits in prefixes)
     return (f"IPv{address.version}", *map(str, networks))
+
+
+def network_of(host: str) -> str:
+    """The smallest routed network of a host, /24 or /48; a host that is no number stands alone."""
+    groups = address_groups(host)
+    return host if groups[0] == NAMES else groups[2]

@@ -67,6 +67,10 @@ class BulkMachine(Protocol):
     One thread calls `next_in` and `filled`, another calls `next_out` and `sent`.
     """
 
+    def may_come(self) -> bool:
+        """Whether the peer may send yet; else a byte is a breach. Called in the event loop."""
+        ...
+
     def next_in(self) -> memoryview:
         """The memory for the next bytes: fill all of it, then call `filled`."""
         ...

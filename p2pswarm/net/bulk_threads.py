@@ -5,6 +5,9 @@ interpreter's lock, so two plain blocking threads move 2 GB/s where asyncio move
 the loop stays free for small calls. The threads know no rules: they ask the machine where
 bytes go, and tell it when the bytes are there.
 
+The receiving thread starts with the first byte, the sending one with the first `wake`. So a pipe
+on which nothing happens costs no thread, however many a peer opens.
+
 Units:   bytes.
 Errors:  whatever ends the pipe reaches the machine once, as `lost`, before the socket is
          shut down. `released` follows when both threads have ended and it is closed.
@@ -19,12 +22,12 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from p2pswarm.errors import LinkLost, SwarmError
+from p2pswarm.errors import BadChunk, LinkLost, SwarmError
 from p2pswarm.net.base import BulkMachine
 
 
 class SocketBulkPipe:
-    """A bulk socket and its threads; the sending one starts with the first `wake`."""
+    """A bulk socket and its threads."""
 
     def __init__(self, sock: socket.socket, machine: BulkMachine, label: str) -> None:
         self._sock = sock
@@ -33,11 +36,11 @@ class SocketBulkPipe:
         self._loop = asyncio.get_running_loop()
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._guard = threading.Lock()
-        self._running = 1
+        self._running = 1  # the reader in the event loop, later the receiving thread
         self._sending = False
         self._ended: SwarmError | None = None
         self._threads: list[threading.Thread] = []
-        self._start(self._receive, "rx")
+        self._loop.add_reader(sock, self._readable)
 
     def wake(self) -> None:
         """Let the sending thread ask the machine again."""
@@ -55,6 +58,22 @@ class SocketBulkPipe:
     def close(self) -> None:
         """End the pipe; `released` follows when both threads have ended."""
         self._end(LinkLost(f"{self._label}: closed"))
+
+    def _readable(self) -> None:
+        """The first byte has come, or the end."""
+        self._loop.remove_reader(self._sock)
+        if self._ended is None and self._machine.may_come():
+            self._sock.setblocking(True)  # uvloop has changed it
+            self._start(self._receive, "rx")
+            return
+        try:
+            early = self._sock.recv(1, socket.MSG_DONTWAIT)
+        except OSError as error:
+            self._end(LinkLost(f"{self._label}: {error.strerror or error}"))
+        else:
+            closed = LinkLost(f"{self._label}: the peer closed it")
+            self._end(BadChunk("bytes where nothing was granted") if early else closed)
+        self._leave()
 
     def _start(self, body: Callable[[], None], duty: str) -> None:
         thread = threading.Thread(

@@ -1,13 +1,22 @@
-"""ConcurrencyLimit: how many handlers may run at once, for each peer and in all.
+"""ConcurrencyLimit: how many handlers may run at once: for a peer, for a network, and in all.
+
+Ids are free, so a limit for each peer bounds nobody. One network may have as many handlers as are
+free: alone it gets half of all, which is enough for a run behind one address, and each further one
+that is greedy gets half of what the others leave.
 
 Units:   counts of handlers.
 Errors:  Busy where one more handler would exceed a limit.
+Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"
+         (1998), with alpha 1.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from p2pswarm.errors import Busy
 from p2pswarm.ids import PeerId
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,26 +30,39 @@ class HandlerLimits:
 
 
 class ConcurrencyLimit:
-    """How many handlers run, for each peer and in all."""
+    """How many handlers run, for each peer, for each network and in all."""
 
     def __init__(self, limits: HandlerLimits) -> None:
         self._limits = limits
         self._running: dict[PeerId, int] = {}
+        self._networks: dict[str, int] = {}
         self.count = 0
 
-    def enter(self, peer: PeerId) -> None:
-        """Count a handler that starts for `peer`; raises Busy if a limit is reached."""
-        mine = self._running.get(peer, 0)
-        if mine >= self._limits.per_peer or self.count >= self._limits.total:
+    def enter(self, peer: PeerId, network: str = "") -> None:
+        """Count a handler that starts for `peer`; raises Busy if a limit is reached.
+
+        `network`: the one that the peer is in; empty if that does not count.
+        """
+        mine, near = self._running.get(peer, 0), self._networks.get(network, 0)
+        free = self._limits.total - self.count
+        if mine >= self._limits.per_peer or not free or near > free:
             raise Busy(f"{mine} calls of yours and {self.count} in all are under way")
         self._running[peer] = mine + 1
+        if network:
+            self._networks[network] = near + 1
         self.count += 1
 
-    def leave(self, peer: PeerId) -> None:
+    def leave(self, peer: PeerId, network: str = "") -> None:
         """Count a handler of `peer` that has ended."""
-        mine = self._running[peer] - 1
         self.count -= 1
-        if mine:
-            self._running[peer] = mine
-        else:
-            del self._running[peer]
+        _take_one(self._running, peer)
+        if network:
+            _take_one(self._networks, network)
+
+
+def _take_one(counts: dict[K, int], key: K) -> None:
+    left = counts[key] - 1
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]

@@ -180,7 +180,9 @@ def unpack_error(frame: bytes) -> SwarmError:
 def reset_error(code: int) -> SwarmError:
     """The error of a stream that the other side has reset with `code`."""
     if code < RESET_GIVEN_UP:
-        return Busy("the peer has too many streams open")
+        return Busy(
+            "the peer takes no more: it has too many streams open, or replies that we did not read"
+        )
     if code == RESET_LATE:
         return Late("the peer stopped working on it at the deadline")
     return Refused("the peer gave it up")

@@ -43,6 +43,8 @@ class HandlerRequest:
     timeout_s: float | None
     after: Callable[[], None]
     """Called when the handler has ended, in any way."""
+    network: str = ""
+    """The network that the peer is in; empty where that does not count."""
 
 
 class HandlerPool:
@@ -59,7 +61,7 @@ class HandlerPool:
         if not isinstance(work, Coroutine):
             raise TypeError(f"a handler returned {work!r}, not a message or a coroutine")
         try:
-            self._limit.enter(order.peer)
+            self._limit.enter(order.peer, order.network)
         except Busy:
             work.close()
             raise
@@ -70,7 +72,7 @@ class HandlerPool:
 
         def done(task: asyncio.Task[Any]) -> None:
             del self._tasks[task]
-            self._limit.leave(order.peer)
+            self._limit.leave(order.peer, order.network)
             order.after()
             if late is not None:
                 late.cancel()

@@ -21,10 +21,12 @@ from typing import Any, Self, TypeVar
 
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_groups import network_of
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
     RESET_GIVEN_UP,
+    RESET_LATE,
     Kind,
     error_for_caller,
     is_good,
@@ -40,7 +42,14 @@ from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_opening
 from p2pswarm.rpc.listeners import Listeners, StreamListener
 from p2pswarm.rpc.stream import RpcStream, held, within
 from p2pswarm.transport.endpoint import Endpoint, Link
-from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened
+from p2pswarm.transport.events import (
+    RESET_REFUSED,
+    LinkEnded,
+    StreamData,
+    StreamEvent,
+    StreamOpened,
+)
+from p2pswarm.transport.reply_memory import STREAM_BYTES
 from p2pswarm.wire.message import Message, encode
 
 log = logging.getLogger(__name__)
@@ -97,8 +106,16 @@ class _RunningCall:
             self.task.cancel()
 
     def finish(self, outcome: Message | SwarmError | None) -> None:
-        """Send the reply, or the error if it cannot be encoded."""
-        self._link.send(self._stream, pack_outcome(outcome, self._request), ended=True)
+        """Send the reply, or the error if it cannot be encoded.
+
+        A peer that leaves too much unread gets a small reply at most: it learns that what it
+        asked for may have been done.
+        """
+        frame = pack_outcome(outcome, self._request)
+        if len(frame) > STREAM_BYTES and self._link.crowded:
+            self._link.reset(self._stream, RESET_LATE)
+        else:
+            self._link.send(self._stream, frame, ended=True)
 
     def give_up(self, code: int) -> None:
         self._link.reset(self._stream, code)
@@ -209,6 +226,9 @@ class LinkRpc:
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """Answer a peer's opening at once, or start a handler."""
+        if link.crowded:
+            link.reset(event.stream, RESET_REFUSED)
+            return
         try:
             opening = read_opening(event.data, ended=event.ended)
         except NotServing as error:
@@ -251,7 +271,8 @@ class LinkRpc:
             if listeners.get(stream) is server:
                 del listeners[stream]
 
-        order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after)
+        network = network_of(link.remote.host)
+        order = HandlerRequest(link.peer, opening.request, opening.timeout_s, after, network)
         self._pools[opening.kind].start(server, order, work)
         listeners[stream] = server
         link.consumed(stream, len(event.data))  # the pool limits what handlers hold

@@ -5,14 +5,15 @@ Errors:  DialFailed if the peer may still work; BadHandshake if it is not the ri
 """
 
 from p2pswarm.crypto.handshake import Handshake
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
+from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.session import Introduction, Session, read_introduction
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  to bind, not to dial
-NOWHERE = "127.0.0.1"  # until a peer has told us which host it sees us at
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
+"""All of a host's addresses, and the one to name until a peer has told us where it sees us."""
+NOWHERE = "127.0.0.1"
 
 
 def meet(
@@ -39,6 +40,12 @@ def meet(
         exporter=handshake.exporter,
     )
     return session, introduction
+
+
+def check_dials(dials: int, config: TransportConfig) -> None:
+    """Raise Busy if as many dials are under way as are allowed."""
+    if dials >= config.dials_max:
+        raise Busy(f"{dials} dials are under way", config.dial_s)
 
 
 def check_join(asked: BulkJoin, session: Session | None) -> Session:
@@ -87,5 +94,7 @@ def own_contact(
     if listening is None:
         return Contact(us, Address(observed_host or NOWHERE, 0))
     if listening.host in EVERYWHERE:
-        return Contact(us, Address(observed_host or NOWHERE, listening.port))
+        heard = observed_host and (listening.host == "::" or ":" not in observed_host)
+        host = observed_host if heard else EVERYWHERE[listening.host]  # [::] hears IPv4 too
+        return Contact(us, Address(host, listening.port))
     return Contact(us, listening)

@@ -42,6 +42,9 @@ class TransportConfig:
     answered_max: int = 1024
     """The most connections between our answer and their proof, of 10 KiB each: for a round trip
     of 250 ms if 4,000 a second come."""
+    dials_max: int = 512
+    """The most dials under way, a socket each: for the peers of two stages, of 128 servers each,
+    and as many lookups."""
     links_max: int = 1024
     """The most links: this limits what proven peers cost us."""
     suite: Suite = Suite.AES_GCM

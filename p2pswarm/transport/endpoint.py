@@ -14,6 +14,7 @@ Source:  docs/wire.md.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -26,6 +27,7 @@ from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, PathError, Swarm
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport.admission import (
+    check_dials,
     check_join,
     dial_error,
     join_error,
@@ -40,10 +42,11 @@ from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
-from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
+from p2pswarm.transport.reply_memory import ReplyMemory
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
 from p2pswarm.wire.message import encode
 
@@ -74,7 +77,8 @@ class Endpoint:
         self._hello = Hello(config.suite, config.network_id)
         self._static = StaticKey(identity, entropy(KEY_BYTES))
         self._incarnation = entropy(INCARNATION_BYTES)
-        self._upload = UploadShare(net.lock(), config.background_share)
+        upload = UploadShare(net.lock(), config.background_share)
+        self._shared = NodeShares(upload, ReplyMemory())
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._sessions: dict[bytes, Link] = {}
@@ -111,7 +115,7 @@ class Endpoint:
     async def link(self, to: Contact) -> Link:
         """The link to a peer: one that is up, or a new one.
 
-        Raises DialFailed, BadHandshake, or LinkLost if this endpoint is closed.
+        Raises DialFailed, BadHandshake, LinkLost if this endpoint is closed, Busy if it dials many.
         """
         found = self._table.find(to)
         if found is not None:
@@ -120,6 +124,7 @@ class Endpoint:
         if dialling is None:
             if self._closing:
                 raise LinkLost("this endpoint is closed")
+            check_dials(len(self._dials), self._config)
             dialling = asyncio.get_running_loop().create_future()
             dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._dials[to] = dialling
@@ -246,7 +251,7 @@ class Endpoint:
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
-        link = Link(session, self._config, self, self._net.lock, self._upload)
+        link = Link(session, self._config, self, self._net.lock, self._shared)
         await stream.become_control(link)
         return link
 
@@ -255,22 +260,29 @@ class Endpoint:
         return encode(Introduction(self._incarnation, port, remote.host))
 
     async def _join(self, link: Link, number: int) -> None:
-        """Dial one bulk connection and join it to the link."""
-        exporter = link.session.exporter
-        asked = join.BulkJoin.make(exporter, number, self._entropy(join.NONCE_BYTES))
+        """Join one bulk connection to the link, in a few tries: a crowd may displace one."""
         try:
             async with asyncio.timeout(self._config.dial_s + self._config.handshake_s):
-                stream = await self._net.dial(link.remote)
-                try:
-                    await stream.send(asked.raw)
-                    answer = await stream.receive(join.ANSWER_BYTES)
-                    nonce = asked.check_answer(exporter, answer)
-                    keys = asked.keys(exporter, nonce)
-                    link.add_bulk(stream, BulkKeys(*keys, link.session.keys.suite))
-                finally:
-                    stream.close()
+                *others, last = join.numbers(number, self._config.bulk_connections_max)
+                for each in others:
+                    with suppress(PathError):
+                        return await self._join_as(link, each)
+                await self._join_as(link, last)
         except (SwarmError, TimeoutError) as error:
             link.fail(join_error(error, link.peer, number))
+
+    async def _join_as(self, link: Link, number: int) -> None:
+        exporter = link.session.exporter
+        asked = join.BulkJoin.make(exporter, number, self._entropy(join.NONCE_BYTES))
+        stream = await self._net.dial(link.remote)
+        try:
+            await stream.send(asked.raw)
+            answer = await stream.receive(join.ANSWER_BYTES)
+            nonce = asked.check_answer(exporter, answer)
+            keys = asked.keys(exporter, nonce)
+            link.add_bulk(stream, BulkKeys(*keys, link.session.keys.suite))
+        finally:
+            stream.close()
 
     # accepting
 

@@ -33,6 +33,7 @@ from p2pswarm.transport.events import (
 )
 from p2pswarm.transport.frames import RECORD_BYTES_MAX
 from p2pswarm.transport.mux import Mux
+from p2pswarm.transport.reply_memory import LinkReplies, ReplyMemory
 from p2pswarm.transport.session import Session
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
@@ -106,11 +107,20 @@ class LinkMachine:
         "state",
     )
 
-    def __init__(self, session: Session, config: TransportConfig, now_s: float) -> None:
-        """`session`: the finished handshake. Call `start` when the control connection is up."""
+    def __init__(
+        self,
+        session: Session,
+        config: TransportConfig,
+        now_s: float,
+        replies: ReplyMemory | None = None,
+    ) -> None:
+        """`session`: the finished handshake. Call `start` when the control connection is up.
+
+        `replies`: what all links of the node hold.
+        """
         self._session = session
         self._config = config
-        self.mux = Mux(dialled=session.dialled)
+        self.mux = Mux(dialled=session.dialled, replies=LinkReplies(replies))
         """The streams; call `data_to_send` after each method of it."""
         keys = session.keys
         self._records = FrameBuffer(
@@ -359,6 +369,7 @@ class LinkMachine:
         self.state = state
         self._mute = self._mute or state is LinkState.ENDED
         self.gathering = 0
+        self.mux.replies.leave()
         self.news.clear()
         self._ended.append(LinkEnded(error))
 

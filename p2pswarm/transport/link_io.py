@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from p2pswarm.errors import PeerError, SwarmError
@@ -26,6 +27,7 @@ from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import EndpointEvent, LinkEnded, StreamEvent
 from p2pswarm.transport.link import LinkMachine, LinkState, LinkStats
 from p2pswarm.transport.link_places import LinkUse
+from p2pswarm.transport.reply_memory import ReplyMemory
 from p2pswarm.transport.session import Session
 
 UP, ENDED = LinkState.UP, LinkState.ENDED
@@ -51,6 +53,14 @@ class LinkOwner(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class NodeShares:
+    """What all links of a node share."""
+
+    upload: UploadShare
+    replies: ReplyMemory
+
+
 class Link:
     """A proven peer: streams for messages and buffers for bulk bytes."""
 
@@ -60,20 +70,19 @@ class Link:
         config: TransportConfig,
         owner: LinkOwner,
         new_lock: Callable[[], AbstractContextManager[object]],
-        upload: UploadShare,
+        shared: NodeShares,
     ) -> None:
-        """`upload`: what all links of the node share."""
         self.session = session
         """The result of the handshake."""
         self._loop = asyncio.get_running_loop()
-        self._machine = LinkMachine(session, config, self._loop.time())
+        self._machine = LinkMachine(session, config, self._loop.time(), shared.replies)
         self._mux = self._machine.mux
         self._owner = owner
         self._pipe: ControlPipe | None = None
         self._receiving = False
         self._timer: asyncio.TimerHandle | None = None
         self._channels = BulkChannels(
-            config, new_lock, ChannelCallbacks(self._bulk_lost, self._release), upload
+            config, new_lock, ChannelCallbacks(self._bulk_lost, self._release), shared.upload
         )
         self._open_sockets = 0
 
@@ -110,6 +119,11 @@ class Link:
         if self._mux.live_ours or self._channels.busy:
             return LinkUse.US
         return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the peer should get nothing more to read: it leaves too much unread."""
+        return self._mux.crowded
 
     # streams
 

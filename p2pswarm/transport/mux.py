@@ -30,10 +30,12 @@ from p2pswarm.transport.events import (
     StreamOpened,
     StreamReset,
 )
+from p2pswarm.transport.reply_memory import LINK_BYTES_FREE, STREAM_BYTES, LinkReplies
 from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
 MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
+LARGEST_COST_BYTES = frames.MESSAGE_BYTES_MAX + MESSAGE_COST_BYTES
 STREAMS_MAX = 1024  # opened by one side and not yet ended
 QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
 QUEUE_BYTES_MAX = 4 * QUEUE_BYTES  # a caller that ignores `writable` gets an error here
@@ -44,7 +46,10 @@ CREDIT_MAX = 1 << 30  # far above any window: more is an attack or a mistake
 class Mux:
     """One side's view of all streams of a link."""
 
-    def __init__(self, *, dialled: bool) -> None:
+    def __init__(self, *, dialled: bool, replies: LinkReplies | None = None) -> None:
+        self.replies = replies or LinkReplies()
+        self.held_bytes = 0
+        """What the peer's streams and their unread replies hold; only read it here."""
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._streams: dict[int, StreamState] = {}  # by handle, nearly always the number
@@ -74,6 +79,11 @@ class Mux:
         return len(self._streams)
 
     @property
+    def crowded(self) -> bool:
+        """Whether the peer should get nothing more to read: it leaves too much unread."""
+        return self.held_bytes > LINK_BYTES_FREE and self.replies.crowded(self.held_bytes)
+
+    @property
     def live_ours(self) -> int:
         """How many of them we have opened."""
         return self._count[1]
@@ -87,7 +97,7 @@ class Mux:
             raise Busy(f"{STREAMS_MAX} streams are open on this link")
         if not 0 <= priority < frames.PRIORITIES:
             raise ValueError(f"a priority is 0..{frames.PRIORITIES - 1}, not {priority}")
-        _check_length(data)
+        frames.check_message(data)
         number = self._next
         while number in self._streams:  # after 2^31 streams, an old one may still be open
             number = (number + 2) % STREAM_NUMBERS or 2
@@ -103,7 +113,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None:
             return
-        _check_length(data)
+        frames.check_message(data)
         if stream.local_ended or (stream.queue and stream.queue[-1][1]):
             raise ValueError(f"stream {number} has been ended by us")
         if stream.queued_bytes >= QUEUE_BYTES_MAX:
@@ -117,7 +127,9 @@ class Mux:
     def writable(self, number: int) -> bool:
         """Whether a message would go out soon; if not, CreditGained follows."""
         stream = self._streams.get(number)
-        if stream is None or stream.queued_bytes < QUEUE_BYTES:
+        if stream is None or not stream.queued_bytes:
+            return True
+        if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.crowded):
             return True
         stream.wanted = True
         return False
@@ -149,6 +161,7 @@ class Mux:
 
     def ping(self, payload: bytes) -> None:
         """Ask for a Ponged with the same 8 bytes."""
+        self.replies.tell(self.held_bytes)
         self._say(frames.encode(frames.PING, 0, payload))
 
     def go_away(self) -> None:
@@ -190,7 +203,10 @@ class Mux:
         parts, self._control = self._control, []
         size, self._control_bytes = self._control_bytes, 0
         if size > frames.RECORD_BYTES_MAX:
-            size = self._put_back(parts)
+            count, size = frames.fitting(parts)
+            self._control = parts[count:]
+            self._control_bytes = sum(map(len, self._control))
+            del parts[count:]
         for line in self._lines:
             while line:
                 stream = line[0]
@@ -204,17 +220,6 @@ class Mux:
 
     # inside
 
-    def _put_back(self, parts: list[bytes]) -> int:
-        """Keep in `parts` what fits one record, and queue the rest again. Returns the size kept."""
-        size = count = 0
-        while size + len(parts[count]) <= frames.RECORD_BYTES_MAX:
-            size += len(parts[count])
-            count += 1
-        self._control = parts[count:]
-        self._control_bytes = sum(map(len, self._control))
-        del parts[count:]
-        return size
-
     def _say(self, frame: bytes) -> None:
         self._control.append(frame)
         self._control_bytes += len(frame)
@@ -222,6 +227,8 @@ class Mux:
     def _enqueue(self, stream: StreamState, data: bytes, flags: int) -> None:
         stream.queue.append((data, flags))
         stream.queued_bytes += len(data)
+        if stream.theirs:
+            self.held_bytes += len(data)
         self._line_up(stream)
 
     def _line_up(self, stream: StreamState) -> None:
@@ -242,6 +249,8 @@ class Mux:
         stream.ready = False
         data, flags = stream.queue.popleft()
         stream.queued_bytes -= len(data)
+        if stream.theirs:
+            self.held_bytes -= len(data)
         stream.credit -= cost
         self._credit -= cost
         kind = frames.DATA if stream.announced else frames.OPEN
@@ -274,6 +283,7 @@ class Mux:
         stream.unconsumed = cost
         self._streams[handle] = stream
         self._count[0] += 1
+        self.held_bytes += STREAM_BYTES
         self.happened.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
@@ -327,6 +337,10 @@ class Mux:
             self._say(frames.encode(frames.PONG, 0, payload))
         elif kind == frames.PONG:
             self.link_happened.append(Ponged(payload))
+            if self.replies.unbearable(
+                self.held_bytes
+            ):  # every 5 s is enough, and costs calls nothing
+                raise BadFrame(f"{self.held_bytes} bytes wait: the peer does not read")
         elif kind == frames.GOAWAY:
             self.link_happened.append(GoneAway())
         else:
@@ -355,9 +369,13 @@ class Mux:
         return cost
 
     def _repay(self, cost: int) -> None:
-        """Give session credit back, half a window at a time."""
+        """Give session credit back, half a window at a time.
+
+        When slow streams hold the rest, it goes back sooner: before the peer has too little left
+        for a message. Each time it gets about as much again as it has, so frames stay few.
+        """
         self._owed += cost
-        if self._owed >= SESSION_WINDOW_BYTES // 2:
+        if self._owed >= min(SESSION_WINDOW_BYTES // 2, self._allowance - LARGEST_COST_BYTES):
             self._say(frames.encode(frames.CREDIT, 0, frames.NUMBER.pack(self._owed)))
             self._allowance += self._owed
             self._owed = 0
@@ -367,15 +385,14 @@ class Mux:
         del self._streams[stream.handle]
         if stream.handle != stream.number:
             del self._handles[stream.number]
-        self._count[1 if stream.number % 2 == self._ours else 0] -= 1
+        if stream.theirs:
+            self._count[0] -= 1
+            self.held_bytes -= STREAM_BYTES + stream.queued_bytes
+        else:
+            self._count[1] -= 1
         if stream.ready:
             self._in_line -= 1
             self._lines[stream.priority].remove(stream)
         stream.queue.clear()
         if stream.unconsumed:
             self._repay(stream.unconsumed)
-
-
-def _check_length(data: bytes) -> None:
-    if len(data) > frames.MESSAGE_BYTES_MAX:
-        raise ValueError(f"a message of {len(data)} bytes, allowed are {frames.MESSAGE_BYTES_MAX}")

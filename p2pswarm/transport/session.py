@@ -5,7 +5,7 @@ Errors:  BadHandshake for an introduction that cannot be read.
 Source:  docs/wire.md.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from p2pswarm.crypto.handshake import Keys
@@ -38,7 +38,11 @@ def read_introduction(payload: bytes) -> Introduction:
         raise BadHandshake(f"the peer's introduction: {error}") from error
     if not isinstance(introduction, Introduction):
         raise BadHandshake("the peer introduced itself with another message")
-    return introduction
+    try:
+        host = introduction.observed_host and Address(introduction.observed_host, 0).host
+    except ValueError as error:  # we would announce it, and could introduce ourselves no more
+        raise BadHandshake(f"the peer's introduction: {error}") from error
+    return replace(introduction, observed_host=host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class StreamState:
         "queued_bytes",
         "ready",
         "remote_ended",
+        "theirs",
         "unconsumed",
         "wanted",
     )
@@ -34,6 +35,7 @@ class StreamState:
         self.number = handle % STREAM_NUMBERS  # the name on the wire
         self.priority = priority
         self.announced = announced  # its OPEN has been sent or received
+        self.theirs = announced  # the peer opened it
         self.queue: deque[tuple[bytes, int]] = deque()  # message, flags
         self.queued_bytes = 0
         self.credit = STREAM_WINDOW_BYTES  # bytes that we may still send

@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.net.address_groups import address_groups
+from p2pswarm.net.address_groups import address_groups, network_of
 
 
 def test_ipv4_is_counted_by_provider_network_and_host():
@@ -24,3 +24,9 @@ def test_machines_of_one_home_are_one():
 @pytest.mark.parametrize("name", ["host-1", "node.example"])
 def test_a_name_is_a_group_of_its_own(name: str):
     assert address_groups(name) == ("name", name)
+    assert network_of(name) == name
+
+
+def test_a_host_s_network_is_the_smallest_that_is_routed():
+    assert network_of("203.0.113.7") == "203.0.113.0/24"
+    assert network_of("2001:db8:1:2::3") == "2001:db8:1::/48"

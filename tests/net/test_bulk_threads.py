@@ -20,8 +20,12 @@ class Machine:
         self.told: list[str] = []
         self.error: SwarmError | None = None
         self.refuse = False
+        self.granted = True
         self.threads: set[str] = set()
         self._news = asyncio.Event()
+
+    def may_come(self) -> bool:
+        return self.granted
 
     def next_in(self) -> memoryview:
         return memoryview(self.buffer)
@@ -85,6 +89,30 @@ async def test_a_pipe_sends_what_its_machine_gives_and_fills_its_memory():
 
         assert target.received == data
         assert all(name.startswith("bulk-") for name in source.threads | target.threads)
+
+
+async def test_a_pipe_on_which_nothing_happens_costs_no_thread():
+    before = threading.active_count()
+    async with piped() as ((one, other), (pipe, _)):
+        assert threading.active_count() == before
+
+        pipe.close()
+
+        await one.until("released")
+        await other.until("released")
+        assert isinstance(other.error, LinkLost)
+
+
+async def test_a_byte_before_anything_was_granted_ends_the_pipe_without_a_thread():
+    async with piped() as ((source, target), (pipe, _)):
+        target.granted = False
+        source.to_send = [b"x"]
+        pipe.wake()
+
+        await target.until("released")
+
+        assert isinstance(target.error, BadChunk)
+        assert not target.threads
 
 
 async def test_a_pipe_carries_both_ways_at_once():
@@ -164,6 +192,8 @@ def test_a_pipe_that_outlives_its_loop_just_ends():
         async with connected() as (ours, theirs):
             sides.append(theirs)
             ours.become_bulk(machine)
+            await theirs.send(b"abcd")  # its thread runs now
+            await machine.until("filled")
             theirs._sock, kept = None, theirs._sock
             sides.append(kept)
 
@@ -174,4 +204,4 @@ def test_a_pipe_that_outlives_its_loop_just_ends():
     thread.join(PATIENCE_S)
 
     assert not thread.is_alive()
-    assert machine.told == []
+    assert machine.told == ["filled"]

@@ -1,26 +1,39 @@
 """LinkRpc against a peer that breaks the rules: the link ends, and we do not."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage, LinkLost, NotServing, PathError, Refused
-from p2pswarm.ids import Address
+from p2pswarm.ids import Address, PeerId
 from p2pswarm.rpc.base import Stream
-from p2pswarm.rpc.framing import Kind, pack_good, pack_opening, unpack_error
+from p2pswarm.rpc.framing import RESET_LATE, Kind, pack_good, pack_opening, unpack_error
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
+from p2pswarm.transport import frames
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
-from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened, StreamReset
-from p2pswarm.wire.message import Message, encode, message
+from p2pswarm.transport.events import (
+    RESET_REFUSED,
+    LinkEnded,
+    StreamData,
+    StreamEvent,
+    StreamOpened,
+    StreamReset,
+)
+from p2pswarm.transport.mux import SESSION_WINDOW_BYTES
+from p2pswarm.transport.reply_memory import LINK_BYTES_MAX
+from p2pswarm.wire.message import Message, Size, encode, message
 
 SEED = 1
+REPLY_BYTES = 40 * 1024
 
 
 @message(61401)
@@ -209,3 +222,90 @@ def test_nobody_calls_himself() -> None:
             await rpc.call(rpc.contact, Ask(5), 5.0)
 
     meet(body)
+
+
+@message(61402)
+@dataclass(frozen=True, slots=True)
+class AskMuch(Message):
+    number: int
+
+
+@message(61403)
+@dataclass(frozen=True, slots=True)
+class Much(Message):
+    data: Annotated[bytes, Size(REPLY_BYTES)]
+
+
+def codes_of(rogue: Rogue) -> list[int]:
+    return [event.code for event in rogue.heard if isinstance(event, StreamReset)]
+
+
+def unread_max() -> int:
+    """As many replies as the session's credit lets through, and as a link may hold."""
+    return (SESSION_WINDOW_BYTES + LINK_BYTES_MAX) // REPLY_BYTES + 1
+
+
+def test_who_reads_no_replies_is_refused_before_they_fill_our_memory():
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        rpc.serve_unary(AskMuch, lambda _peer, _ask: Much(bytes(REPLY_BYTES)))
+        link = await rogue.endpoint.link(rpc.contact)
+        for number in range(1000):
+            link.open(pack_opening(Kind.UNARY, None, encode(AskMuch(number))), ended=True)
+        await asyncio.sleep(1.0)
+
+        assert len(codes_of(rogue)) >= 1000 - unread_max()
+        assert set(codes_of(rogue)) == {RESET_REFUSED}
+
+    meet(body)
+
+
+def test_handlers_that_end_together_add_no_large_replies_to_what_is_unread():
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        go = asyncio.Event()
+
+        async def much(_peer: PeerId, _ask: AskMuch) -> Much:
+            await go.wait()
+            return Much(bytes(REPLY_BYTES))
+
+        rpc.serve_unary(AskMuch, much)
+        link = await rogue.endpoint.link(rpc.contact)
+        for number in range(256):
+            link.open(pack_opening(Kind.UNARY, None, encode(AskMuch(number))), ended=True)
+        await asyncio.sleep(1.0)
+        go.set()
+        await asyncio.sleep(1.0)
+
+        assert len(codes_of(rogue)) >= 256 - unread_max()
+        assert set(codes_of(rogue)) == {RESET_LATE}
+
+    meet(body)
+
+
+CALL = pack_opening(Kind.UNARY, None, encode(Ask(1)))
+STREAM = pack_opening(Kind.STREAM, None, encode(Ask(1)))
+NUMBERS = range(1001, 1201, 2)
+
+
+def opening(number: int, kind: Kind) -> bytes:
+    if kind is Kind.UNARY:
+        return frames.encode(frames.OPEN, number, CALL, frames.END)
+    return frames.encode(frames.OPEN, number, STREAM)
+
+
+@pytest.mark.parametrize("first", list(Kind))
+@pytest.mark.parametrize("second", list(Kind))
+def test_a_number_that_is_used_again_behind_its_reset_is_another_stream(first, second, caplog):
+    caplog.set_level(logging.WARNING)
+
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        link = await rogue.endpoint.link(rpc.contact)
+        for number in NUMBERS:
+            reset = frames.encode(frames.RESET, number, frames.NUMBER.pack(16))
+            link._mux._say(opening(number, first) + reset + opening(number, second))
+        link.open(CALL, ended=True)
+
+        assert isinstance(await rogue.hear(StreamData), StreamData)
+        assert rogue.endpoint.links(), "the link lives"
+
+    meet(body)
+    assert not caplog.records

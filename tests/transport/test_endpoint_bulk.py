@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 
 import pytest
 from transport.harness import (
@@ -10,6 +11,8 @@ from transport.harness import (
 )
 
 from p2pswarm.errors import BadChunk, BadFrame, LinkLost
+from p2pswarm.ids import Address
+from p2pswarm.net.sockets import SocketConnection, SocketNet
 from p2pswarm.transport.events import StreamOpened
 
 
@@ -23,6 +26,47 @@ async def test_tensors_cross_both_ways(connections: int, size: int):
         assert await transfer(back, link, data) == data
         assert await transfer(link, back, data) == data
         assert back.stats.bulk_sent_bytes == link.stats.bulk_received_bytes == size
+
+
+class LossyNet(SocketNet):
+    """A network on which some of the connections that are dialled break at once."""
+
+    def __init__(self, broken: set[int]) -> None:
+        self._broken = broken
+        self._dials = 0
+
+    async def dial(self, to: Address) -> SocketConnection:
+        connection = await super().dial(to)
+        self._dials += 1
+        if self._dials in self._broken:
+            connection._socket().shutdown(socket.SHUT_RDWR)
+        return connection
+
+
+@pytest.mark.parametrize(("connections", "broken"), [(1, {1}), (1, {1, 2}), (2, {1, 3})])
+async def test_a_bulk_connection_that_breaks_while_it_joins_costs_no_link(connections, broken):
+    """As one does that a flood of strangers displaces."""
+    async with linked(bulk_connections=connections, bulk_connections_far=connections) as (
+        dialler,
+        _,
+        link,
+        back,
+    ):
+        dialler._net = LossyNet(broken)
+
+        assert await transfer(link, back, b"tensor" * 1000) == b"tensor" * 1000
+        assert dialler.links() == (link,)
+
+
+async def test_a_link_to_which_no_bulk_connection_can_be_joined_ends():
+    async with linked() as (dialler, _, link, back):
+        dialler._net = LossyNet({1, 2, 3})
+        arrival = back.expect(memoryview(bytearray(10)))
+
+        with pytest.raises(LinkLost):
+            await link.send_bulk(arrival.transfer, memoryview(bytes(10)), 1)
+
+        assert "bulk connection 0" in str(await dialler.loss())
 
 
 async def test_many_transfers_at_once_each_reach_their_own_room():

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import threading
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -25,12 +26,13 @@ from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.noise_xx import NoiseXX, Role
 from p2pswarm.crypto.suite import Suite
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, Unusable
+from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.events import StreamOpened
 from p2pswarm.transport.link_places import PEER_LINKS_MAX
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
@@ -211,6 +213,21 @@ async def test_one_identity_holds_a_few_links_however_many_it_opens():
         assert await call(ends[-1], acceptor) == b"hello"
 
 
+async def test_bulk_connections_that_nobody_asked_for_cost_no_threads():
+    async with linked(bulk_connections=16) as (_, acceptor, link, back):
+        before = threading.active_count()
+        link._want_bulk()
+        while back.stats.bulk_connections < 16:
+            await call_again(acceptor, link)
+
+        assert threading.active_count() == before
+
+
+async def call_again(acceptor: End, link: Link) -> None:
+    link.open(b"hello", ended=True)
+    await acceptor.event(StreamOpened)
+
+
 async def test_a_replayed_join_is_refused():
     """Somebody on the way repeats the first bytes of a bulk connection."""
     async with linked() as (_, acceptor, link, back):
@@ -290,3 +307,15 @@ async def test_a_bug_in_a_dial_is_logged_and_an_error_for_the_caller(caplog):
             await dialler.link(Contact(None, Address("192.0.2.1", 4001)))
 
     assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+async def test_dials_under_way_are_bounded():
+    async with stranger(b"", hang_up=False) as contact, End(dials_max=1) as dialler:
+        dialling = asyncio.create_task(dialler.link(contact))
+        await asyncio.sleep(0)
+
+        with pytest.raises(Busy, match="1 dials are under way"):
+            await dialler.link(Contact(None, Address("192.0.2.1", 1)))
+
+        await dialler.close()
+        await asyncio.wait([dialling])

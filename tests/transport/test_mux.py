@@ -16,6 +16,7 @@ from p2pswarm.transport.events import (
     StreamReset,
 )
 from p2pswarm.transport.mux import MESSAGE_COST_BYTES, STREAMS_MAX, Mux
+from p2pswarm.transport.reply_memory import LINK_BYTES_MAX, STREAM_BYTES, SUM_BYTES_MAX
 from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES
 
 LARGE = bytes(frames.MESSAGE_BYTES_MAX)
@@ -224,6 +225,69 @@ def test_a_peer_that_provokes_answers_and_reads_none_is_cut_off():
 
     with pytest.raises(BadFrame, match="does not read"):
         acceptor.receive(record)
+
+
+@pytest.mark.parametrize("size", [100, 2900, 40_000, len(LARGE)])
+def test_slow_streams_do_not_keep_back_the_credit_that_calls_have_used_up(size: int):
+    """The receiver owes less than half a window, and the sender has too little left to go on."""
+    pair = MuxPair()
+    held = STREAM_WINDOW_BYTES // 2 - 14 * 1024
+    for _ in range(18):
+        stream = pair.dialler.open(b"", ended=False, priority=0)
+        for part in (LARGE, bytes(held - len(LARGE))):
+            pair.dialler.send(stream, part, ended=False)
+    pair.settle()
+    pair.acceptor.events()
+
+    for number in range(3000):
+        call = pair.dialler.open(bytes(size), ended=True, priority=0)
+        pair.settle()
+        assert [event.stream for event in pair.acceptor.events()] == [call], number
+        pair.acceptor.consumed(call, size)
+        pair.acceptor.send(call, b"done", ended=True)
+        pair.settle()
+        pair.dialler.consumed(call, 4)
+        pair.dialler.events()
+
+
+def test_streams_and_unread_replies_are_counted_until_they_are_gone():
+    pair = MuxPair()
+    one, two, three = (pair.dialler.open(b"ask", ended=True, priority=0) for _ in range(3))
+    pair.settle()
+    assert pair.acceptor.held_bytes == 3 * STREAM_BYTES
+    for stream in (one, two):
+        pair.acceptor.send(stream, LARGE, ended=True)
+    assert pair.acceptor.held_bytes == 3 * STREAM_BYTES + 2 * len(LARGE)
+
+    pair.acceptor.reset(two, 0)
+    pair.dialler.reset(three, 0)
+    pair.settle()
+
+    assert pair.acceptor.held_bytes == 0
+    assert pair.dialler.held_bytes == 0, "our own requests are not replies"
+
+
+def test_a_stream_of_a_peer_that_reads_nothing_is_writable_only_while_it_is_empty():
+    pair = MuxPair()
+    stream = pair.dialler.open(b"ask", ended=False, priority=0)
+    pair.settle()
+    pair.acceptor.send(stream, b"small", ended=False)
+    assert pair.acceptor.writable(stream)
+
+    pair.acceptor.held_bytes += LINK_BYTES_MAX
+
+    assert not pair.acceptor.writable(stream)
+    pair.settle()
+    assert pair.acceptor.events()[-1] == CreditGained(stream)
+    assert pair.acceptor.writable(stream)
+
+
+def test_a_peer_that_leaves_unread_far_more_than_all_may_is_cut_off():
+    acceptor = Mux(dialled=False)
+    acceptor.held_bytes = 2 * SUM_BYTES_MAX + 1
+
+    with pytest.raises(BadFrame, match="does not read"):
+        acceptor.receive(frames.encode(frames.PONG, 0, b"12345678"))
 
 
 def test_answers_that_fill_more_than_a_record_leave_in_several():

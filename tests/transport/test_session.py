@@ -29,3 +29,20 @@ def test_an_introduction_is_read_as_it_was_written():
 def test_anything_else_is_a_bad_handshake(payload: bytes):
     with pytest.raises(BadHandshake, match="introduc"):
         read_introduction(payload)
+
+
+@pytest.mark.parametrize("host", ["a b", "::1::", "\x1b[2J", "x" * 200, "a..b"])
+def test_an_observed_host_that_is_none_is_refused(host: str):
+    """We would announce it, and no introduction of ours could be made any more."""
+    with pytest.raises(BadHandshake, match="introduction"):
+        read_introduction(encode(Introduction(b"i" * 16, 4000, host)))
+
+
+@pytest.mark.parametrize(
+    ("host", "read"),
+    [("", ""), ("2001:db8::1", "2001:db8::1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("me", "me")],
+)
+def test_an_observed_host_is_read_in_its_one_form(host: str, read: str):
+    raw = encode(Introduction(b"i" * 16, 4000, host))
+
+    assert read_introduction(raw).observed_host == read

@@ -74,11 +74,13 @@ class BulkChannel:
         buffers: ReceiveBuffers,
         send_queue: SendQueue,
         callbacks: ChannelCallbacks,
+        now_s: float,
     ) -> None:
+        """`now_s`: when the keys were made, on the clock of `next_out`."""
         self._buffers = buffers
         self._send_queue = send_queue
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
-        self._sealer = Sealer(keys.send_key, keys.suite, LABEL)
+        self._sealer = Sealer(keys.send_key, keys.suite, LABEL, now_s)
         self._scratch_in = self._scratch_out = _NOTHING  # they grow to what the chunks need
         self._head = memoryview(bytearray(HEAD_BYTES))
         self._incoming: _IncomingChunk | None = None
@@ -90,6 +92,10 @@ class BulkChannel:
         self.lost = callbacks.lost
         self.received_bytes = 0
         self.sent_bytes = 0
+
+    def may_come(self) -> bool:
+        """Whether memory was ever granted to the peer."""
+        return self._buffers.granted
 
     def next_in(self) -> memoryview:
         """The memory for the next bytes."""

@@ -129,7 +129,8 @@ class BulkChannels:
 
     def add(self, stream: Connection, keys: BulkKeys) -> None:
         """Add a channel that has joined."""
-        machine = BulkChannel(keys, self._buffers, self._send_queue, self._ends)
+        now_s = asyncio.get_running_loop().time()
+        machine = BulkChannel(keys, self._buffers, self._send_queue, self._ends, now_s)
         pipe = stream.become_bulk(machine)
         self._channels.append((machine, pipe))
         if self._sends:

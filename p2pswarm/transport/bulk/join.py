@@ -29,12 +29,21 @@ JOIN_BYTES = _JOIN.size + MAC_BYTES
 ANSWER_BYTES = NONCE_BYTES + MAC_BYTES
 NUMBER_MAX = (1 << 32) - 1
 _NO_NONCE = bytes(NONCE_BYTES)
+TRIES = 3  # to join one connection; each has a number of its own
 REFUSED = "the peer's join is not authentic"
 
 
 def session_of(exporter: bytes) -> bytes:
     """The link's public name of 16 bytes, the same on both sides."""
     return derive(exporter, b"session", _NO_NONCE, _NO_NONCE, 0)[0][:SESSION_BYTES]
+
+
+def numbers(number: int, connections_max: int) -> tuple[int, ...]:
+    """The numbers under which to try to join connection `number` of at most `connections_max`.
+
+    A try that failed may have used its number up at the other end.
+    """
+    return tuple(number + attempt * connections_max for attempt in range(TRIES))
 
 
 @dataclass(frozen=True, slots=True)

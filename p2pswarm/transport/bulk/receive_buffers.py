@@ -71,6 +71,11 @@ class ReceiveBuffers:
         self._buffers: dict[int, _ReceiveBuffer] = {}
         self._next = 1  # 0 says "inline" in a grant
 
+    @property
+    def granted(self) -> bool:
+        """Whether memory was ever granted."""
+        return self._next > 1
+
     def add(self, memory: memoryview, filled: Callable[[], None]) -> int:
         """Grant `memory`, a flat writable view of bytes; returns the transfer's number.
 

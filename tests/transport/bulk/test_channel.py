@@ -18,6 +18,7 @@ from p2pswarm.transport.bulk.upload_share import UploadShare
 SUITE = Suite.AES_GCM
 CHUNK = 2 * CHUNK_BYTES_MIN
 ENDS = ChannelCallbacks(print, print)
+SINCE_S = 1e6  # of a machine that has been up for eleven days
 
 
 def send_queue() -> SendQueue:
@@ -38,10 +39,10 @@ class Bundle:
         for channel in range(channels):
             there, back = bytes([channel]) * 32, bytes([channel + 100]) * 32
             self.senders.append(
-                BulkChannel(BulkKeys(there, back, SUITE), nobody[0], self.send_queue, ENDS)
+                BulkChannel(BulkKeys(there, back, SUITE), nobody[0], self.send_queue, ENDS, SINCE_S)
             )
             self.receivers.append(
-                BulkChannel(BulkKeys(back, there, SUITE), self.buffers, nobody[1], ENDS)
+                BulkChannel(BulkKeys(back, there, SUITE), self.buffers, nobody[1], ENDS, SINCE_S)
             )
 
     def send(self, data: bytes):
@@ -49,7 +50,7 @@ class Bundle:
 
     def next_out(self, channel: int) -> bytes | None:
         """What the channel's sender puts on its wire next."""
-        out = self.senders[channel].next_out(0.0)
+        out = self.senders[channel].next_out(SINCE_S)
         if out is None:
             return None
         raw = bytes(out)
@@ -132,6 +133,17 @@ def test_counters_tell_what_a_connection_carried():
 
     assert bundle.senders[0].sent_bytes == CHUNK
     assert bundle.receivers[0].received_bytes == CHUNK
+
+
+def test_a_new_connection_has_a_new_key():
+    """Its first record would else end the key, on a machine that has been up for an hour."""
+    bundle = Bundle()
+    bundle.send(b"x" * CHUNK)
+
+    raw = bundle.next_out(0)
+
+    assert raw is not None
+    assert raw[0] & 0x80 == 0
 
 
 def test_late_chunks_of_a_room_given_back_are_read_and_thrown_away():

@@ -1,0 +1,61 @@
+"""ReplyMemory: what peers make us hold, because they open streams or do not read our replies.
+
+A link may hold as much as is free, LINK_BYTES_MAX at most and LINK_BYTES_FREE in any case. So
+however many links are greedy, each of them and each honest one get equal shares, and the sum is
+bounded. A link that would hold more is *crowded*: it takes no more openings, and its peer is told
+that we are busy. What handlers add all the same is bounded by ending a link at twice the sum.
+
+Units:   bytes.
+Errors:  none.
+Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches"
+         (1998), with alpha 1.
+"""
+
+STREAM_BYTES = 1024  # about what a stream costs that does nothing
+LINK_BYTES_FREE = 16 * 1024  # a few streams, however many others there are: 16 MiB on 1,024 links
+LINK_BYTES_MAX = 4 * 1024 * 1024  # the session's window: more cannot be sent in one round trip
+SUM_BYTES_MAX = 24 * 1024 * 1024  # with one reply of 60 KiB more on each of 1,024 links: 100 MB
+
+
+class ReplyMemory:
+    """What all links of a node hold."""
+
+    __slots__ = ("held_bytes",)
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
+class LinkReplies:
+    """What one link holds, as its mux counts it: the count itself is on the hot path."""
+
+    __slots__ = ("_all", "_told_bytes")
+
+    def __init__(self, of_all: ReplyMemory | None = None) -> None:
+        """`of_all`: the sum that this link is a part of."""
+        self._all = of_all or ReplyMemory()
+        self._told_bytes = 0  # our part of the sum
+
+    def crowded(self, held_bytes: int) -> bool:
+        """Whether the link should take no more; call this before anything is added."""
+        if held_bytes <= LINK_BYTES_FREE:
+            return False
+        self.tell(held_bytes)
+        return held_bytes > min(LINK_BYTES_MAX, SUM_BYTES_MAX - self._all.held_bytes)
+
+    def unbearable(self, held_bytes: int) -> bool:
+        """Whether the link must end, because handlers have added too much to what is unread."""
+        if held_bytes <= LINK_BYTES_FREE:
+            return False
+        self.tell(held_bytes)
+        return self._all.held_bytes > 2 * SUM_BYTES_MAX
+
+    def tell(self, held_bytes: int) -> None:
+        """Bring the sum up to date."""
+        self._all.held_bytes += held_bytes - self._told_bytes
+        self._told_bytes = held_bytes
+
+    def leave(self) -> None:
+        """The link has ended: it is no part of the sum any more."""
+        self._all.held_bytes -= self._told_bytes
+        self._all, self._told_bytes = ReplyMemory(), 0
