@@ -82,6 +82,7 @@ class ValueReader:
             patience_s=config.lookup_s,
             first=quorum if sure else config.alpha,
             choice=config.replicas_success if sure else 1,
+            least_scope=config.least_scope,
         )
         lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s)
         lookup.learned([each.contact for each in (replicas if sure else near)])
