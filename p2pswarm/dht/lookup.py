@@ -100,12 +100,12 @@ class Lookup:
 
     def learned(self, contacts: Iterable[Contact], least: Scope = Scope.PRIVATE) -> None:
         """Add contacts of peers that may be close; `least`: the scope of who named them."""
-        least = max(least, self._options.least_scope)
+        public = Scope.PUBLIC in (least, self._options.least_scope)
         for contact in contacts:
             peer = contact.peer
             if peer is None or peer.raw in self._by_peer or peer.raw == self._own:
                 continue
-            if not believable(contact.address, least):
+            if public and not believable(contact.address, Scope.PUBLIC):
                 continue
             distance = int.from_bytes(peer.raw) ^ self._number
             at = bisect(self._distances, distance)
