@@ -208,6 +208,4 @@ def contact_of(raw: bytes, listen_address: str) -> Contact:
         contact = Contact(PeerId(raw), address)
     except ValueError as error:  # UnicodeError is one
         raise BadMessage(f"not a contact: {error}") from error
-    if not address.host.isprintable():
-        raise BadMessage(f"not a contact: {address.host!r} is not a host")
     return contact
