@@ -61,6 +61,7 @@ class Carrier:
             patience_s=config.carry_s,
             first=config.carry_width,
             asks=config.carry_width,
+            least_scope=config.least_scope,
         )
         lookup = Lookup(request.key, self._own.raw, options, self._timeouts, now_s)
         lookup.learned(contacts_in(got.peer_list))

@@ -8,6 +8,8 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002); go-libp2p-kad-dht for k, th
 
 from dataclasses import dataclass
 
+from p2pswarm.dht.address_scope import Scope
+
 MIB = 1 << 20
 CONTACTS_MAX = 20  # in one message
 
@@ -18,6 +20,8 @@ class DhtConfig:
 
     server: bool = True
     """Whether others may keep us in their tables and store with us."""
+    least_scope: Scope = Scope.PRIVATE
+    """Addresses of a smaller scope are not believed; PUBLIC for a node of a public network."""
 
     k: int = 20
     """The most contacts in a bucket, and in an answer."""

@@ -11,6 +11,7 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3.
 from collections.abc import Sequence
 from enum import Enum, auto
 
+from p2pswarm.dht.address_scope import believable, expected_of
 from p2pswarm.dht.messages import Identified, contact_of, contacts_in
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.errors import BadMessage, NoRoute
@@ -62,7 +63,9 @@ def met_through(seed: Contact, reply: Message) -> list[Contact]:
     """The contact of a greeted seed, and then the servers close to us that it knows."""
     if not isinstance(reply, Identified):
         raise BadMessage(f"{type(reply).__name__} does not answer Identify")
-    return [contact_of(reply.peer, str(seed.address)), *contacts_in(reply.peer_list)]
+    least = expected_of(seed.address.host)
+    named = [each for each in contacts_in(reply.peer_list) if believable(each.address, least)]
+    return [contact_of(reply.peer, str(seed.address)), *named]
 
 
 def worth_a_lookup(met: Sequence[Contact], table: Table, *, joined_before: bool) -> bool:

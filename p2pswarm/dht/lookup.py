@@ -6,6 +6,8 @@ it has not asked yet. Two rules make it fast when many contacts are dead:
 * when a contact is slower than nine of ten, another one is asked in its place. A late
   answer still counts.
 
+A peer with a public address is not believed private ones: see `address_scope.py`.
+
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all.
 Errors:  none: a useless answer only adds no contacts.
@@ -18,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from p2pswarm.dht.address_scope import Scope, believable, expected_of
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact
 
@@ -50,6 +53,8 @@ class LookupOptions:
     """How many contacts to ask before one has answered, failed or is late."""
     asks: int = ASKS_MAX
     """The most requests in all."""
+    least_scope: Scope = Scope.PRIVATE
+    """Contacts whose addresses have a smaller scope are not asked."""
     choice: int = 1
     """The next contact is the one with the shortest round trip among this many closest."""
 
@@ -93,11 +98,14 @@ class Lookup:
         self._slow = 0
         self._end_s = now_s + options.patience_s
 
-    def learned(self, contacts: Iterable[Contact]) -> None:
-        """Add contacts of peers that may be close."""
+    def learned(self, contacts: Iterable[Contact], least: Scope = Scope.PRIVATE) -> None:
+        """Add contacts of peers that may be close; `least`: the scope of who named them."""
+        public = Scope.PUBLIC in (least, self._options.least_scope)
         for contact in contacts:
             peer = contact.peer
             if peer is None or peer.raw in self._by_peer or peer.raw == self._own:
+                continue
+            if public and not believable(contact.address, Scope.PUBLIC):
                 continue
             distance = int.from_bytes(peer.raw) ^ self._number
             at = bisect(self._distances, distance)
@@ -173,7 +181,7 @@ class Lookup:
     def on_response(self, raw: bytes, closer: Iterable[Contact]) -> None:
         """An asked peer has answered with contacts that may be closer."""
         self._close(raw, CandidateState.ANSWERED)
-        self.learned(closer)
+        self.learned(closer, expected_of(self._by_peer[raw].contact.address.host))
         self._check_settled()
 
     def on_failure(self, raw: bytes) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
+from p2pswarm.dht.address_scope import Scope, believable
 from p2pswarm.dht.config import CONTACTS_MAX
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PEER_ID_BYTES, Address, Contact, PeerId
@@ -179,17 +180,25 @@ def peer_list(contacts: Iterable[tuple[bytes, str]]) -> PeerList:
 
 
 def contacts_in(packed: PeerList) -> list[Contact]:
-    """Unpack a peer list; BadMessage if it has an invalid address."""
+    """Unpack a peer list, without addresses that no host has; BadMessage if one is invalid."""
     ids = packed.peers
-    return [
-        contact_of(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], listen_address)
+    named = [
+        _named(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], listen_address)
         for i, listen_address in enumerate(packed.listen_addresses)
     ]
+    return [contact for contact in named if contact is not None]
+
+
+@lru_cache(maxsize=SEEN_CONTACTS)
+def _named(raw: bytes, listen_address: str) -> Contact | None:
+    """The contact of an id and an address, or None; cached, because the same ones come often."""
+    contact = contact_of(raw, listen_address)
+    return contact if believable(contact.address, Scope.PRIVATE) else None
 
 
 @lru_cache(maxsize=SEEN_CONTACTS)
 def contact_of(raw: bytes, listen_address: str) -> Contact:
-    """The contact of an id and an address; it is cached, because the same ones come often.
+    """The contact of an id and an address; cached, because the same ones come often.
 
     Raises BadMessage if the address is invalid, or names a host that no resolver accepts.
     """
@@ -199,6 +208,4 @@ def contact_of(raw: bytes, listen_address: str) -> Contact:
         contact = Contact(PeerId(raw), address)
     except ValueError as error:  # UnicodeError is one
         raise BadMessage(f"not a contact: {error}") from error
-    if not address.host.isprintable():
-        raise BadMessage(f"not a contact: {address.host!r} is not a host")
     return contact

@@ -184,7 +184,12 @@ class Dht:
     def _lookup(self, target: bytes, settle: int) -> Lookup:
         """A lookup that begins with the contacts in our table."""
         config = self.config
-        options = LookupOptions(width=config.k, settle=settle, patience_s=config.lookup_s)
+        options = LookupOptions(
+            width=config.k,
+            settle=settle,
+            patience_s=config.lookup_s,
+            least_scope=config.least_scope,
+        )
         lookup = Lookup(target, self._own.raw, options, self.timeouts, self._now_s())
         lookup.learned([each.contact for each in self.table.nearest(target, config.k)])
         return lookup

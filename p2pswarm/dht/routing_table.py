@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from p2pswarm.dht.address_scope import believable
 from p2pswarm.dht.bucket import Bucket, Neighbour
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.ids import PEER_ID_BYTES, Contact, PeerId
@@ -71,6 +72,8 @@ class Table:
         """Note that a proven server has reached us; returns a contact to check, or None."""
         if contact.peer is None:
             raise ValueError(f"{contact.address} has no id yet: greet it first")
+        if not believable(contact.address, self.config.least_scope):
+            return None
         raw = contact.peer.raw
         index = self.index(raw)
         bucket = self._buckets.get(index)

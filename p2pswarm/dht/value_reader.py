@@ -46,7 +46,9 @@ class ValueReader:
         self.clocks_differ = False
         """Whether the last get found only what is over, or too far ahead, by our clock."""
 
-    def held(self, key: bytes, now_ms: int) -> Iterator[dict[bytes, Record]]:
+    def held(
+        self, key: bytes, now_ms: int, pages_max: int = HELD_PAGES_MAX
+    ) -> Iterator[dict[bytes, Record]]:
         """The records that we hold ourselves, if we are a holder of the key at present.
 
         They come page by page, since checking a page's signatures takes some milliseconds. A copy
@@ -55,7 +57,7 @@ class ValueReader:
         if key not in self._store or not self._is_holder(key):
             return
         after = b""
-        for _ in range(HELD_PAGES_MAX):
+        for _ in range(pages_max):
             records = list(islice(self._store.read(key, now_ms, after), HELD_PAGE_RECORDS))
             yield {record.subkey: record for record in records if self._signatures.holds(record)}
             if len(records) < HELD_PAGE_RECORDS:
@@ -82,6 +84,7 @@ class ValueReader:
             patience_s=config.lookup_s,
             first=quorum if sure else config.alpha,
             choice=config.replicas_success if sure else 1,
+            least_scope=config.least_scope,
         )
         lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s)
         lookup.learned([each.contact for each in (replicas if sure else near)])

@@ -14,7 +14,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.dht.messages import Ping
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.ids import Contact
-from p2pswarm.roles.run_choice import RunChoice, preferred
+from p2pswarm.roles.run_choice import ASKED_MAX, RunChoice, in_own_order, preferred
 from p2pswarm.roles.run_matching import end_key, readable
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
@@ -127,9 +127,11 @@ async def follow_run(
 
 
 async def answering(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:
-    """Those of `trainers` that answer within `ANSWER_S`; all are asked at the same time."""
+    """Those of the first `ASKED_MAX` of `trainers` that answer within `ANSWER_S`."""
     async with asyncio.TaskGroup() as tasks:
-        asked = [(trainer, tasks.create_task(_answers(rpc, trainer))) for trainer in trainers]
+        asked = [
+            (trainer, tasks.create_task(_answers(rpc, trainer))) for trainer in trainers[:ASKED_MAX]
+        ]
     return [trainer for trainer, task in asked if task.result()]
 
 
@@ -143,11 +145,14 @@ async def _answers(rpc: Rpc, trainer: Contact) -> bool:
 
 
 async def manifests(stack: NodeStack, holders: int = 1) -> dict[bytes, bytes]:
-    """The manifests in the DHT by their trainers' ids; none if they could not be looked up.
+    """The manifests in the DHT by their trainers' ids, in this node's own order.
+
+    There are none if they could not be looked up.
 
     `holders`: how many answers are put together; this node's own, or the first, is enough for one.
     """
-    return await _values(stack, RUNS_KEY, "the runs", holders)
+    found = await _values(stack, RUNS_KEY, "the runs", holders)
+    return in_own_order(stack.identity.peer_id.raw, found)
 
 
 async def announce_end(stack: NodeStack, run: RunIdentity, over: RunOver) -> None:

@@ -4,6 +4,7 @@ Units:   `now_s` seconds on the caller's clock.
 Errors:  none; a manifest that cannot be used is complained about once and passed over.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
 from p2pswarm.config import ServeConfig
@@ -15,6 +16,10 @@ from p2pswarm.swarm.manifest import RunOffer, UnreadableOffer, read_offer
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.wire.message import decode
 
+MANIFESTS_MAX = 256  # read at a look: checking their signatures takes 20 ms
+ASKED_MAX = 16  # trainers dialled at a look: their addresses are what strangers claim
+QUOTED_MAX = 64  # remarks with words of strangers, who can think of as many as they like
+NAMES_MAX = 8  # of other runs, in one line
 CLOCKS_DIFFER = (
     "by this machine's clock the runs of others are long over, or of the future: set the clocks, "
     "here or there"
@@ -31,6 +36,7 @@ class RunChoice:
         self._notices = VersionNotices()
         self._unreadable: list[UnreadableOffer] = []
         self._said: set[str] = set()
+        self._quoted: set[str] = set()
         self._remarks: list[str] = []
         self._over: set[tuple[bytes, bytes]] = set()
 
@@ -42,7 +48,7 @@ class RunChoice:
     def fitting(
         self, manifests: Mapping[bytes, bytes], *, clocks_differ: bool = False
     ) -> list[RunOffer]:
-        """The runs that may be joined; `manifests` by their trainers' ids, as the DHT keeps them.
+        """The runs that may be joined, in the order of `manifests`, which are by trainers' ids.
 
         If there is none, a remark says why. `clocks_differ`: others know runs that are over, or
         not yet possible, by this machine's clock.
@@ -54,13 +60,15 @@ class RunChoice:
             return fitting
         if named:
             run = named[0].config
-            self._say(
+            self._quote(
                 f"run {run.name!r} has no stage {self._serve.stage} (serve.stage), its stages are "
                 f"0 to {run.stages - 1}: waiting for another run"
             )
         elif offers:
-            there = ", ".join(sorted({repr(offer.config.name) for offer in offers}))
-            self._say(f"no run is named {self._serve.run!r}; there is {there}: waiting")
+            names = sorted({repr(offer.config.name) for offer in offers})
+            more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+            there = ", ".join(names[:NAMES_MAX]) + more
+            self._quote(f"no run is named {self._serve.run!r}; there is {there}: waiting")
         elif clocks_differ:
             self._say(CLOCKS_DIFFER)
         else:
@@ -85,14 +93,14 @@ class RunChoice:
         """Every run that has not ended, by trainer."""
         offers = []
         self._unreadable = []
-        for subkey in sorted(manifests):
+        for subkey, manifest in manifests.items():
             try:
-                offer = _offer(subkey, manifests[subkey], self.version)
+                offer = _offer(subkey, manifest, self.version)
             except BadMessage as error:
-                self._say(f"a run cannot be joined: {error}")
+                self._quote(f"a run cannot be joined: {error}")
                 continue
             if isinstance(offer, UnreadableOffer):
-                self._say(f"a run cannot be joined: {offer.reason}")
+                self._quote(f"a run cannot be joined: {offer.reason}")
                 self._unreadable.append(offer)
             elif (offer.run, subkey) not in self._over:
                 offers.append(offer)
@@ -109,6 +117,26 @@ class RunChoice:
         if text not in self._said:
             self._said.add(text)
             self._remarks.append(text)
+
+    def _quote(self, text: str) -> None:
+        """Say what has words of strangers in it."""
+        if text in self._quoted or len(self._quoted) < QUOTED_MAX:
+            self._quoted.add(text)
+            self._say(text)
+
+
+def in_own_order(own: bytes, manifests: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The manifests in an order of this node's own, MANIFESTS_MAX of them at most.
+
+    Nobody can choose an id that is the first for many nodes, as it could among sorted ids. Without
+    a wish, servers spread over the runs of a swarm.
+    """
+
+    def rank(subkey: bytes) -> bytes:
+        return hashlib.sha256(own + subkey).digest()
+
+    first = sorted(manifests, key=rank)[:MANIFESTS_MAX]
+    return {subkey: manifests[subkey] for subkey in first}
 
 
 def preferred(offers: Sequence[RunOffer], answering: Collection[Contact]) -> RunOffer | None:

@@ -47,8 +47,8 @@ def fitting(
 ) -> tuple[list[RunOffer], str]:
     """The offers of others of exactly this run's settings and text; or why there is none."""
     offers, why = [], "nobody offers the run yet: waiting for its trainer"
-    for subkey in sorted(found):
-        offer = readable(found[subkey])
+    for manifest in found.values():
+        offer = readable(manifest)
         if offer is None or offer.trainer.peer is None or offer.trainer.peer.raw == me:
             continue
         identity = offer.identity

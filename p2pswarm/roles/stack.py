@@ -19,6 +19,7 @@ from random import Random
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.address_scope import least_scope
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
@@ -58,7 +59,8 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
     async with endpoint:
         bound = await _listen(endpoint, places_to_listen(config.listen))
         endpoint.announced = announced(bound, config, own_host)
-        limits = DhtConfig(negative_s=LOOK_AGAIN_S)
+        scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
+        limits = DhtConfig(negative_s=LOOK_AGAIN_S, least_scope=scope)
         rng = Random(os.urandom(32))
         async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, time.time) as dht:
             await _join(endpoint, dht, through)

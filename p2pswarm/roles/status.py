@@ -15,10 +15,11 @@ from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.roles.discovery import manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
-from p2pswarm.swarm.manifest import RUNS_KEY, RunOffer
+from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 
 ANSWER_S = 5.0  # for a trainer to answer; several are asked at once
@@ -47,9 +48,7 @@ async def _main(config: NodeConfig, identity: Identity, name: str, *, json: bool
 
 async def statuses(stack: NodeStack, name: str) -> Found:
     """The runs of this name (all, if it is empty), each with what its trainer says."""
-    records = await stack.dht.get(RUNS_KEY)
-    choice = RunChoice(ServeConfig())
-    offers = choice.usable({subkey: record.value for subkey, record in records.items()})
+    offers = RunChoice(ServeConfig()).usable(await manifests(stack))
     wanted = [offer for offer in offers if name in ("", offer.config.name)]
     if not offers and stack.dht.clocks_differ:
         raise Unusable(CLOCKS_DIFFER)

@@ -208,6 +208,15 @@ def test_what_expires_is_not_read_and_then_forgotten():
     assert KEY not in store
 
 
+def test_what_expires_within_a_second_is_kept_to_its_end_and_not_read():
+    store = a_store()
+    offer(store, record(ttl_ms=1_500))
+
+    assert read(store, now_ms=NOW_MS + 1_499) == [record(ttl_ms=1_500)]
+    assert read(store, now_ms=NOW_MS + 1_500) == []
+    assert len(store) == 1
+
+
 def test_a_record_that_was_renewed_does_not_expire_with_its_elder():
     store = a_store()
     offer(store, record(seq=1, ttl_ms=1_000), record(seq=2, ttl_ms=9_000))

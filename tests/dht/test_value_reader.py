@@ -93,6 +93,7 @@ def test_what_we_hold_comes_in_pages_that_are_soon_checked():
 
     assert [len(page) for page in pages] == [HELD_PAGE_RECORDS, HELD_PAGE_RECORDS, 23]
     assert [subkey for page in pages for subkey in page] == subkeys
+    assert list(a_reader(a_table(), *some).held(KEY, NOW_MS, pages_max=2)) == pages[:2]
 
 
 def test_where_the_table_is_sure_one_holder_is_asked():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from p2pswarm.progress.printable import PrintableFormatter, printable
+from p2pswarm.progress.printable import PrintableFormatter, log_to_stderr, printable
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07 fine\r\nforged line\u202e"
 
@@ -35,3 +35,19 @@ def test_a_traceback_keeps_its_lines():
     record = logging.LogRecord("p2pswarm", logging.ERROR, "", 0, "failed", None, failure)
 
     assert len(PrintableFormatter("%(message)s").format(record).splitlines()) > 3
+
+
+def test_logging_is_set_up_once_and_for_printable_lines():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    try:
+        log_to_stderr("info")
+        log_to_stderr("debug")
+
+        (handler,) = root.handlers
+        assert isinstance(handler.formatter, PrintableFormatter)
+        assert root.level == logging.INFO
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)

@@ -136,3 +136,25 @@ def test_a_new_server_joins_the_run_whose_trainer_answers():
 
     offer, contact = found[0]
     assert offer.trainer == contact
+
+
+def test_a_trainer_with_the_smallest_id_does_not_get_every_server():
+    """Ids can be ground; nobody should choose the run of all servers that have no wish."""
+    joined: list[bytes] = []
+
+    async def story() -> None:
+        town = Town()
+        async with AsyncExitStack() as nodes:
+            trainers = [await nodes.enter_async_context(town.node()) for _ in range(3)]
+            servers = [await nodes.enter_async_context(town.node()) for _ in range(8)]
+            await asyncio.sleep(5.0)
+            for number, trainer in enumerate(trainers):
+                await announce(trainer, dataclasses.replace(RUN, name=f"run {number}"))
+            await asyncio.sleep(5.0)
+            for server in servers:
+                offer = await find_run(server, RunChoice(ServeConfig()), lambda _: None)
+                joined.append(offer.run)
+
+    play(story())
+
+    assert len(set(joined)) > 1

@@ -5,7 +5,14 @@ import dataclasses
 from p2pswarm.config import RunConfig, ServeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
-from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice, preferred
+from p2pswarm.roles.run_choice import (
+    CLOCKS_DIFFER,
+    MANIFESTS_MAX,
+    QUOTED_MAX,
+    RunChoice,
+    in_own_order,
+    preferred,
+)
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer, sign_manifest
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import encode
@@ -61,7 +68,49 @@ def test_without_a_wish_the_first_run_is_joined():
 
     offer = chosen(RunChoice(ServeConfig()), runs)
 
-    assert offer.config.name == "a"
+    assert offer.config.name == "b"
+
+
+def test_no_id_is_the_first_for_all_nodes():
+    """The smallest of thousands of ids would be, in the order of ids: a stranger's, then."""
+    ground = dict.fromkeys([bytes(32), bytes(31) + b"\1"], b"")
+    found = ground | {bytes([number]) * 32: b"" for number in range(1, 9)}
+
+    orders = [list(in_own_order(bytes([own]) * 32, found)) for own in range(100)]
+
+    assert all(sorted(order) == sorted(found) for order in orders)
+    assert sum(order[0] in ground for order in orders) < 40
+    assert orders[7] == list(in_own_order(b"\7" * 32, dict(reversed(found.items()))))
+
+
+def test_thousands_of_manifests_are_not_all_read():
+    found = {number.to_bytes(32): b"" for number in range(1000)}
+
+    assert len(in_own_order(b"us", found)) == MANIFESTS_MAX
+
+
+def test_a_stranger_cannot_make_us_talk_for_ever_nor_silence_us():
+    choice, said = RunChoice(ServeConfig(run="c")), []
+    for number in range(2 * QUOTED_MAX):
+        choice.fitting(announced(FIRST, f"{number}"))
+        said += choice.remarks()
+    assert len(said) == QUOTED_MAX
+
+    choice.fitting({})
+
+    assert choice.remarks() == ["there is no run yet: waiting for a trainer"]
+
+
+def test_of_many_runs_some_are_named():
+    choice = RunChoice(ServeConfig(run="c"))
+    many = {}
+    for number in range(12):
+        many |= announced(Identity.generate(b"%d" % number), f"run {number:02}")
+
+    choice.fitting(many)
+
+    (remark,) = choice.remarks()
+    assert remark.endswith(", 'run 06', 'run 07' and 4 more: waiting")
 
 
 def test_a_run_is_joined_by_its_name():
