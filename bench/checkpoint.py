@@ -98,15 +98,12 @@ async def measure(mb: int, folder: Path) -> dict[str, float]:
         stages=1,
         blocks=range(1),
         layout=layout,
+        state_digest=hasher.digest(),
     )
-
-    async def agreed() -> bytes:
-        return hasher.digest()
-
     lock, late_s, before_mb = StateLock(), [0.0], peak_mb()
     watching = asyncio.create_task(watch(late_s))
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-    saved = await save_stage(store, what, source(state, lock), agreed, "bbbbbbbb")
+    saved = await save_stage(store, what, source(state, lock), "bbbbbbbb")
     saved_s, saved_cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
     watching.cancel()
     above_mb = peak_mb() - before_mb

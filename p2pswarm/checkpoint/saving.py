@@ -9,7 +9,7 @@ Errors:  NotSaved; those of `finding.py` and `loading.py` when reading.
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
@@ -42,7 +42,6 @@ async def save_stage(
     store: CheckpointStore,
     what: StageToSave,
     source: AsyncGenerator[memoryview],
-    agreed: Callable[[], Awaitable[bytes]],
     writer: str,
     piece_bytes: int = PIECE_BYTES,
     told: Callable[[float], None] = _ignore,
@@ -50,10 +49,8 @@ async def save_stage(
     """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
 
     A piece has to stay as it is until the next is asked for. The source is closed at the end, also
-    after an error. `agreed` gives the digest of the state; it is asked when all is written, because
-    computing it takes longer than that. `writer` is the short form of our peer id; `told` hears
-    which share is done. If this fails, what was written is removed; if it is cancelled, by a thread
-    that nobody waits for.
+    after an error. `writer` is the short form of our peer id; `told` hears which share is done. If
+    this fails, what was written is removed; if it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer, piece_bytes)
     with _FileThread() as thread:
@@ -66,7 +63,7 @@ async def save_stage(
             await thread(yield_processor)  # training needs the state no more, but the processor
             while await thread(file.hash_next):
                 told(file.done)
-            return await thread(functools.partial(file.finish, await agreed()))
+            return await thread(file.finish)
         except asyncio.CancelledError:
             thread.afterwards(file.abandon)
             raise

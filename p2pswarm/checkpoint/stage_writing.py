@@ -46,6 +46,8 @@ class StageToSave:
     stages: int
     blocks: range
     layout: FlatLayout
+    state_digest: bytes
+    """The digest of weights and moments, as the servers of the stage agreed on it."""
 
     def about(self) -> dict[str, str]:
         """The file's metadata: the same at every server, so that the files are."""
@@ -126,16 +128,15 @@ class StageFileWriter:
         self._hashed += len(data)
         return True
 
-    def finish(self, state_digest: bytes) -> SavedStage:
+    def finish(self) -> SavedStage:
         """Give the file its name, if it holds the state that was agreed on.
 
-        `state_digest`: of weights and moments, as the servers of the stage agreed on it. Returns
-        what the manifest says of the file.
+        Returns what the manifest says of it.
         """
         self._encoder.finish()
         while self.hash_next():
             pass
-        if self._state_hasher.digest() != state_digest:
+        if self._state_hasher.digest() != self._what.state_digest:
             raise NotSaved(
                 f"{self._place} was not written: the state changed meanwhile, or it is not the one "
                 "that the stage agreed on; the next checkpoint will be written"
@@ -149,7 +150,7 @@ class StageFileWriter:
             what.stages,
             what.blocks.start,
             what.blocks.stop,
-            state_digest,
+            what.state_digest,
             (self._name,),
             self._hasher.finish(),
         )

@@ -8,7 +8,6 @@ Errors:  none; those of a target become notes.
 """
 
 import asyncio
-import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 
@@ -130,7 +129,8 @@ class Checkpointing:
         assert peer is not None, "we know our own id"
         writer = peer.short
         store = await on_thread(lambda: open_store(order.target, writer))
-        what = stage_to_save(context, replica.stage, order)
+        digest = await replica.state_of(order.step)
+        what = stage_to_save(context, replica.stage, order, digest)
         progress = ProgressNotes(order, replica.engine.state_bytes)
         loop = asyncio.get_running_loop()
 
@@ -139,8 +139,7 @@ class Checkpointing:
                 self._note(note)
 
         pieces = self._pieces(order, held)
-        agreed = functools.partial(replica.digest_of, order.step)
-        saved = await save_stage(store, what, pieces, agreed, writer, told=told)
+        saved = await save_stage(store, what, pieces, writer, told=told)
         self._note(report_of(saved, order.run, order.step))
 
     async def _pieces(self, order: SaveState, held: HeldVersion) -> AsyncGenerator[memoryview]:

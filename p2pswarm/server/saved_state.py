@@ -40,7 +40,9 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
         raise NotSaved(f"{order.target[:60]!r} is no target that a trainer may name")
 
 
-def stage_to_save(context: ServerContext, stage: int, order: SaveState) -> StageToSave:
+def stage_to_save(
+    context: ServerContext, stage: int, order: SaveState, state_digest: bytes
+) -> StageToSave:
     """What is to be written of our stage."""
     run = context.run
     blocks = stage_blocks(run, stage)
@@ -50,6 +52,7 @@ def stage_to_save(context: ServerContext, stage: int, order: SaveState) -> Stage
         stages=run.stages,
         blocks=blocks,
         layout=layout_of(run, blocks),
+        state_digest=state_digest,
     )
 
 

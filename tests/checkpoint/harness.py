@@ -69,30 +69,24 @@ def checkpoint_id(step: int = 7, head: bytes = HEAD, run: bytes = RUN_ID) -> Che
     return CheckpointId(RUN.name, run, step, head)
 
 
-def digest_of(state: bytes, layout: FlatLayout) -> bytes:
-    hasher = StateHasher(layout)
-    hasher.update(state)
+def digest_of_state(of: FlatLayout, step: int) -> bytes:
+    hasher = StateHasher(of)
+    hasher.update(state_of(of, seed=step))
     return hasher.digest()
 
 
 def to_save(stage: int, cut=CUT, identity=None, dtype="float32", shapes=SHAPES) -> StageToSave:
     """A stage whose state will be `state_of(layout, seed=step)`."""
+    identity = identity or checkpoint_id()
+    step = identity.step
     return StageToSave(
-        id=identity or checkpoint_id(),
+        id=identity,
         stage=stage,
         stages=len(cut),
         blocks=cut[stage],
         layout=layout(cut[stage], dtype, shapes),
+        state_digest=digest_of_state(layout(cut[stage], dtype, shapes), step),
     )
-
-
-def agreed_on(state: bytes, what: StageToSave):
-    """What gives the digest of a state, as the servers of a stage would agree on it."""
-
-    async def agreed() -> bytes:
-        return digest_of(state, what.layout)
-
-    return agreed
 
 
 def manifest_of(stages, identity=None, *, run=RUN, chain: bytes | None = b"records"):
@@ -122,10 +116,7 @@ async def save_stages(
         what = to_save(stage, cut, identity, **options)
         state = state_of(what.layout, seed=what.id.step)
         reports += [
-            await save_stage(
-                store, what, in_pieces(state), agreed_on(state, what), w, FILE_PIECE_BYTES
-            )
-            for w in writers
+            await save_stage(store, what, in_pieces(state), w, FILE_PIECE_BYTES) for w in writers
         ]
     return reports
 

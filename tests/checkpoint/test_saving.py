@@ -13,9 +13,7 @@ from checkpoint.harness import (
     RUN_ID,
     TRAINER,
     WRITER,
-    agreed_on,
     checkpoint_id,
-    digest_of,
     full_after,
     in_pieces,
     layout,
@@ -45,8 +43,6 @@ from p2pswarm.checkpoint.thread_priority import NICER, yield_processor
 from p2pswarm.errors import NotSaved
 
 STATE = state_of(to_save(0).layout, seed=7)
-DIGEST = digest_of(STATE, to_save(0).layout)
-AGREED = agreed_on(STATE, to_save(0))
 
 
 @pytest.fixture
@@ -99,9 +95,7 @@ async def test_a_disk_that_is_full_after_any_byte_leaves_nothing_and_training_go
     before = names_in(tmp_path)
 
     with pytest.raises(NotSaved, match=r"No space left on device; training goes on") as caught:
-        await save_stage(
-            full_after(tmp_path, room_bytes), to_save(0), in_pieces(STATE), AGREED, WRITER
-        )
+        await save_stage(full_after(tmp_path, room_bytes), to_save(0), in_pieces(STATE), WRITER)
 
     assert "\n" not in str(caught.value)
     assert names_in(tmp_path) == before
@@ -138,7 +132,7 @@ async def test_a_folder_that_vanishes_while_it_is_written_is_named(tmp_path):
         path.unlink() if path.is_file() else path.rmdir()
 
     with pytest.raises(NotSaved, match="No such file or directory"):
-        writer.finish(DIGEST)
+        writer.finish()
     writer.abandon()
 
 
@@ -184,14 +178,14 @@ async def test_a_source_that_fails_leaves_nothing(store, tmp_path):
         raise KeyError
 
     with pytest.raises(KeyError):
-        await save_stage(store, to_save(0), failing(), AGREED, WRITER)
+        await save_stage(store, to_save(0), failing(), WRITER)
 
     assert names_in(tmp_path) == []
 
 
 async def test_a_source_that_ends_early_is_our_own_mistake(store, tmp_path):
     with pytest.raises(ValueError, match="a state of 500 bytes"):
-        await save_stage(store, to_save(0), in_pieces(STATE[:500]), AGREED, WRITER)
+        await save_stage(store, to_save(0), in_pieces(STATE[:500]), WRITER)
 
     assert names_in(tmp_path) == []
 
@@ -201,7 +195,7 @@ async def test_a_state_that_changes_while_it_is_written_is_not_saved(store, tmp_
     changed = bytes([STATE[0] ^ 1]) + STATE[1:]
 
     with pytest.raises(NotSaved, match="the state changed meanwhile") as caught:
-        await save_stage(store, to_save(0), in_pieces(changed), AGREED, WRITER)
+        await save_stage(store, to_save(0), in_pieces(changed), WRITER)
 
     assert "\n" not in str(caught.value)
     assert names_in(tmp_path) == []
@@ -215,7 +209,7 @@ async def test_a_save_that_is_cancelled_removes_its_part(store, tmp_path):
         begun.set()
         await asyncio.Event().wait()
 
-    saving = asyncio.create_task(save_stage(store, to_save(0), endless(), AGREED, WRITER))
+    saving = asyncio.create_task(save_stage(store, to_save(0), endless(), WRITER))
     await begun.wait()
     saving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -270,7 +264,7 @@ async def test_memory_holds_a_few_pieces_whatever_the_size(store):
             file.write = lambda data: (write(data), written.append(len(data)))[0]
             return file
 
-    await save_stage(Watched(store._folder, WRITER), to_save(0), counting(), AGREED, WRITER)
+    await save_stage(Watched(store._folder, WRITER), to_save(0), counting(), WRITER)
 
     assert asked == sorted(asked)
     assert asked[-1] >= len(asked) // 2
@@ -287,10 +281,10 @@ async def test_a_folder_is_hashed_after_the_state_was_given_and_an_upload_meanwh
                 yield piece
             shares.append(told[-1])
 
-        saved = await save_stage(store, to_save(0), source(), AGREED, WRITER, told=told.append)
+        saved = await save_stage(store, to_save(0), source(), WRITER, told=told.append)
         assert told == sorted(told)
         assert told[-1] == 1.0
-        assert saved.state_digest == DIGEST
+        assert saved.state_digest == to_save(0).state_digest
 
     assert shares == [0.5, 1.0]
 
@@ -306,7 +300,7 @@ async def test_a_file_that_was_changed_while_it_was_written_gets_no_name(tmp_pat
         part.write_bytes(data)
         try:
             with pytest.raises(NotSaved) as told:
-                writer.finish(DIGEST)
+                writer.finish()
         finally:
             writer.abandon()
         return str(told.value)
