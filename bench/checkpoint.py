@@ -8,6 +8,7 @@ how long the state's lock was held: for the copy of one piece at a time.
 
 import argparse
 import asyncio
+import itertools
 import json
 import resource
 import shutil
@@ -56,10 +57,10 @@ def _copy(into: memoryview, piece: memoryview) -> None:
 
 
 async def source(state: memoryview, lock: StateLock) -> AsyncGenerator[memoryview]:
-    """The state piece by piece, through one buffer."""
-    buffer = memoryview(bytearray(PIECE_BYTES))
+    """The state piece by piece, through two buffers: one is written while the other is filled."""
+    buffers = itertools.cycle([memoryview(bytearray(PIECE_BYTES)) for _ in range(2)])
     for offset in range(0, state.nbytes, PIECE_BYTES):
-        piece = state[offset : offset + PIECE_BYTES]
+        piece, buffer = state[offset : offset + PIECE_BYTES], next(buffers)
         await lock.copy(buffer, piece)
         yield buffer[: piece.nbytes]
 
@@ -91,6 +92,10 @@ async def measure(mb: int, folder: Path) -> dict[str, float]:
     state = made_state(layout)
     hasher = StateHasher(layout)
     hasher.update(state)
+
+    async def agreed() -> bytes:
+        return hasher.digest()
+
     store, run = open_store(str(folder), "bbbbbbbb"), RunConfig(stages=1)
     what = StageToSave(
         id=CheckpointId(run.name, bytes(16), 1),
@@ -98,7 +103,7 @@ async def measure(mb: int, folder: Path) -> dict[str, float]:
         stages=1,
         blocks=range(1),
         layout=layout,
-        state_digest=hasher.digest(),
+        agreed=agreed,
     )
     lock, late_s, before_mb = StateLock(), [0.0], peak_mb()
     watching = asyncio.create_task(watch(late_s))

@@ -51,6 +51,8 @@ class Site:
     address: Callable[[int], str] = lambda _: "127.0.0.1"
     enter: Callable[[int], Sequence[str]] = _no_entrance
     """What to write before a command so that it runs on that host."""
+    node: Sequence[str] = NODE
+    """The program of a node: another one registers a model of its own first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,7 @@ class Run:
     microbatches: int = 16
     rows: int = 2
     window: int = 0
+    family: str = "gpt"
     dtype: str = "float32"
     codec: str = "bf16"
     """Of activations and gradients; sums travel raw."""
@@ -95,6 +98,7 @@ stages = {self.stages}
 steps = {self.steps}
 min_replicas = {self.min_replicas}
 [run.model]
+family = {text(self.family)}
 d_model = {self.d_model}
 layers = {self.layers}
 heads = {self.heads or max(1, self.d_model // 64)}
@@ -146,7 +150,7 @@ class Nodes:
         """A node on `host`, with these settings and what every node here has."""
         listen = f'listen = "{self._site.address(host)}:0"\nleave_at_eof = true\n'
         config = self.write(name, listen + settings)
-        return self.start_program(name, host, [*NODE, "--config", str(config)])
+        return self.start_program(name, host, [*self._site.node, "--config", str(config)])
 
     def start_bootstrap(self) -> None:
         """The node that all others join through."""

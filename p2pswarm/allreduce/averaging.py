@@ -5,6 +5,10 @@ the group's order. It encodes the result, and sends it to all members and observ
 that encoding decodes to, so all hold the same bytes. The sums are only read, so an averaging that
 failed can be repeated with the members that are left.
 
+All links of a host share its way to the internet, and a step waits for its members alone. So
+observers are sent their pieces when the members have all. With rounds back to back that is beside
+the next round, in which they get none of their own: an observer is never behind by a whole round.
+
 Units:   seconds.
 Errors:  Refused, naming the peer with which an averaging failed; NotServing for an order or a
          piece of an older generation.
@@ -80,6 +84,7 @@ class _OngoingRound:
         self.sent, self.received = Bandwidth(), Bandwidth()
         self._reduced = {index: asyncio.Event() for index in round_.mine}
         self._came = Signal()
+        self._over = asyncio.Event()
         for index in round_.mine:
             if round_.has_parts(index):
                 self.ready.put_nowait(index)
@@ -127,6 +132,13 @@ class _OngoingRound:
         """The round is over, well or not: nobody waits for it any more."""
         for reduced in self._reduced.values():
             reduced.set()
+        self._over.set()
+
+    async def until_members_have_all(self) -> None:
+        """Wait for the end of the round; NotServing if it failed."""
+        await self._over.wait()
+        if not self.round.has_key:
+            raise NotServing(f"the averaging of {self.round.turn} has failed")
 
     @property
     def bytes_per_s(self) -> float:
@@ -309,7 +321,7 @@ class Averaging:
         message: Shard,
         encoded: EncodedTensor | None = None,
     ) -> None:
-        """Send something to a newcomer; nobody waits for that."""
+        """Send something to a newcomer when the members have all; nobody waits for that."""
         if self._turns.serve_observer():
             self._tasks.create_task(self._send_quietly(ongoing, peer, message, encoded))
         else:
@@ -325,6 +337,7 @@ class Averaging:
         self, ongoing: _OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
     ) -> None:
         try:
+            await ongoing.until_members_have_all()
             await self._send_reduced(ongoing, peer, message, encoded)
         except SwarmError as error:
             log.info("%s", error)

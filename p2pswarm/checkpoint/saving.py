@@ -1,7 +1,7 @@
 """Writes and reads checkpoints without holding up the event loop.
 
-Every call of a target runs on a thread of its own. State comes and goes piece by piece: at most one
-piece waits here while the next is made.
+Every call of a target runs on a thread of its own. State comes and goes piece by piece: one is
+written here while the next is made.
 
 Errors:  NotSaved; those of `finding.py` and `loading.py` when reading.
 """
@@ -48,22 +48,21 @@ async def save_stage(
 ) -> SavedStage:
     """Write a stage's file; `source` gives its state in order, gaps included, in any pieces.
 
-    A piece has to stay as it is until the next is asked for. The source is closed at the end, also
-    after an error. `writer` is the short form of our peer id; `told` hears which share is done. If
-    this fails, what was written is removed; if it is cancelled, by a thread that nobody waits for.
+    A piece has to stay as it is until the one after the next is asked for: it is written while the
+    next is made. The source is closed at the end, also after an error. `writer` is the short form
+    of our peer id; `told` hears which share is done. If this fails, what was written is removed; if
+    it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer, piece_bytes)
     with _FileThread() as thread:
         try:
             await thread(file.begin)
             async with contextlib.aclosing(source):
-                async for piece in source:
-                    await thread(functools.partial(file.write, piece))
-                    told(file.done)
+                await _write_all(thread, file, source, told)
             await thread(yield_processor)  # training needs the state no more, but the processor
             while await thread(file.hash_next):
                 told(file.done)
-            return await thread(file.finish)
+            return await thread(functools.partial(file.finish, await what.agreed()))
         except asyncio.CancelledError:
             thread.afterwards(file.abandon)
             raise
@@ -92,6 +91,31 @@ async def last_of(steps: Callable[[], Iterator[T]]) -> T:
         while (value := await thread(lambda: next(iterator, None))) is not None:
             last = value
         return last
+
+
+async def _write_all(
+    thread: "_FileThread",
+    file: StageFileWriter,
+    source: AsyncGenerator[memoryview],
+    told: Callable[[float], None],
+) -> None:
+    """Write piece after piece, each while the next is made."""
+    writing: asyncio.Future[None] | None = None
+    async for piece in source:
+        if writing is not None:
+            await writing
+            told(file.done)
+        writing = asyncio.ensure_future(thread(functools.partial(file.write, piece)))
+        writing.add_done_callback(_retrieve)
+    if writing is not None:
+        await writing
+        told(file.done)
+
+
+def _retrieve(writing: asyncio.Future[None]) -> None:
+    """Take note of an error, even if the source has failed before it."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 class _FileThread:

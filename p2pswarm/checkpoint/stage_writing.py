@@ -10,7 +10,7 @@ Errors:  NotSaved for whatever the target refuses, one line; ValueError for a st
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from p2pswarm.checkpoint.digests import PIECE_BYTES, FileHasher, piece_bytes_for
@@ -46,8 +46,9 @@ class StageToSave:
     stages: int
     blocks: range
     layout: FlatLayout
-    state_digest: bytes
-    """The digest of weights and moments, as the servers of the stage agreed on it."""
+    agreed: Callable[[], Awaitable[bytes]]
+    """Gives the digest of weights and moments, as the servers of the stage agree on it. It is asked
+    when all is written: computing it takes longer than that."""
 
     def about(self) -> dict[str, str]:
         """The file's metadata: the same at every server, so that the files are."""
@@ -128,15 +129,16 @@ class StageFileWriter:
         self._hashed += len(data)
         return True
 
-    def finish(self) -> SavedStage:
+    def finish(self, state_digest: bytes) -> SavedStage:
         """Give the file its name, if it holds the state that was agreed on.
 
-        Returns what the manifest says of it.
+        `state_digest`: of weights and moments, as the servers of the stage agreed on it. Returns
+        what the manifest says of the file.
         """
         self._encoder.finish()
         while self.hash_next():
             pass
-        if self._state_hasher.digest() != self._what.state_digest:
+        if self._state_hasher.digest() != state_digest:
             raise NotSaved(
                 f"{self._place} was not written: the state changed meanwhile, or it is not the one "
                 "that the stage agreed on; the next checkpoint will be written"
@@ -150,7 +152,7 @@ class StageFileWriter:
             what.stages,
             what.blocks.start,
             what.blocks.stop,
-            what.state_digest,
+            state_digest,
             (self._name,),
             self._hasher.finish(),
         )

@@ -8,6 +8,7 @@ Errors:  none; those of a target become notes.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable
 
@@ -129,8 +130,8 @@ class Checkpointing:
         assert peer is not None, "we know our own id"
         writer = peer.short
         store = await on_thread(lambda: open_store(order.target, writer))
-        digest = await replica.state_of(order.step)
-        what = stage_to_save(context, replica.stage, order, digest)
+        agreed = functools.partial(replica.digest_of, order.step)
+        what = stage_to_save(context, replica.stage, order, agreed)
         progress = ProgressNotes(order, replica.engine.state_bytes)
         loop = asyncio.get_running_loop()
 

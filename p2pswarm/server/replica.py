@@ -244,6 +244,11 @@ class Replica:
             await self._hashed()
         return self.digest if self.version == version else b""
 
+    async def digest_of(self, version: int) -> bytes:
+        """The digest of one of the last versions, once it is known; empty if it is not kept."""
+        hashes = await self.hashes(version)
+        return b"" if hashes is None else root_of(hashes)
+
     async def hashed(self, other_than: int | None) -> tuple[int, bytes]:
         """Wait for weights of a version `other_than` that one, and for their digest."""
         await self._hashed()

@@ -6,6 +6,7 @@ Errors:  NotSaved for an order that is not carried out; BadCheckpoint for a chec
 """
 
 import dataclasses
+from collections.abc import Awaitable, Callable
 
 from p2pswarm.checkpoint.compatibility import Wanted
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
@@ -41,9 +42,9 @@ def require_allowed(context: ServerContext, order: SaveState) -> None:
 
 
 def stage_to_save(
-    context: ServerContext, stage: int, order: SaveState, state_digest: bytes
+    context: ServerContext, stage: int, order: SaveState, agreed: Callable[[], Awaitable[bytes]]
 ) -> StageToSave:
-    """What is to be written of our stage."""
+    """What is to be written of our stage; `agreed` gives the digest of the state."""
     run = context.run
     blocks = stage_blocks(run, stage)
     return StageToSave(
@@ -52,7 +53,7 @@ def stage_to_save(
         stages=run.stages,
         blocks=blocks,
         layout=layout_of(run, blocks),
-        state_digest=state_digest,
+        agreed=agreed,
     )
 
 

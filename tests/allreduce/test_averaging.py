@@ -215,6 +215,82 @@ def test_what_waits_for_its_order_is_bounded():
     run(main(), seed=1)
 
 
+@pytest.mark.parametrize("observers", [1, 2])
+def test_newcomers_take_none_of_the_links_until_the_members_have_all(observers):
+    """They would take a share of each member's way to the internet, and the step waits for it."""
+    members, small = 3, AveragingSettings(piece=1024)
+
+    def took_s(observers):
+        async def main():
+            loop = asyncio.get_running_loop()
+            async with asyncio.TaskGroup() as tasks:
+                circle = Circle(tasks, members, observers, length=60 * 1024, settings=small)
+                circle.links(1e5)
+                newcomers = circle.begin(circle.order(), range(members, members + observers))
+                await circle.average(circle.order(), who=range(members))
+                done_s = loop.time()
+                for newcomer in newcomers:
+                    await newcomer
+                return done_s, loop.time()
+
+        return run(main(), seed=1)
+
+    alone_s, _ = took_s(0)
+    beside_s, newcomers_s = took_s(observers)
+    assert beside_s < 1.05 * alone_s
+    assert newcomers_s > beside_s
+
+
+def test_a_newcomer_is_less_than_a_round_behind_when_rounds_follow_each_other_at_once():
+    """Its pieces wait for the members' of their own round, and for no later ones."""
+    rounds, small = 6, AveragingSettings(piece=1024)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            circle = Circle(tasks, 2, 1, length=60 * 1024, settings=small)
+            circle.links(1e5)
+
+            async def follow():
+                for step in range(rounds):
+                    (following,) = circle.begin(circle.order(step=step), [2])
+                    await following
+
+            newcomer = tasks.create_task(follow())
+            for step in range(rounds):
+                await circle.average(circle.order(step=step), who=(0, 1))
+            done_s = loop.time()
+            await newcomer
+            return done_s, loop.time()
+
+    members_s, newcomer_s = run(main(), seed=1)
+    assert newcomer_s < members_s * (1 + 1 / rounds)
+
+
+def test_nothing_of_a_round_that_failed_is_sent_to_newcomers():
+    """It would only take their links from the round that is done again."""
+    small = AveragingSettings(piece=1024)
+
+    def took_s(*, fails):
+        async def main():
+            async with asyncio.TaskGroup() as tasks:
+                circle = Circle(tasks, 2, 1, length=60 * 1024, settings=small)
+                circle.links(1e5)
+                if fails:
+                    ended = circle.begin(circle.order(), range(3))
+                    await asyncio.sleep(1.5)
+                reduced, _ = await circle.average(circle.order(generation=2))
+                if fails:
+                    assert all(isinstance(each.exception(), NotServing) for each in ended)
+                total = circle.total(without=(2,))
+                assert all(torch.equal(each, total) for each in reduced)
+                return asyncio.get_running_loop().time()
+
+        return run(main(), seed=1)
+
+    assert took_s(fails=True) < took_s(fails=False) + 1.5 + 0.2
+
+
 def test_newcomers_that_fall_behind_hold_nobody_up():
     async def main():
         async with asyncio.TaskGroup() as tasks:

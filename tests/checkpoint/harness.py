@@ -69,24 +69,32 @@ def checkpoint_id(step: int = 7, head: bytes = HEAD, run: bytes = RUN_ID) -> Che
     return CheckpointId(RUN.name, run, step, head)
 
 
-def digest_of_state(of: FlatLayout, step: int) -> bytes:
-    hasher = StateHasher(of)
-    hasher.update(state_of(of, seed=step))
+def digest_of(state: bytes, layout: FlatLayout) -> bytes:
+    hasher = StateHasher(layout)
+    hasher.update(state)
     return hasher.digest()
 
 
 def to_save(stage: int, cut=CUT, identity=None, dtype="float32", shapes=SHAPES) -> StageToSave:
     """A stage whose state will be `state_of(layout, seed=step)`."""
-    identity = identity or checkpoint_id()
-    step = identity.step
+    identity, there = identity or checkpoint_id(), layout(cut[stage], dtype, shapes)
     return StageToSave(
         id=identity,
         stage=stage,
         stages=len(cut),
         blocks=cut[stage],
-        layout=layout(cut[stage], dtype, shapes),
-        state_digest=digest_of_state(layout(cut[stage], dtype, shapes), step),
+        layout=there,
+        agreed=agreed_on(state_of(there, seed=identity.step), there),
     )
+
+
+def agreed_on(state: bytes, layout: FlatLayout):
+    """What gives the digest of a state, as the servers of a stage would agree on it."""
+
+    async def agreed() -> bytes:
+        return digest_of(state, layout)
+
+    return agreed
 
 
 def manifest_of(stages, identity=None, *, run=RUN, chain: bytes | None = b"records"):

@@ -10,6 +10,7 @@ from checkpoint.harness import (
     SHAPES,
     TRAINER,
     WRITER,
+    agreed_on,
     in_pieces,
     layout,
     loaded,
@@ -27,7 +28,6 @@ from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import save_stage
 from p2pswarm.checkpoint.stage_writing import StageToSave, write_manifest
-from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.flat_parameters import state_of as tensors_of
@@ -123,15 +123,14 @@ async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
     reports = []
     for stage, state in enumerate(states):
         blocks = stage_blocks(run, stage)
-        hasher = StateHasher(layout_of(run, blocks))
-        hasher.update(state)
+        there = layout_of(run, blocks)
         what = StageToSave(
             id=identity,
             stage=stage,
             stages=run.stages,
             blocks=blocks,
-            layout=layout_of(run, blocks),
-            state_digest=hasher.digest(),
+            layout=there,
+            agreed=agreed_on(state, there),
         )
         reports.append(await save_stage(store, what, in_pieces(state, 4096), WRITER))
     manifest = manifest_of(reports, identity, run=run, chain=None)

@@ -14,6 +14,7 @@ from checkpoint.harness import (
     TRAINER,
     WRITER,
     checkpoint_id,
+    digest_of,
     full_after,
     in_pieces,
     layout,
@@ -43,6 +44,9 @@ from p2pswarm.checkpoint.thread_priority import NICER, yield_processor
 from p2pswarm.errors import NotSaved
 
 STATE = state_of(to_save(0).layout, seed=7)
+DIGEST = digest_of(STATE, to_save(0).layout)
+FIRST_BYTES = 8  # inside the first tensor, and of no other size here
+WAIT_S = 10.0  # of a thread; a test that passes waits for nothing
 
 
 @pytest.fixture
@@ -132,7 +136,7 @@ async def test_a_folder_that_vanishes_while_it_is_written_is_named(tmp_path):
         path.unlink() if path.is_file() else path.rmdir()
 
     with pytest.raises(NotSaved, match="No such file or directory"):
-        writer.finish()
+        writer.finish(DIGEST)
     writer.abandon()
 
 
@@ -270,6 +274,33 @@ async def test_memory_holds_a_few_pieces_whatever_the_size(store):
     assert asked[-1] >= len(asked) // 2
 
 
+async def test_the_next_piece_is_made_while_one_is_written(tmp_path):
+    """A version is held until it is read; what the disk takes should not add to it."""
+    asked, together = threading.Event(), []
+
+    async def source():
+        yield memoryview(STATE)[:FIRST_BYTES]
+        asked.set()
+        yield memoryview(STATE)[FIRST_BYTES:]
+
+    class Watched(LocalFolder):
+        def create(self, path, size):
+            file = super().create(path, size)
+            write = file.write
+
+            def written(data):
+                if memoryview(data).nbytes == FIRST_BYTES:
+                    together.append(asked.wait(WAIT_S))
+                write(data)
+
+            file.write = written
+            return file
+
+    await save_stage(Watched(tmp_path, WRITER), to_save(0), source(), WRITER)
+
+    assert together == [True]
+
+
 async def test_a_folder_is_hashed_after_the_state_was_given_and_an_upload_meanwhile(tmp_path):
     """`told` hears what is done when the source has been read to its end."""
     shares = []
@@ -284,9 +315,10 @@ async def test_a_folder_is_hashed_after_the_state_was_given_and_an_upload_meanwh
         saved = await save_stage(store, to_save(0), source(), WRITER, told=told.append)
         assert told == sorted(told)
         assert told[-1] == 1.0
-        assert saved.state_digest == to_save(0).state_digest
+        assert saved.state_digest == DIGEST
 
-    assert shares == [0.5, 1.0]
+    folder, upload = shares  # the last piece is being written
+    assert folder < 0.5 < upload
 
 
 async def test_a_file_that_was_changed_while_it_was_written_gets_no_name(tmp_path):
@@ -300,7 +332,7 @@ async def test_a_file_that_was_changed_while_it_was_written_gets_no_name(tmp_pat
         part.write_bytes(data)
         try:
             with pytest.raises(NotSaved) as told:
-                writer.finish()
+                writer.finish(DIGEST)
         finally:
             writer.abandon()
         return str(told.value)

@@ -72,6 +72,36 @@ def test_what_is_saved_is_of_one_version_whatever_the_window_is(tmp_path, window
     assert 6 in steps_saved(tmp_path)
 
 
+def test_a_state_is_read_while_its_digest_is_computed(tmp_path):
+    """Else the reader begins late, and the next commit waits for it."""
+
+    async def story():
+        read, hashed, parts = asyncio.Event(), [], []
+
+        async def aside(work):
+            parts.append(work())
+            if len(parts) == 3:  # one piece each of weights and moments
+                read.set()
+            return parts[-1]
+
+        async def background(work):
+            hashed.append(work)
+            if len(hashed) > 1:  # not of what was drawn
+                await read.wait()
+            return work()
+
+        config = replace(CONFIG, stages=1, steps=1)
+        async with saved_run(tmp_path, config, every_steps=1) as run:
+            run.serve(1, aside=aside, background=background)
+            ended = await run.trainer.run()
+            assert not ended.failed, ended.reason
+            await run.trainer.save_state()
+        return run
+
+    assert [report.version for report in virtual(story).seen(CheckpointSaved)] == [1]
+    assert verified(tmp_path / newest(tmp_path))[0]
+
+
 @pytest.mark.parametrize(("stages", "servers"), [(1, 1), (2, 3), (3, 3), (4, 6)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_run_goes_on_bit_by_bit_with_another_cut_and_other_servers(
