@@ -8,6 +8,8 @@ the kernel's own TCP. When the run has three voters, the hosts are cut in two:
              servers and the third voter on the other side
     kept     as `halves`, but the third voter is on the coordinator's side, which keeps the majority
     alone    the coordinator on one side, all others on the other
+    stage    the coordinator on one side, the servers of a stage on the other; all else is whole,
+             so the coordinator keeps all voters, and must hand over to the other trainer
     stopped  nothing is cut: the coordinator and a server get SIGSTOP, and later SIGCONT
 
 `--one-way` loses only what the coordinator's side says; it still hears. The side with the majority
@@ -160,6 +162,8 @@ class Swarm:
 
 def sides(swarm: Swarm, how: str) -> tuple[list[int], list[int]]:
     """The hosts on the coordinator's side, and the others."""
+    if how == "stage":
+        return [TRAINER], [host for stage, host in swarm.ready(FIRST) if stage == STAGES - 1]
     ours = [TRAINER]
     if how != "alone":
         voters = {PeerId(bytes(peer)).short for peer, _ in swarm.chain(FIRST)[-1].voters}
@@ -328,7 +332,8 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cut", choices=("halves", "kept", "alone", "stopped"), default="halves")
+    cuts = ("halves", "kept", "alone", "stage", "stopped")
+    parser.add_argument("--cut", choices=cuts, default="halves")
     parser.add_argument("--one-way", action="store_true")
     parser.add_argument("--apart-s", type=float, default=17.0, help="a link lives for 15 s")
     parser.add_argument("--steps", type=int, default=60)

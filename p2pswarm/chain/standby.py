@@ -42,6 +42,8 @@ class Standby:
         """Who was heard last as the leader of a term."""
         self.term = 0
         """The greatest term that was heard of, led or promised."""
+        self.named = False
+        """Whether the coordinator has handed over to this trainer, which has not led since."""
         self._rng = rng
         self.state = StandbyState.FOLLOWING
         self._failures = 0
@@ -56,7 +58,7 @@ class Standby:
         gives_way = self.state is not StandbyState.FOLLOWING
         if gives_way and term < self.term:
             return False
-        self.coordinator, self.term = coordinator, max(term, self.term)
+        self.coordinator, self.term, self.named = coordinator, max(term, self.term), False
         self.state = StandbyState.FOLLOWING
         self._failures = 0
         self._wait(now_s, SILENCE_S)
@@ -76,7 +78,7 @@ class Standby:
         if by != self.coordinator or self.state is not StandbyState.FOLLOWING:
             return
         if ours:
-            self.coordinator = None
+            self.coordinator, self.named = None, True
             self.next_deadline_s = now_s + RANK_S  # all voters have been told by then
         else:
             self.gave_way(to, now_s)
@@ -108,10 +110,11 @@ class Standby:
         self.state = StandbyState.FOLLOWING
         self._wait(now_s, (2.0**self._failures - 1) * (RANK_S + CHANCE_S))
         self._failures = min(self._failures + 1, PAUSES_MAX)
+        self.named = self.named and self._failures == 1  # a voter may have heard of it too late
 
     def leads(self) -> None:
         """The attempt succeeded: this trainer waits for nobody."""
-        self.coordinator = None
+        self.coordinator, self.named = None, False
         self.state = StandbyState.LEADING
         self._failures = 0
         self.next_deadline_s = None

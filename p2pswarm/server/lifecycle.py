@@ -122,11 +122,6 @@ class Lifecycle:
         return self._state in (ServerState.OUT, ServerState.JOINING)
 
     @property
-    def others_to_ask(self) -> bool:
-        """Whether another trainer may be asked at once if this one does not answer."""
-        return self.trainers.others
-
-    @property
     def leaving(self) -> bool:
         """Whether it was asked to leave and is still in the run."""
         return self._state in (ServerState.STAYING, ServerState.FINISHING, ServerState.LEAVING)
@@ -251,6 +246,9 @@ class Lifecycle:
             case Finished():
                 self._finish(message.reason)
                 return None
+            case StandsBy():  # it leads no more, and says who does, or is about to
+                self._rather(message.contact, self._tried_s)
+                raise LinkLost("the trainer hands the run over to another one")
             case None:
                 raise LinkLost("the trainer ended this server's part in the run")
             case Trainers():

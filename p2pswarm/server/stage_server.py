@@ -170,7 +170,7 @@ class StageServer:
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
             stream = await self.seeker.knocking(
-                KNOCK_S if lifecycle.others_to_ask else None, opening
+                KNOCK_S if lifecycle.trainers.others else None, opening
             )
             if lifecycle.end is not None:
                 return

@@ -12,7 +12,7 @@ Errors:  none.
 from collections import deque
 from collections.abc import Iterable
 
-from p2pswarm.swarm.messages.membership import Assigned
+from p2pswarm.swarm.messages.membership import Assigned, StandsBy
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import ALIVE_S, Alive, Trainers
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -223,9 +223,11 @@ class Connections:
         """The run is over: tell it to every peer that opens a stream from now on."""
         self._finished = Finished(reason[:REASON_CHARS])
 
-    def abandon(self) -> None:
-        """Another trainer leads: end all streams without a word."""
+    def abandon(self, then: StandsBy | None = None) -> None:
+        """Another trainer leads: end all streams; `then`: say who, if that is known."""
         for connection in self._open.values():
+            if then is not None:
+                self._tell(connection, then)
             self._end(connection)
 
     def finish(self, reason: str) -> None:

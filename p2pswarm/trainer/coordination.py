@@ -18,7 +18,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.checkpoint import LoadState
-from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave
+from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave, StandsBy
 from p2pswarm.swarm.messages.trainers import Trainers
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -123,12 +123,12 @@ class Coordination:
         self._connections.announce(trainers)
         self.pump()
 
-    def step_down(self) -> None:
-        """Another trainer leads, or will: say nothing more to members, and end their streams."""
+    def step_down(self, then: StandsBy | None = None) -> None:
+        """Another trainer leads, or will: tell members who, if that is known; end their streams."""
         self.coordinator.closed()
         self._keep_no_more()
         self._dispatcher.stop(commits=True)
-        self._connections.abandon()
+        self._connections.abandon(then)
         self.pump()
 
     async def finish(self, reason: str) -> None:

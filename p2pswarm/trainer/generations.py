@@ -23,7 +23,8 @@ LIMIT_MIN_S = 30.0  # below this a pause of a process or a link that is dialled 
 LIMIT_MAX_S = 3600.0
 LIMIT_FACTOR = 4.0  # times the slowest of the last ones
 MEASURED = 16  # averagings remembered
-RETRIES = 2  # a broken link between two members is dialled again before one is blamed
+FAILED_RETRIES = 1  # a broken link between two members is dialled again before one is blamed
+SLOW_RETRIES = 2  # each has twice the time of the one before
 
 
 class AveragingLimit:
@@ -103,7 +104,7 @@ class Generations:
     def failed(self) -> bool:
         """A member could not average; returns whether that member is to be blamed by now."""
         self.reduction = None
-        return self._again()
+        return self._again(FAILED_RETRIES)
 
     def overdue(self, now_s: float) -> bool:
         """Whether the reduction has reached its limit."""
@@ -122,16 +123,16 @@ class Generations:
         self.reduction = None
         self.limit.too_slow()
         self._shares.forget()
-        return alone if self._again() else []
+        return alone if self._again(SLOW_RETRIES) else []
 
     def _shared(self, group: StageGroup) -> StageGroup:
         """The group, with the shares by what its members' links carried."""
         peers = tuple(member.incarnation.peer for member in group.members)
         return replace(group, shares=self._shares.of_group(group.members[0].stage, peers))
 
-    def _again(self) -> bool:
+    def _again(self, retries: int) -> bool:
         self._failures += 1
-        if self._failures <= RETRIES:
+        if self._failures <= retries:
             return False
         self._failures = 0
         return True

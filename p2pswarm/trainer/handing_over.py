@@ -7,10 +7,12 @@ Errors:  Refused for a trainer that asks what only the coordinator or a standby 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from p2pswarm.chain.chain_node import ChainNode
 from p2pswarm.chain.seat import Seat
 from p2pswarm.errors import Busy, Late, PathError, Refused, SwarmError
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.messages.membership import Join
@@ -23,8 +25,9 @@ from p2pswarm.trainer.trainer_roll import TrainerRoll
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # between two looks at who is missed: they cost nothing
-OWN_PROBE_S = 1.0  # the coordinator's own question to servers that it has missed for seconds
+OWN_PROBE_S = 1.0  # the least for servers that the coordinator has missed for seconds
 PROBE_S = 2.0  # a standby may have to dial a server first, round the world
+LEAD_S = 2.0  # a takeover takes one; then it has failed
 REPLY_S = 3.0  # for the answer of a standby
 
 
@@ -53,6 +56,7 @@ class HandingOver:
         self._looking: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._probing = False
+        self._began = Signal()
         rpc.serve_unary(WhomReach, self._whom_reach)
         rpc.serve_unary(NotHeard, self._not_heard)
 
@@ -62,6 +66,7 @@ class HandingOver:
         self._rule.leads()
         self._coordination = coordination
         self._looking = self._tasks.create_task(self._look(coordination))
+        self._began.fire()
 
     def stop(self) -> None:
         """It leads no more, or the run is over, or it leaves."""
@@ -76,6 +81,16 @@ class HandingOver:
         if join.stage is not None and join.version is not None:
             knock = Knock(join.stage, join.version, Whereabouts(peer, join.address))
             self._knocks.knocked(knock, asyncio.get_running_loop().time())
+
+    async def about_to_lead(self) -> None:
+        """If the coordinator has named this trainer, wait until it leads: so a server need not ask.
+
+        Else it would go back to the coordinator, which may be behind a cut, and wait there.
+        """
+        if self._seat.standby.named:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAD_S):
+                    await self._began.wait()
 
     def sought(self, peer: bytes) -> None:
         """A peer asks this trainer who leads; if another does, that one is told."""
@@ -138,11 +153,17 @@ class HandingOver:
         question = WhomReach(
             self._run, coordination.term, self._rule.question(known, coordination.now_s())
         )
+        missed = self._rule.missed(coordination.now_s())
         async with asyncio.TaskGroup() as tasks:
+            own = [tasks.create_task(self._answers(one, REPLY_S)) for one in missed]
+            least = tasks.create_task(asyncio.sleep(OWN_PROBE_S))
             asked = [tasks.create_task(self._question(peer, question)) for peer in standbys]
-            missed = self._rule.missed(coordination.now_s())
-            ours = await self._probe(missed, OWN_PROBE_S)
-        answers = [task.result() for task in asked]
+            answers = [await task for task in asked]
+            await least
+            # Not before the standbys: a server that wakes up now answers us as it answers them.
+            ours = [one.peer for one, t in zip(missed, own, strict=True) if t.done() and t.result()]
+            for task in own:
+                task.cancel()
         self._rule.knocked(
             (knock for answer in answers for knock in answer.knocks), coordination.coordinator.step
         )

@@ -26,6 +26,7 @@ MISSED_S = 2.0  # a server that has lost its link looks for its trainer, and is 
 ASK_AGAIN_S, ASK_AGAIN_MAX_S = 1.0, 5.0  # a dead server is missed for long: ask less and less often
 SERVERS_MAX = 4  # of one stage: a stage is reached by any of them
 KNOCK_S = 3.0  # a server without a coordinator asks each trainer every second or two
+SEEK_S = 1.5  # one that hears nothing from its coordinator asks each second who leads
 PAUSE_S = 10.0  # a handover takes two seconds, and the first step after it some more
 PAUSE_MAX_S = 300.0  # roads change within minutes
 
@@ -174,4 +175,4 @@ class Knocks:
 
     def _forget(self, now_s: float) -> None:
         self._knocks = {p: one for p, one in self._knocks.items() if now_s < one[0] + KNOCK_S}
-        self._seekers_s = {p: s for p, s in self._seekers_s.items() if now_s < s + KNOCK_S}
+        self._seekers_s = {p: s for p, s in self._seekers_s.items() if now_s < s + SEEK_S}

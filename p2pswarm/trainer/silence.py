@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
+from p2pswarm.swarm.messages.trainers import SILENCE_S
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Reduction
@@ -48,6 +49,8 @@ class Silence:
         """When a standby said last that a peer hears nothing from us."""
         self._look_s = math.inf
         """When to look at those."""
+        self._came_s: dict[Incarnation, float] = {}
+        """When a member was heard first."""
         self._left_s: dict[bytes, float] = {}
         """When a peer was heard last that has no incarnation now."""
         self._longest_s: dict[bytes, float] = {}
@@ -62,6 +65,7 @@ class Silence:
         before_s = self._heard_s.get(one)
         self._heard_s[one] = now_s
         if before_s is None:
+            self._came_s[one] = now_s
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
@@ -78,6 +82,7 @@ class Silence:
     def end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         if (heard_s := self._heard_s.pop(one, None)) is not None:
+            del self._came_s[one]
             self._left_s[one.peer] = heard_s
 
     def limit_s(self, peer: bytes) -> float:
@@ -90,7 +95,9 @@ class Silence:
         heard_s = self._heard_s.get(one)
         if heard_s is None:
             return False
-        deaf = now_s < self._deaf_s.get(one.peer, -math.inf) + NOT_HEARD_S
+        said_s = self._deaf_s.get(one.peer, -math.inf)
+        before = said_s < self._came_s[one] + SILENCE_S  # it is said of its life before this one
+        deaf = now_s < said_s + NOT_HEARD_S and not before
         return deaf or now_s >= heard_s + self.limit_s(one.peer)
 
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:

@@ -199,6 +199,8 @@ class Trainer:
             if stream.peer.raw in self._seat.voters:
                 self._roll.voter_at(stream.peer.raw, join.address)
             self._handing.knocked(stream.peer.raw, join)
+            await self._handing.about_to_lead()
+        if self._coordination is None:
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
@@ -298,8 +300,9 @@ class Trainer:
     def _step_down(self, why: str) -> None:
         if self._coordination is None:
             return  # an attempt to lead that came to nothing
-        self._coordination.step_down()
-        self._coordination = None
+        coordination, self._coordination = self._coordination, None
+        then = self._standing()
+        coordination.step_down(then if then.contact else None)
         self._handing.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))

@@ -132,6 +132,7 @@ def test_the_successor_that_a_coordinator_names_stands_when_the_voters_have_hear
 
     standby.handed_over(A, B, 11.0, ours=True)
     standby.link_lost(A, 11.1)
+    assert standby.named
 
     assert standby.next_deadline_s == 11.0 + RANK_S
     assert standby.on_deadline(standby.next_deadline_s) == 2
@@ -153,3 +154,15 @@ def test_only_the_coordinator_that_is_followed_names_a_successor():
     standby.handed_over(B, B, 11.0, ours=True)
 
     assert standby.next_deadline_s == before_s
+
+
+def test_a_trainer_that_was_named_is_so_no_more_once_it_leads_fails_twice_or_follows():
+    for ended in (
+        lambda one: one.leads(),
+        lambda one: (one.failed(2, 12.0), one.failed(3, 13.0)),
+        lambda one: one.heard(B, 5, 12.0),
+    ):
+        standby = following()
+        standby.handed_over(A, B, 11.0, ours=True)
+        ended(standby)
+        assert not standby.named

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from p2pswarm.chain.actions import Fetch, Followed, Persist, Reply
 from p2pswarm.chain.chain import ChainHead, Fork
 from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.messages import Accepted, Denied, Heartbeat, Prepare, Propose
+from p2pswarm.chain.messages import Accepted, Denied, HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.chain.record import digest
 from p2pswarm.chain.voter import Voter
 from p2pswarm.chain.voter_seat import VoterSeat
@@ -210,3 +210,15 @@ def test_a_voter_of_a_server_has_no_deadline_and_asks_nothing():
 
     assert seat.next_deadline_s is None
     assert seat.actions() == []
+
+
+def test_who_asks_for_the_coordinator_is_sent_to_its_successor():
+    seat = fresh()
+    seat.asked(peer("a"), beat(0, term=2), 1.0)
+
+    seat.asked(peer("a"), HandOver(RUN, 2, peer("b")), 2.0)
+
+    assert (seat.leader, seat.term) == (peer("b"), 2)
+    assert [action for action in seat.actions() if isinstance(action, Followed)] == [
+        Followed(peer("a"), 2)
+    ]

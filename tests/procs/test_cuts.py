@@ -30,6 +30,16 @@ SLOW = pytest.mark.skipif(
             marks=SLOW,
         ),
         pytest.param(
+            ("--cut", "stage", "--apart-s", "30"),  # longer than a link lives
+            id="the coordinator misses a stage",
+            marks=SLOW,
+        ),
+        pytest.param(
+            ("--cut", "stage", "--one-way", "--apart-s", "30"),
+            id="a stage does not hear the coordinator",
+            marks=SLOW,
+        ),
+        pytest.param(
             ("--cut", "stopped", "--apart-s", "20"),  # longer than a link lives
             id="coordinator and server are stopped",
             marks=SLOW,

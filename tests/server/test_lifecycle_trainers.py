@@ -21,10 +21,10 @@ def test_all_trainers_are_asked_in_turn_before_a_pause():
     one = server(TRAINER, STANDBY)
 
     assert asks(one, 0.0) == TRAINER
-    assert one.others_to_ask
+    assert one.trainers.others
     one.session_lost("nobody is there", 0.0)
     assert asks(one, 0.0) == STANDBY
-    assert not one.others_to_ask
+    assert not one.trainers.others
     one.session_lost("nobody is there", 0.0)
 
     assert one.next_deadline_s() == REJOIN_FIRST_S
@@ -188,3 +188,21 @@ def test_a_machine_that_slept_leaves_its_session_and_joins_at_once():
     assert one.state is ServerState.OUT
     assert one.next_deadline_s() == 3700.0 + REJOIN_FIRST_S
     assert one.told(VIEW) is VIEW
+
+
+def test_a_trainer_that_hands_the_run_over_is_left_for_the_one_that_it_names():
+    one = server(TRAINER, THIRD)
+    asks(one, 0.0)
+    one.answered(ASSIGNED)
+
+    with pytest.raises(LinkLost, match="hands the run over"):
+        one.told(StandsBy(STANDBY.peer.raw, str(STANDBY.address), 2))
+    one.session_lost("handed over", 20.0)
+
+    assert asks(one, 20.0) == STANDBY
+    assert asks_next(one, 20.0) == THIRD
+
+
+def asks_next(one, now_s):
+    one.session_lost("nobody is there", now_s)
+    return asks(one, now_s)

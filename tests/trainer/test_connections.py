@@ -1,6 +1,6 @@
 """The members' streams: one a peer, told in order, ended with the last word."""
 
-from p2pswarm.swarm.messages.membership import Assigned, MemberRecord
+from p2pswarm.swarm.messages.membership import Assigned, MemberRecord, StandsBy
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import ALIVE_S, Alive, Trainers, Whereabouts
 from p2pswarm.swarm.messages.types import REASON_CHARS, VIEW_PART_MAX
@@ -221,3 +221,14 @@ def test_streams_that_are_abandoned_end_without_a_word():
     assert ann.over
     assert said(connections, ann) == []
     assert not ann.dismissed
+
+
+def test_streams_that_are_abandoned_for_another_trainer_say_who():
+    connections, (ann,) = opened(ANN)
+    connections.assign(FIRST, ASSIGNED)
+    said(connections, ann)
+
+    connections.abandon(StandsBy(b"b" * 32, "h:1"))
+
+    assert said(connections, ann) == [StandsBy(b"b" * 32, "h:1")]
+    assert ann.over

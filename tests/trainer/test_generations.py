@@ -9,11 +9,12 @@ from p2pswarm.config import BatchConfig
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.generations import (
+    FAILED_RETRIES,
     FIRST_LIMIT_S,
     LIMIT_FACTOR,
     LIMIT_MIN_S,
     MEASURED,
-    RETRIES,
+    SLOW_RETRIES,
     AveragingLimit,
     Generations,
 )
@@ -76,7 +77,7 @@ def test_it_is_overdue_at_its_limit():
 
 def test_who_is_silent_while_its_stage_answers_is_blamed_after_some_tries():
     generations, (ann, bob, _cid) = averaging(0, 0, 1)
-    for _ in range(RETRIES):
+    for _ in range(SLOW_RETRIES):
         assert generations.give_up() == []
         begin_again(generations)
     assert generations.reduction is not None
@@ -87,7 +88,7 @@ def test_who_is_silent_while_its_stage_answers_is_blamed_after_some_tries():
 
 def test_a_stage_of_which_nobody_answers_is_not_blamed():
     generations, _ = averaging(0, 0, 1)
-    for _ in range(RETRIES + 1):
+    for _ in range(SLOW_RETRIES + 1):
         assert generations.give_up() == []
         begin_again(generations)
 
@@ -137,11 +138,11 @@ def test_one_that_never_finishes_while_the_other_does_is_out():
     ann, bob = play.serve("a"), play.serve("b")
     play.count(ann, 0)
     play.count(bob, 1)
-    for generation in range(1, RETRIES + 2):
+    for generation in range(1, SLOW_RETRIES + 2):
         play.told_reduced(ann, generation)
         assert play.seen(act.Evict) == []
         play.wait(1e4)
-        if generation <= RETRIES:
+        if generation <= SLOW_RETRIES:
             for one in (ann, bob):
                 play.promise(one)
 
@@ -150,12 +151,14 @@ def test_one_that_never_finishes_while_the_other_does_is_out():
 
 def test_a_decided_step_forgives_the_failures_before_it():
     generations, _ = averaging(0, 0, 1)
-    for _ in range(RETRIES):
+    for _ in range(FAILED_RETRIES):
         assert not generations.failed()
     begin_again(generations)
     generations.decided(6.0)
 
-    assert [generations.failed() for _ in range(RETRIES + 1)] == [False] * RETRIES + [True]
+    assert [generations.failed() for _ in range(FAILED_RETRIES + 1)] == [False] * FAILED_RETRIES + [
+        True
+    ]
 
 
 def shares_of_the_next_step(*rates: float) -> tuple[int, ...]:

@@ -117,6 +117,7 @@ def test_a_member_that_hears_nothing_is_out_as_if_it_were_silent():
     play = Listening()
     ann, bob = play.serve("a"), play.serve("b")
     play.live(1)
+    play.live(4)
     play.stuck(0)
     play.promise(bob)
 
@@ -126,12 +127,20 @@ def test_a_member_that_hears_nothing_is_out_as_if_it_were_silent():
 
 
 def test_where_all_of_a_stage_hear_nothing_nobody_is_out_and_a_standbys_word_is_soon_forgotten():
-    silence, one = heard_at(0.0, 1.0)
-    silence.not_heard([one.peer], 1.0)
+    silence, one = heard_at(0.0, 5.0)
+    silence.not_heard([one.peer], 5.0)
 
-    assert silence.silent(one, 1.0)
-    assert not silence.may_come_back(one, 1.0)
-    assert not silence.silent(one, 1.0 + NOT_HEARD_S)
+    assert silence.silent(one, 5.0)
+    assert not silence.may_come_back(one, 5.0)
+    assert not silence.silent(one, 5.0 + NOT_HEARD_S)
+
+
+def test_what_is_said_of_a_member_before_it_can_know_is_of_its_former_life():
+    silence, one = heard_at(0.0, 3.9)
+
+    silence.not_heard([one.peer], 3.9)
+
+    assert not silence.silent(one, 3.9)
 
 
 def test_a_newcomer_that_is_silent_holds_nobody_up():
