@@ -75,6 +75,12 @@ class Seat:
             self.leader.receive(sender, answer)
             self._settle(now_s)
 
+    def unanswered(self, peer: bytes) -> None:
+        """An `Ask` has failed, or nobody knows where the peer is."""
+        if self.leader:
+            self.leader.unanswered(peer)
+            self._actions += self.leader.actions()
+
     def learned(self, record: CommitRecord, now_s: float) -> None:
         """A record came that a `Fetch` asked for."""
         self.follower.learned(record)
