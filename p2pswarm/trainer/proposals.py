@@ -112,7 +112,7 @@ class Proposals:
                 [(m.incarnation.number, m.incarnation.peer) for m in some], voters
             )
         ]
-        leader.meet((*self._roll.standbys, *servers))
+        self._seat.meet((*self._roll.standbys, *servers))
         return servers
 
     @property

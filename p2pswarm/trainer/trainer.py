@@ -26,7 +26,7 @@ from p2pswarm.chain.chain_node import ChainNode, Told
 from p2pswarm.chain.record import CommitRecord, RecordKind, VoterId
 from p2pswarm.chain.seat import Seat
 from p2pswarm.chain.voter import Voter
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.host_state import StateSize
@@ -197,10 +197,8 @@ class Trainer:
                 self._roll.voter_at(stream.peer.raw, join.address)
             await stream.send(self._standing())
             return
-        try:
-            await self._coordination.attend(stream, join)
-        finally:
-            self._doubt(stream.peer.raw)
+        await self._coordination.attend(stream, join)
+        self._doubt(stream.peer.raw)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
         """A trainer stands by, for as long as its stream lasts."""
@@ -215,8 +213,10 @@ class Trainer:
         self._context.report(TrainerEnlisted(stream.peer.raw, str(contact.address)))
         try:
             await self._standbys.attend(stream, contact)
-        finally:
+        except SwarmError:
             self._doubt(stream.peer.raw)
+            raise
+        self._doubt(stream.peer.raw)
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         del peer
@@ -283,6 +283,7 @@ class Trainer:
             case RecordKind.VOTERS:
                 self._proposals.decided(self._now_s())
                 self._announce()
+                self._check_voters()
             case _:
                 coordination.decided(record.step)
                 self._announce()
@@ -344,9 +345,8 @@ class Trainer:
 
     def _doubt(self, peer: bytes) -> None:
         """The stream of a member or of a standby has ended: it may be dead, and a voter."""
-        if self._seat.leader is not None and self._coordination is not None:
-            self._seat.leader.doubt(peer)
-            self._node.pump()
+        self._seat.doubt(peer)
+        self._node.pump()
 
     def _announce(self, *, anew: bool = False) -> None:
         """Tell standbys and members who may lead and who votes, if that has changed.

@@ -39,7 +39,11 @@ class VoterChanges:
 
         `lost`: the peers that do not answer.
         """
-        if not any(voter.peer in lost for voter in voters):
+        dead = sum(voter.peer in lost for voter in voters)
+        if 2 * dead >= len(voters):
+            self.whole()
+            return False  # nothing is decided until some are back, and they may be all back then
+        if not dead:
             self.whole()
             return len(following) > len(voters) and self._can_pay(now_s)
         if self._since_s is None:
@@ -50,7 +54,7 @@ class VoterChanges:
         return patient and self._can_pay(now_s)
 
     def whole(self) -> None:
-        """No voter is lost."""
+        """No voter is to be waited for."""
         self._since_s = None
 
     def proposed(self, now_s: float) -> None:

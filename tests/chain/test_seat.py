@@ -354,3 +354,16 @@ def test_who_stands_promises_no_rival_its_own_term():
     seat.asked(peer("a"), Prepare(town.genesis.run, seat.leader.attempt.term, bytes(16)), 0.0)
 
     assert [type(action.message) for action in seat.actions()] == [Denied]
+
+
+def test_who_may_vote_soon_and_whose_stream_has_ended_is_asked_at_once():
+    town = begun("ab", "abc")
+
+    town.seats["a"].meet((peer("d"),))
+    town.seats["a"].doubt(peer("c"))
+    asked = [action.to for action in town.seats["a"].actions() if isinstance(action, Ask)]
+    assert asked == [peer("d"), peer("c")]
+
+    town.seats["b"].meet((peer("d"),))
+    town.seats["b"].doubt(peer("c"))
+    assert town.seats["b"].actions() == []

@@ -99,7 +99,7 @@ class Play:
     def dies(self, name: str) -> None:
         """Its process is gone, and each call to it fails."""
         self.town.kill(name)
-        self.seat.leader.doubt(peer(name))
+        self.seat.doubt(peer(name))
         self.seat.unanswered(peer(name))
         self.seat.actions()
 

@@ -44,6 +44,15 @@ def test_a_voter_that_came_back_begins_the_wait_anew():
     assert not changes.due((A, B, C), (A,), {C.peer}, 2.0 + 2 * SPARE_S)
 
 
+def test_while_a_majority_is_lost_nothing_is_proposed_and_who_comes_back_is_waited_for():
+    changes, two = VoterChanges(), {B.peer, C.peer}
+
+    assert not changes.due((A, B, C), (A, D, C), two, 1.0)
+    assert not changes.due((A, B, C), (A,), two, 1.0 + SPARE_S)
+    assert not changes.due((A, B, C), (A,), {C.peer}, 2.0 + SPARE_S)
+    assert changes.due((A, B, C), (A,), {C.peer}, 2.0 + 2 * SPARE_S)
+
+
 def test_records_of_their_own_are_few():
     changes = VoterChanges()
 
