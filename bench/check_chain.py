@@ -4,7 +4,8 @@
 
 FILE is the file of a voter, of a lone trainer or of a checkpoint (docs/chain.md tells its bytes).
 It prints {"ok": bool, "steps": n, "head": hex} and what is wrong on stderr, and exits with 0 or 1.
-`steps` counts those whose work is in the weights; `head` is the hash of the last record.
+`steps` counts those whose work is in the weights; `head` is the hash of the last record. Records
+that only changed the voters are counted on stderr.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 MAGIC = b"PSCHAIN1"
 HEADER_BYTES, PREFIX_BYTES, ENTRY_BYTES_MAX = 32, 12, 65_536
 PREPARE, RECORD, PROPOSE = 81, 80, 83
-COMMIT, BACK = 0, 1
+COMMIT, BACK, VOTERS = 0, 1, 2
 QUARANTINED = 255  # as a holder: the microbatch is not finite, and counts as zeros in all stages
 TAG = b"p2pswarm-record-1:"
 PEER_TAG = b"p2pswarm-peer-1:"
@@ -172,6 +173,8 @@ class Tally:
         self.states: list[list[bytes]] = []
         self.aside: list[list[int]] = []
         self.size = 0
+        self.revotes = 0
+        """Records that only changed the voters."""
         self.base = 0
         """The step that the chain begins with; above 0 if the run goes on from a checkpoint."""
 
@@ -179,6 +182,10 @@ class Tally:
         """Take the next record into account."""
         if not record.height:
             self.begin(record)
+        if record.kind == VOTERS:
+            self.check_revote(record)
+            self.revotes += 1
+            return
         place, states = record.step - self.base, [stage[2] for stage in record.stages]
         if record.kind == BACK and (not 0 <= place <= len(self.steps) or record.count):
             raise Wrong(f"record {record.height}: it goes back to {record.step}")
@@ -197,6 +204,17 @@ class Tally:
             raise Wrong(f"record {record.height}: a microbatch is set aside in one stage only")
         self.aside.append([record.first + i for i, there in enumerate(masks[0]) if there])
         self.states[place:] = [states]
+
+    def check_revote(self, record: Rec) -> None:
+        """It stands between two steps, and says nothing of any."""
+        numbers = record.generation, record.scale, record.first, record.count
+        said = any(
+            members or holders or gradient for members, holders, _, gradient in record.stages
+        )
+        if any(numbers) or said or any(stage[2] != bytes(32) for stage in record.stages):
+            raise Wrong(f"record {record.height}: it changes the voters, and not only them")
+        if not record.height or record.step != self.version:
+            raise Wrong(f"record {record.height}: it is not of version {self.version}")
 
     def begin(self, first: Rec) -> None:
         """A chain begins at step 0, or names the checkpoint that its run goes on from."""
@@ -242,6 +260,8 @@ def check(data: bytes) -> dict:
         check_signature(record)
         tally.add(record)
     tally.check()
+    if tally.revotes:
+        print(f"{tally.revotes} records only change the voters", file=sys.stderr)
     if chain and data[8:24] != chain[0].run:
         raise Wrong("its records are of another run")
     head = chain[-1].digest.hex() if chain else ""

@@ -242,7 +242,8 @@ class Day:
     def _counts(self) -> dict[str, object]:
         """What the trainer's chain says of every microbatch."""
         disk, run_config = self._swarm.trainers.seats[0].disk, self._config.run
-        records = disk.records(0, len(self._steps_s))
+        head = disk.restored(self._swarm.trainers.genesis).follower.chain.head
+        records = disk.records(0, head.height)
         header = log_header(self._swarm.trainers.genesis.run, disk.memory)
         try:
             found = check(header + b"".join(map(log_entry, records)))

@@ -77,6 +77,11 @@ class VotesMissing:
 
 
 @dataclass(frozen=True, slots=True)
+class VotesChanged:
+    """The leader may look who should vote: a second has passed, or a vote was found or lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Followed:
     """A server's voter follows the leader of a greater term than before."""
 
@@ -91,4 +96,5 @@ class StoreFailed:
     reason: str
 
 
-Action = Persist | Reply | Ask | Fetch | RecordDecided | Leading | Deposed | VotesMissing | Followed
+LeaderAction = Ask | Fetch | RecordDecided | Leading | Deposed | VotesMissing | VotesChanged
+Action = Persist | Reply | Followed | LeaderAction

@@ -58,6 +58,9 @@ class ChainMachine(Protocol):
     def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
         """A voter has answered an `Ask`."""
 
+    def unanswered(self, peer: bytes) -> None:
+        """An `Ask` has failed, or nobody knows where the peer is."""
+
     def learned(self, record: CommitRecord, now_s: float) -> None:
         """A record came that a `Fetch` asked for."""
 

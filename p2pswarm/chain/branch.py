@@ -21,6 +21,8 @@ class Branch:
 
     def append(self, record: CommitRecord) -> None:
         """Take the next record."""
+        if record.kind == RecordKind.VOTERS:
+            return  # it makes no version, and names no state
         states = tuple(stage.state for stage in record.stages)
         if record.kind == RecordKind.BACK:
             self._made = {v: made for v, made in self._made.items() if v <= record.step}

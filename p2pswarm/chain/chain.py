@@ -5,7 +5,7 @@ a `Chain` adds what takes more than the record before: where a BACK may lead, an
 that comes again is the same one. Two different records in one place are a fork: it is named, and
 never merged.
 
-Units:   heights count records, versions count commits. They differ after a BACK.
+Units:   heights count records, versions count commits. They differ after a BACK or a VOTERS.
 Errors:  BrokenRecord for a record that breaks a rule, Fork for a second one in the same place.
 """
 
@@ -128,8 +128,10 @@ def check_next(genesis: Genesis, head: ChainHead, record: CommitRecord) -> None:
             raise BrokenRecord(f"{record.name()}: {what}")
     if record.kind == RecordKind.COMMIT:
         _check_commit(genesis, head, record)
-    else:
+    elif record.kind == RecordKind.BACK:
         _check_back(head, record)
+    else:
+        _check_voters(head, record)
 
 
 def may_change(before: tuple[VoterId, ...], after: tuple[VoterId, ...]) -> bool:
@@ -181,18 +183,38 @@ def _last_holder(stage: StageCommit) -> int:
 
 
 def _check_back(head: ChainHead, record: CommitRecord) -> None:
-    empty = not record.count and not record.first and not record.generation and not record.scale
     for wrong, what in (
         (record.step > head.version, f"it goes back to {record.step} from {head.version}"),
         (record.saved > record.step, f"it says {record.saved} is saved"),
-        (not empty, "it goes back and commits at once"),
-        (
-            any(s.members or s.holders or s.gradient for s in record.stages),
-            "it counts what it ends",
-        ),
+        (_commits(record), "it goes back and commits at once"),
+        (_counts(record), "it counts what it ends"),
     ):
         if wrong:
             raise BrokenRecord(f"{record.name()}: {what}")
+
+
+def _check_voters(head: ChainHead, record: CommitRecord) -> None:
+    # the first record is of a step: who reads the chain alone learns from it how large steps are
+    for wrong, what in (
+        (not head.height, "it changes the voters before the first step"),
+        (record.step != head.version, f"it is of version {record.step}, not {head.version}"),
+        (record.saved != head.saved, f"it says {record.saved} is saved"),
+        (_commits(record), "it changes the voters and commits at once"),
+        (_counts(record), "it counts, and changes the voters only"),
+        (any(s.state != NO_DIGEST for s in record.stages), "it names a state of the weights"),
+    ):
+        if wrong:
+            raise BrokenRecord(f"{record.name()}: {what}")
+
+
+def _commits(record: CommitRecord) -> bool:
+    """Whether it has a number that only the commit of a step has."""
+    return any((record.count, record.first, record.generation, record.scale))
+
+
+def _counts(record: CommitRecord) -> bool:
+    """Whether it says of a stage who added what."""
+    return any(stage.members or stage.holders or stage.gradient for stage in record.stages)
 
 
 class Chain:
@@ -203,7 +225,7 @@ class Chain:
         self.head = genesis.head()
         """What the next record is checked against."""
         self.last: CommitRecord | None = None
-        """The last decided record."""
+        """The last decided record but for those of voters: what the newest version was made by."""
         self.era = 0
         """How often the run has gone back; what a former era made is in no weights any more."""
         self._digests: deque[bytes] = deque(maxlen=WINDOW)
@@ -220,8 +242,10 @@ class Chain:
             return False
         self.check(record)
         self.head = ChainHead.of(record)
-        self.last = record
         self._digests.append(self.head.digest)
+        if record.kind == RecordKind.VOTERS:
+            return True
+        self.last = record
         if record.kind == RecordKind.COMMIT:
             self._states[record.step] = _states_digest(record)
             self._states.pop(record.step - WINDOW, None)
@@ -236,6 +260,8 @@ class Chain:
         check_next(self.genesis, self.head, record)
         if not authentic(record):
             raise BrokenRecord(f"{record.name()}: its signature is wrong")
+        if record.kind == RecordKind.VOTERS:
+            return
         known = self._states.get(record.step)
         newest = record.step == self.head.version  # nobody has named its state yet
         if not (known is None and newest) and known != _states_digest(record):

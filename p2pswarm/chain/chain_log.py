@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from p2pswarm.chain.chain import BrokenRecord, Chain, Fork, Genesis
 from p2pswarm.chain.follower import Follower
 from p2pswarm.chain.messages import Prepare, Propose
-from p2pswarm.chain.record import MEMORY_BYTES, CommitRecord
+from p2pswarm.chain.record import MEMORY_BYTES, CommitRecord, VoterId
 from p2pswarm.chain.voter import Register
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.wire.message import MESSAGE_BYTES_MAX, Message, decode, encode
@@ -48,6 +48,15 @@ class Restored:
 
     register: Register
     follower: Follower
+
+    def votes_alone(self, voter: VoterId) -> bool:
+        """Whether nobody else votes on the next record, so that nobody is to be waited for.
+
+        A record that was accepted may be decided: then its voters are asked, too.
+        """
+        accepted = self.register.accepted
+        named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
+        return set(named) == {voter}
 
 
 def log_header(run: bytes, memory: bytes) -> bytes:

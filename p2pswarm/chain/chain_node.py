@@ -25,6 +25,7 @@ from p2pswarm.chain.actions import (
     RecordDecided,
     Reply,
     StoreFailed,
+    VotesChanged,
     VotesMissing,
 )
 from p2pswarm.chain.base import ChainMachine, ChainStore
@@ -39,7 +40,7 @@ ASK_S = 1.0  # the machine asks again each second
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
 SENT_AT_ONCE = 64  # records that are read before they are sent: a few MB at most
 
-Told = Leading | Deposed | RecordDecided | VotesMissing | Followed | StoreFailed
+Told = Leading | Deposed | RecordDecided | VotesMissing | VotesChanged | Followed | StoreFailed
 """What the owner of a node is told."""
 Caller = asyncio.Future[Message]
 
@@ -155,6 +156,8 @@ class ChainNode:
             self._ask_ourselves(ask.message)
         elif contact := self._find(ask.to):
             self._start(self._ask(ask.to, contact, ask.message))
+        else:
+            self.machine.unanswered(ask.to)
 
     def _begin_fetch(self, fetch: Fetch) -> None:
         contact = self._find(fetch.to)
@@ -224,6 +227,8 @@ class ChainNode:
             answer = await self._rpc.call(contact, message, ASK_S)
         except SwarmError as error:
             log.info("%s did not answer a %s: %s", contact, type(message).__name__, error)
+            self.machine.unanswered(to)
+            self.pump()
             return
         self.machine.answered(to, answer, self._now_s())
         self.pump()

@@ -22,8 +22,10 @@ from p2pswarm.chain.actions import (
     Ask,
     Deposed,
     Fetch,
+    LeaderAction,
     Leading,
     RecordDecided,
+    VotesChanged,
     VotesMissing,
 )
 from p2pswarm.chain.chain import BrokenRecord, ChainHead, Genesis, check_next
@@ -38,13 +40,13 @@ from p2pswarm.chain.messages import (
     Propose,
 )
 from p2pswarm.chain.record import CommitRecord, VoterId, authentic, digest
+from p2pswarm.chain.votes import Votes
 from p2pswarm.wire.message import Message
 
 HEARTBEAT_S = 1.0  # a standby waits for five of them, a voter is calm for four
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost
 PATIENCE = 10  # so many times a record is proposed, a second apart, before people are told
 Electorate = tuple[VoterId, ...]
-LeaderAction = Ask | Fetch | RecordDecided | Leading | Deposed | VotesMissing
 
 
 class LeaderPhase(Enum):
@@ -86,10 +88,10 @@ class Leader:
         self._accepted: dict[VoterId, None] = {}
         self._asked: dict[VoterId, None] = {}
         self._prospects: tuple[bytes, ...] = ()
+        self.votes = Votes()
+        """Who answers, and with which file: for the next record."""
         self._fetching: int | None = None
         self._fetches = 0
-        self.memories: dict[bytes, bytes] = {}
-        """Which file each peer votes with, as far as it has answered: for the next record."""
         self._actions: list[LeaderAction] = []
         self._tries = 0
         self._prepare()
@@ -121,7 +123,8 @@ class Leader:
             return
         if not isinstance(answer, Promise | Accepted | Denied) or sender not in self._peers():
             return
-        self.memories[sender] = answer.memory
+        if self.votes.answered(sender, answer.memory):
+            self._votes_changed()
         if VoterId(sender, answer.memory) not in self._voters():
             return
         match answer:
@@ -152,7 +155,21 @@ class Leader:
 
     def meet(self, prospects: tuple[bytes, ...]) -> None:
         """Say to these peers, too, that the leader lives: the next record may make them voters."""
+        new = [peer for peer in prospects if peer not in self._peers()]
         self._prospects = prospects
+        if self.leads:
+            self._say_alive_to(new)
+
+    def doubt(self, peer: bytes) -> None:
+        """A peer's stream has ended: see at once whether it is there."""
+        if self.leads and peer in self._peers():
+            self.votes.doubted(peer)
+            self._say_alive_to([peer])
+
+    def unanswered(self, peer: bytes) -> None:
+        """A peer could not be asked, or has not answered in time."""
+        if self.votes.unanswered(peer):
+            self._votes_changed()
 
     def give_up(self, why: str) -> None:
         """Lead no more, whatever is answered."""
@@ -180,6 +197,7 @@ class Leader:
                 self._count_tries()
         if self.leads:
             self._say_alive()
+            self._votes_changed()
 
     @property
     def leads(self) -> bool:
@@ -310,10 +328,16 @@ class Leader:
         self._say_alive()
 
     def _say_alive(self) -> None:
+        self._say_alive_to(self._peers())  # this node's own voter, too, is calm while it leads
+
+    def _say_alive_to(self, peers: list[bytes]) -> None:
         run, head = self._genesis.run, self.head
         message = Heartbeat(run, self.attempt.term, head.height, head.digest)
-        for peer in self._peers():  # this node's own voter, too, is calm while it leads
-            self._actions.append(Ask(peer, message))
+        self._actions += [Ask(peer, message) for peer in peers]
+
+    def _votes_changed(self) -> None:
+        if self.leads:
+            self._actions.append(VotesChanged())
 
     def _peers(self) -> list[bytes]:
         """Everybody that is spoken to."""

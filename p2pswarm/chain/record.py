@@ -58,6 +58,8 @@ class RecordKind(IntEnum):
     """The gradient of a step is applied."""
     BACK = 1
     """The weights are those of a checkpoint again; the steps since are done anew."""
+    VOTERS = 2
+    """Others vote from now on, and may lead; weights and steps are what they were."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,16 +88,19 @@ class StageCommit(Message):
     """What one stage adds to the step."""
 
     members: Annotated[tuple[Contributor, ...], Size(GROUP_MAX)]
-    """In the order of the group that averaged; none in a BACK."""
+    """In the order of the group that averaged; none but in a COMMIT."""
     holders: Annotated[bytes, Size(RECORD_BYTES_MAX)]
     """One byte a microbatch, in order: the index in `members` of the one that counted it.
 
     QUARANTINED, in all stages alike, for one that is not finite: it counts as zeros.
     """
     state: Sha256
-    """Of weights and moments of version `step`, which the step was computed with."""
+    """Of weights and moments of version `step`, which the step was computed with.
+
+    Zeros in a VOTERS: nobody may know it yet, and the next COMMIT names it.
+    """
     gradient: Annotated[bytes, Size(DIGEST_BYTES)]
-    """Of the reduced gradient, before clipping; empty in a BACK."""
+    """Of the reduced gradient, before clipping; empty but in a COMMIT."""
 
 
 @message(80)
@@ -111,10 +116,13 @@ class CommitRecord(Message):
     height: Height
     """How many records stand before it."""
     step: Step
-    """COMMIT: the step, which makes version `step` + 1. BACK: the version that is current again."""
-    kind: Annotated[int, Range(0, 1)]
+    """COMMIT: the step, which makes version `step` + 1. BACK: the version that is current again.
+
+    VOTERS: the version that is current, and stays so.
+    """
+    kind: Annotated[int, Range(0, max(RecordKind))]
     generation: IncarnationNumber
-    """Of the reduction that is applied; 0 in a BACK."""
+    """Of the reduction that is applied; 0 but in a COMMIT."""
     scale: Annotated[float, Range(0.0, 1.0)]
     """Clipping by the global norm."""
     learning_rate: Annotated[float, Range(0.0, 1e3)]
@@ -125,7 +133,7 @@ class CommitRecord(Message):
     first: Microbatch
     """The first microbatch of the step."""
     count: Annotated[int, Range(0, MICROBATCHES_MAX)]
-    """How many microbatches; 0 in a BACK."""
+    """How many microbatches; 0 but in a COMMIT."""
     stages: Annotated[tuple[StageCommit, ...], Size(1, STAGES_MAX)]
     trainers: Annotated[tuple[Peer, ...], Size(1, TRAINERS_MAX)]
     """Who may lead after this record; the place is the rank."""
@@ -143,7 +151,7 @@ class CommitRecord(Message):
     @property
     def version(self) -> int:
         """The version of the weights once this record is applied."""
-        return self.step if self.kind == RecordKind.BACK else self.step + 1
+        return self.step + 1 if self.kind == RecordKind.COMMIT else self.step
 
     @property
     def coordinator(self) -> bytes:

@@ -79,6 +79,24 @@ class Seat:
             self.leader.receive(sender, answer)
             self._settle(now_s)
 
+    def unanswered(self, peer: bytes) -> None:
+        """An `Ask` has failed, or nobody knows where the peer is."""
+        if self.leader:
+            self.leader.unanswered(peer)
+            self._actions += self.leader.actions()
+
+    def meet(self, prospects: tuple[bytes, ...]) -> None:
+        """Let these peers hear of us, too, if we lead: the next record may make them voters."""
+        if self.leader:
+            self.leader.meet(prospects)
+            self._actions += self.leader.actions()
+
+    def doubt(self, peer: bytes) -> None:
+        """A peer's stream with us has ended: see at once whether it is there."""
+        if self.leader:
+            self.leader.doubt(peer)
+            self._actions += self.leader.actions()
+
     def learned(self, record: CommitRecord, now_s: float) -> None:
         """A record came that a `Fetch` asked for."""
         self.follower.learned(record)

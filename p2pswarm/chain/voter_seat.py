@@ -71,6 +71,9 @@ class VoterSeat:
     def answered(self, sender: bytes, answer: Message, now_s: float) -> None:
         """Nobody answers: a voter asks nothing."""
 
+    def unanswered(self, peer: bytes) -> None:
+        """Nobody is silent: a voter asks nothing."""
+
     def learned(self, record: CommitRecord, now_s: float) -> None:  # noqa: ARG002
         """A record came that a `Fetch` asked for."""
         self.follower.learned(record)

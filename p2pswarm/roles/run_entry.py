@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact
 from p2pswarm.roles.discovery import answering, ends, manifests
@@ -22,7 +22,6 @@ from p2pswarm.roles.run_matching import (
     check_same,
     fitting,
     genesis_of,
-    votes_alone,
 )
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.swarm.manifest import NONCE_BYTES, RunIdentity
@@ -144,6 +143,6 @@ def _in_folder(
         say(store.warning)
     folder.write(run)
     me = stack.identity.peer_id.raw
-    alone = votes_alone(restored, me, store.memory)
+    alone = restored.votes_alone(VoterId(me, store.memory))
     place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=alone, lasts=True)
     return RunEntry(run.identity, place, trainers, folder, run.resumed)

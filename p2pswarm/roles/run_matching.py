@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Mapping
 
 from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.chain_log import Restored
 from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, Unusable
@@ -74,12 +73,6 @@ def check_same(saved: SavedRun, folder: RunFolder, run: RunConfig, corpus: bytes
             f"{folder.path} has lost the chain file of its run {identity.config.name!r}: restore "
             "it from a copy, or begin another run with --new"
         )
-
-
-def votes_alone(restored: Restored, me: bytes, memory: bytes) -> bool:
-    """Whether nobody else votes on the next record, so that nobody is to be waited for."""
-    head = restored.follower.chain.head
-    return [(voter.peer, voter.memory) for voter in head.voters] == [(me, memory)]
 
 
 def readable(value: bytes) -> RunOffer | None:

@@ -22,12 +22,13 @@ class JoinPauses:
         """`rejoin_s`: how long to look for a trainer quickly."""
         self._rejoin_s = rejoin_s
         self._pause_s = REJOIN_FIRST_S
-        self._tried_s = now_s
+        self.tried_s = now_s
+        """When a trainer was asked last."""
         self._seen_s = now_s
 
     def tries(self, now_s: float) -> None:
         """A trainer is asked."""
-        self._tried_s = now_s
+        self.tried_s = now_s
 
     def in_run(self, now_s: float) -> None:
         """The server was in the run until now."""
@@ -47,7 +48,7 @@ class JoinPauses:
         `met`: it was a session. `several`: more than one trainer is known. `elsewhere`: it is known
         whom to ask next, and that one was not asked yet.
         """
-        steady = now_s - self._tried_s > STEADY_S
+        steady = now_s - self.tried_s > STEADY_S
         if steady:
             self._pause_s = REJOIN_FIRST_S
         if elsewhere or (met and several and steady):

@@ -247,7 +247,7 @@ class Lifecycle:
                 self._finish(message.reason)
                 return None
             case StandsBy():  # it leads no more, and says who does, or is about to
-                self._rather(message.contact, self._tried_s)
+                self._rather(message.contact, self._pauses.tried_s)
                 raise LinkLost("the trainer hands the run over to another one")
             case None:
                 raise LinkLost("the trainer ended this server's part in the run")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.memory_file import MemoryChain
-from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.config import RunConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Contact
@@ -139,14 +139,13 @@ class SwarmTrainers:
         rpc = self._world.rpc(identity.peer_id, self._place(self._came, self._rng))
         self._came += 1
         restored = disk.restored(self.genesis)
-        voters = restored.follower.chain.head.voters
-        alone = [voter.peer for voter in voters] == [identity.peer_id.raw]
+        alone = restored.votes_alone(VoterId(identity.peer_id.raw, disk.memory))
         chain = ChainPlace(
             identity,
             self.genesis,
             disk,
             restored,
-            leads_at_once=founds or (alone and voters[0].memory == disk.memory),
+            leads_at_once=founds or alone,
         )
         machine: TrainerMachine
         context = TrainerContext(

@@ -53,6 +53,8 @@ class CoordinationOwner:
     """For checkpoints."""
     go_back: Callable[["Coordination"], None]
     """A stage has been without its weights for too long."""
+    came: Callable[[], None]
+    """A member has joined: it may vote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +335,7 @@ class Coordination:
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                self._owner.came()
                 if action.message.loads:
                     self._told_to_load.append(action.incarnation)
                     if self._load is not None:

@@ -61,7 +61,7 @@ class Start:
     def after(
         cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0
     ) -> "Start":
-        """The leader of `term` begins after `last`, the record that made `head`."""
+        """The leader of `term` begins at `head`; `last` is the record that made its version."""
         if last is None:
             return cls(term, head.version, era=era, loads=head.version > 0)
         states = {
@@ -147,6 +147,17 @@ def back_to(version: int, states: tuple[bytes, ...]) -> act.Decide:
     """What the voters are asked when the run is to go back; `states`: of the stages, by digest."""
     stages = tuple(StageCommit((), b"", as_recorded(state), b"") for state in states)
     return act.Decide(version, 0, 0.0, 0.0, None, 0.0, stages)
+
+
+def voters_only(head: ChainHead, stages: int) -> act.Decide:
+    """What the voters are asked when others are to vote before the step is done."""
+    blank = StageCommit((), b"", NO_DIGEST, b"")
+    return act.Decide(head.version, 0, 0.0, 0.0, None, 0.0, (blank,) * stages)
+
+
+def as_voters(record: CommitRecord) -> CommitRecord:
+    """The record of a step as one that changes the voters, and nothing else."""
+    return replace(record, kind=RecordKind.VOTERS, first=0, count=0, gradient_norm=None)
 
 
 def as_back(record: CommitRecord) -> CommitRecord:

@@ -1,5 +1,7 @@
 """The chain of a run as a checkpoint has it: every record up to the one that made its version.
 
+Records that only changed the voters since then are left out: they say nothing about the weights.
+
 Units:   heights count records.
 Errors:  none.
 """
@@ -10,7 +12,7 @@ from p2pswarm.chain.base import ChainStore
 from p2pswarm.chain.branch import Branch
 from p2pswarm.chain.chain import Chain, Genesis
 from p2pswarm.chain.chain_log import log_entry, log_header
-from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.chain.record import MEMORY_BYTES, digest
 
 NO_VOTER = bytes(MEMORY_BYTES)
 """The memory of a file that no voter keeps."""
@@ -55,9 +57,9 @@ class SavedChain:
         return branch
 
     def mark(self) -> ChainMark:
-        """Where the chain ends now."""
-        head = self._chain.head
-        return ChainMark(head.digest, head.height) if head.height else ChainMark()
+        """The place behind the record that made the present version."""
+        last = self._chain.last
+        return ChainMark() if last is None else ChainMark(digest(last), last.height + 1)
 
     def records(self, mark: ChainMark) -> bytes | None:
         """All records up to a mark, as a chain file has them; None if some are not here."""

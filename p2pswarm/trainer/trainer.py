@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -20,15 +19,14 @@ from p2pswarm.chain.actions import (
     Leading,
     RecordDecided,
     StoreFailed,
+    VotesChanged,
     VotesMissing,
 )
-from p2pswarm.chain.chain import BrokenRecord
 from p2pswarm.chain.chain_node import ChainNode, Told
-from p2pswarm.chain.leader import Leader
-from p2pswarm.chain.record import CommitRecord, RecordKind, VoterId, sign
+from p2pswarm.chain.record import CommitRecord, RecordKind, VoterId
 from p2pswarm.chain.seat import Seat
 from p2pswarm.chain.voter import Voter
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.host_state import StateSize
@@ -42,16 +40,17 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.coordination import Coordination, CoordinationOwner
 from p2pswarm.trainer.coordinator import Coordinator
-from p2pswarm.trainer.decision import Start, as_back, back_to, unsigned_record
+from p2pswarm.trainer.decision import Start
 from p2pswarm.trainer.going_back import GoingBack
 from p2pswarm.trainer.handing_over import HandingOver
 from p2pswarm.trainer.leadership_reports import Leads, SteppedDown, TrainerEnlisted, VotesLacking
+from p2pswarm.trainer.proposals import Proposals
 from p2pswarm.trainer.refusal_notices import RefusalNotices
-from p2pswarm.trainer.rewind_reports import CannotGoBack, WentBack
+from p2pswarm.trainer.rewind_reports import WentBack
 from p2pswarm.trainer.rewinding import Rewinding
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.standbys import Standbys
-from p2pswarm.trainer.trainer_roll import TrainerRoll, longest_serving
+from p2pswarm.trainer.trainer_roll import TrainerRoll
 from p2pswarm.trainer.watch import Watch
 from p2pswarm.trainer.weights_download import download_weights
 
@@ -77,6 +76,7 @@ class Trainer:
         self._seat: Seat
         self._node: ChainNode
         self._past: SavedChain
+        self._proposals: Proposals
         self._rewinding: Rewinding
         self.watch: Watch
         """Its stream with the coordinator, while it stands by."""
@@ -92,6 +92,7 @@ class Trainer:
         one = Voter(voter, follower.chain, place.restored.register)
         self._seat = Seat(one, follower, context.rng, self._now_s())
         self._past = SavedChain(follower.chain, place.store)
+        self._proposals = Proposals(context, self._seat, self._roll)
         self._rewinding = Rewinding(context, self._past, self._go_back, self._tasks)
         self._node = ChainNode(
             context.rpc, self._seat, place.store, self._find, self._told, self._tasks
@@ -204,6 +205,7 @@ class Trainer:
             await stream.send(self._standing())
             return
         await self._coordination.attend(stream, join)
+        self._doubt(stream.peer.raw)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
         """A trainer stands by, for as long as its stream lasts."""
@@ -216,7 +218,12 @@ class Trainer:
             await stream.send(self._standing())
             return
         self._context.report(TrainerEnlisted(stream.peer.raw, str(contact.address)))
-        await self._standbys.attend(stream, contact)
+        try:
+            await self._standbys.attend(stream, contact)
+        except SwarmError:
+            self._doubt(stream.peer.raw)
+            raise
+        self._doubt(stream.peer.raw)
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
@@ -243,11 +250,10 @@ class Trainer:
             case Leading(term=term):
                 self._lead(term)
             case RecordDecided(record=record):
-                if self._coordination is not None and record.kind == RecordKind.BACK:
-                    self._went_back(self._coordination)
-                elif self._coordination is not None:
-                    self._coordination.decided(record.step)
-                    self._announce()
+                if self._coordination is not None:
+                    self._decided(self._coordination, record)
+            case VotesChanged():
+                self._check_voters()
             case Deposed(why=why):
                 self._step_down(why)
             case VotesMissing(voters=voters):
@@ -255,6 +261,19 @@ class Trainer:
             case StoreFailed(reason=reason):
                 self._over(act.RunFinished(reason, failed=True))
                 self._step_down(reason)
+
+    def _decided(self, coordination: Coordination, record: CommitRecord) -> None:
+        """What the voters have accepted takes effect."""
+        match record.kind:
+            case RecordKind.BACK:
+                self._went_back(coordination)
+            case RecordKind.VOTERS:
+                self._proposals.decided(self._now_s())
+                self._announce()
+                self._check_voters()
+            case _:
+                coordination.decided(record.step)
+                self._announce()
 
     def _lead(self, term: int) -> None:
         """This trainer coordinates from now on, after all that was decided."""
@@ -268,7 +287,10 @@ class Trainer:
         leader, chain = self._seat.leader, self._seat.follower.chain
         assert leader is not None, "it leads"
         start = Start.after(term, leader.head, chain.last, chain.era, numbered)
-        owner = CoordinationOwner(self._decide, self._over, self._past, self._rewinding.begin)
+        self._proposals.clear()
+        owner = CoordinationOwner(
+            self._decide, self._over, self._past, self._rewinding.begin, self._check_voters
+        )
         self._coordination = Coordination(self._context, start, owner, self._tasks)
         if start.loads:
             self._rewinding.find_present(self._coordination)
@@ -276,19 +298,10 @@ class Trainer:
         return start
 
     def _go_back(self, to: GoingBack) -> None:
-        """Have it decided that the run goes back, unless a step is being decided."""
-        leader, coordination = self._seat.leader, self._coordination
-        if leader is None or not leader.leads or leader.pending or coordination is None:
-            return
-        decide = back_to(to.version, to.states)
-        record = sign(as_back(self._next_record(decide, leader)), self._context.chain.identity)
-        try:
-            self._seat.follower.chain.check(record)
-        except BrokenRecord as error:
-            self._context.report(CannotGoBack(str(error)))
-            return
-        coordination.coordinator.hold()  # no step is decided beside it
-        self._propose(record)
+        """Have it decided that the run goes back."""
+        if self._coordination is not None:
+            self._proposals.go_back(to, self._coordination, self._now_s())
+            self._node.pump()
 
     def _went_back(self, before: Coordination) -> None:
         """The run goes on from an earlier version: all members come anew."""
@@ -310,24 +323,19 @@ class Trainer:
 
     def _decide(self, decide: act.Decide) -> None:
         """Have the record of a step decided."""
-        leader = self._seat.leader
-        if leader is None or not leader.leads or self._coordination is None:
-            return  # deposed: the next coordinator does the step anew
-        record = self._next_record(decide, leader)
-        if (keeper := self._coordination.keeper) is not None:
-            record = replace(record, saved=max(record.saved, keeper.saved))
-        self._propose(sign(record, self._context.chain.identity))
+        if self._coordination is not None:
+            self._proposals.step(decide, self._coordination, self._now_s())
+            self._node.pump()
 
-    def _next_record(self, decide: act.Decide, leader: Leader) -> CommitRecord:
-        """What is to follow the head, without a signature."""
-        servers = self._meet()
-        trainers = self._roll.next_trainers(leader.head.trainers)
-        voters = self._roll.next_voters(leader.head, len(trainers), leader.memories, servers)
-        run = self._context.run_id, self._context.run
-        return unsigned_record(decide, leader.head, leader.attempt.term, run, trainers, voters)
+    def _check_voters(self) -> None:
+        """Have others vote, if one of the voters is dead or missing."""
+        if self._coordination is not None and not self._ended.done():
+            self._proposals.voters(self._coordination, self._now_s())
+            self._node.pump()
 
-    def _propose(self, record: CommitRecord) -> None:
-        self._seat.propose(record, self._now_s())
+    def _doubt(self, peer: bytes) -> None:
+        """The stream of a member or of a standby has ended: it may be dead, and a voter."""
+        self._seat.doubt(peer)
         self._node.pump()
 
     def _announce(self, *, anew: bool = False) -> None:
@@ -338,21 +346,11 @@ class Trainer:
         leader, coordination = self._seat.leader, self._coordination
         if leader is None or coordination is None:
             return
-        self._meet()
+        self._proposals.meet(coordination)
         run = self._context.run_id
         trainers = self._roll.say(run, coordination.term, leader.head, self._find)
         if self._standbys.announce(trainers) or anew:
             coordination.announce(trainers)
-
-    def _meet(self) -> list[bytes]:
-        """Let those hear of us who may become voters; the servers among them."""
-        leader, coordination = self._seat.leader, self._coordination
-        assert leader is not None, "it leads"
-        assert coordination is not None, "it leads"
-        ready = [m.incarnation for m in coordination.coordinator.members.ready()]
-        servers = longest_serving([(one.number, one.peer) for one in ready], leader.head.voters)
-        leader.meet((*self._roll.standbys, *servers))
-        return servers
 
     def _located(self, voter: VoterId) -> tuple[bytes, str]:
         where = self._find(voter.peer)

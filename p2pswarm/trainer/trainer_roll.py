@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from p2pswarm.chain.chain import ChainHead
 from p2pswarm.chain.electorate import next_voters, wanted_voters
 from p2pswarm.chain.record import VoterId
+from p2pswarm.chain.votes import Votes
 from p2pswarm.ids import Contact
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
 from p2pswarm.swarm.messages.types import TRAINERS_MAX, VOTERS_MAX
@@ -97,21 +98,33 @@ class TrainerRoll:
         return tuple(order)
 
     def next_voters(
-        self, head: ChainHead, trainers: int, memories: dict[bytes, bytes], servers: Sequence[bytes]
+        self, head: ChainHead, named: tuple[bytes, ...], votes: Votes, servers: Sequence[bytes]
     ) -> tuple[VoterId, ...]:
-        """Who votes on the next record, which names so many trainers.
+        """Who votes on the next record, which names these trainers.
 
-        `memories`: which file each peer votes with, as far as it has answered; one that has not
-        votes with the file that the head names. `servers` are ready, those that have served longest
-        first.
+        `votes`: one that has not answered yet votes with the file that the head names. `servers`
+        come in the order in which they are to be chosen.
         """
-        files = {voter.peer: voter.memory for voter in head.voters} | memories
+        lost = votes.lost
+        files = {voter.peer: voter.memory for voter in head.voters} | votes.memories
+        living = {peer: memory for peer, memory in files.items() if peer not in lost}
+        trainers = self._living(named, votes)
         return next_voters(
             head.voters,
-            _voting((self._me, *self.standbys), files),
-            _voting(servers, files),
-            wanted_voters(trainers, 1 + len(self.standbys)),
+            _voting(trainers, living),
+            _voting(servers, living),
+            wanted_voters(len(named), len(trainers)),
         )
+
+    def wanted_voters(self, named: tuple[bytes, ...], votes: Votes) -> int:
+        """How many voters the run should have, if a record names these trainers."""
+        return wanted_voters(len(named), len(self._living(named, votes)))
+
+    def _living(self, named: tuple[bytes, ...], votes: Votes) -> list[bytes]:
+        """The trainers that live: one that answers may not stand by with us yet."""
+        lost = votes.lost
+        answer = [peer for peer in named if peer in votes.memories]
+        return [p for p in dict.fromkeys((self._me, *self.standbys, *answer)) if p not in lost]
 
     def say(self, run: bytes, term: int, head: ChainHead, find: Find) -> Trainers:
         """What the coordinator tells the others; `find` knows its members."""

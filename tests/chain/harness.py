@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from p2pswarm.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.chain.record import (
+    NO_DIGEST,
     CommitRecord,
     Contributor,
     RecordKind,
@@ -99,6 +100,21 @@ def back(head: ChainHead, version: int, by: str = "a", term: int = 1, **changes)
         "first": 0,
         "count": 0,
         "saved": 0,
+    }
+    return sign(unsigned(head, term, **{**fields, **changes}), key(by))
+
+
+def revote(head: ChainHead, by: str = "a", term: int = 1, **changes) -> CommitRecord:
+    """The record with which `by` changes the voters, and nothing else."""
+    blank = StageCommit((), b"", NO_DIGEST, b"")
+    fields = {
+        "kind": RecordKind.VOTERS,
+        "step": head.version,
+        "stages": (blank,) * STAGES,
+        "generation": 0,
+        "scale": 0.0,
+        "first": 0,
+        "count": 0,
     }
     return sign(unsigned(head, term, **{**fields, **changes}), key(by))
 

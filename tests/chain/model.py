@@ -15,21 +15,24 @@ real machine, and remembered; states are tuples of numbers. The oracle is not th
 remembers who ever accepted what under which term.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chain.harness import commit, genesis, peer, voter
+from chain.harness import commit, genesis, peer, revote, voter
 
 from p2pswarm.chain.actions import Ask, Fetch, Leading, Persist, RecordDecided, Reply
 from p2pswarm.chain.chain import Chain, ChainHead, Genesis
 from p2pswarm.chain.leader import Attempt, Leader, LeaderPhase
 from p2pswarm.chain.messages import Denied, Heartbeat, Prepare, Promise, Propose
-from p2pswarm.chain.record import CommitRecord, digest
+from p2pswarm.chain.record import CommitRecord, RecordKind, digest
 from p2pswarm.chain.voter import Register, Voter
+from p2pswarm.chain.votes import Votes
 
 NOT_YET = -1
+Make = Callable[..., CommitRecord]
 
 
 class Violation(AssertionError):
@@ -47,6 +50,8 @@ class Plan:
     voters: str = "abcd"
     changes: tuple[tuple[str, ...], ...] = (("abc",), ("abc", "abd"))
     """For each height, the voters that a record there may name."""
+    also: tuple[int, ...] = ()
+    """The heights where a leader may change the voters only, instead of deciding a step."""
     begun: bool = True
     """The first trainer leads already; else its election is searched, too."""
     voter_class: type[Voter] = Voter
@@ -154,17 +159,18 @@ class Model:
         height = leader.head.height
         if not leader.leads or leader.pending or height >= len(self.plan.changes):
             return
-        for names in self.plan.changes[height]:
-            key = state.leaders[number], names
+        makers = [commit, revote] if height in self.plan.also else [commit]
+        for names, make in itertools.product(self.plan.changes[height], makers):
+            key = state.leaders[number], names, make
             if key not in self.leader_steps:
                 turn = copied(leader)
-                turn.propose(self.record(leader.head, number, names))
+                turn.propose(self.record(leader.head, number, names, make))
                 self.leader_steps[key] = self.settled(number, turn)
             yield self.after(state, number, self.leader_steps[key])
 
-    def record(self, head: ChainHead, number: int, names: str) -> CommitRecord:
+    def record(self, head: ChainHead, number: int, names: str, make: Make) -> CommitRecord:
         voters = tuple(voter(name) for name in names)
-        record = commit(head, self.plan.trainers[number], self.plan.terms[number], voters=voters)
+        record = make(head, self.plan.trainers[number], self.plan.terms[number], voters=voters)
         return self.records.values[self.records.number(digest(record), record)]
 
     def deliveries(self, state: State, request: int) -> Iterator[State]:
@@ -262,9 +268,18 @@ class Model:
                 raise Violation(f"place {record.height} is decided twice, or too early")
             if state.decided and record.prev != digest(self.records.values[state.decided[-1]]):
                 raise Violation(f"place {record.height} follows what was not decided")
+            if record.step != self.version(state):
+                raise Violation(
+                    f"place {record.height} is of another step than the one that is due"
+                )
             self.decisions += 1
             return state._replace(decided=(*state.decided, what))
         return state
+
+    def version(self, state: State) -> int:
+        """How many steps are decided: records of voters are none."""
+        decided = (self.records.values[what] for what in state.decided)
+        return sum(record.kind == RecordKind.COMMIT for record in decided)
 
     def by_majority(self, state: State, term: int, what: int) -> bool:
         entries = (self.acceptances.values[bit] for bit in bits(state.accepted))
@@ -297,7 +312,7 @@ def copied(leader: Leader) -> Leader:
     other._accepted = dict(leader._accepted)
     other._asked = {}  # it may ask again at any time
     other._actions = []
-    other.memories = {}
+    other.votes = Votes()
     other._fetching = None
     return other
 

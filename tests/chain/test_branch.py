@@ -1,6 +1,6 @@
 """The versions that lead to the newest record, in a chain that goes back and on again."""
 
-from chain.harness import back, chain_of, commit, state_of
+from chain.harness import back, chain_of, commit, revote, state_of
 
 from p2pswarm.chain.branch import Branch
 from p2pswarm.chain.chain import ChainHead
@@ -35,6 +35,20 @@ def test_what_was_taken_back_is_unknown_until_it_is_made_again():
     again = commit(ChainHead.of(backward))
     branch.append(again)
     assert branch.made(3) == digest(again) != digest(records[2])
+
+
+def test_a_record_of_voters_makes_no_version():
+    chain, records = chain_of(3)
+    only = revote(chain.head)
+
+    branch = branch_of(*records, only)
+    assert [branch.made(v) for v in range(5)] == [None, *map(digest, records), None]
+    assert branch.states(3) is None
+
+    again = commit(ChainHead.of(only))
+    branch.append(again)
+    assert branch.made(4) == digest(again)
+    assert branch.states(3) == (state_of(3),)
 
 
 def test_a_back_to_the_newest_version_names_its_state():

@@ -8,6 +8,7 @@ from chain.harness import (
     commit,
     genesis,
     peer,
+    revote,
     stage_commit,
     state_of,
     voter,
@@ -168,6 +169,69 @@ def test_the_step_after_a_back_begins_with_the_version_that_the_back_named():
 
     with pytest.raises(BrokenRecord, match="version 2 was another one"):
         chain.append(commit(chain.head, stages=(stage_commit(7, 1),)))
+
+
+REVOTES = {
+    "of version 3, not 4": {"step": 3},
+    "of version 5, not 4": {"step": 5},
+    "says 3 is saved": {"saved": 3},
+    "changes the voters and commits at once": {"count": MICROBATCHES},
+    "counts, and changes the voters only": {"stages": (stage_commit(4, 1, state=bytes(32)),)},
+    "names a state of the weights": {
+        "stages": (stage_commit(4, 1, members=(), holders=b"", gradient=b""),)
+    },
+    "its voters change by too many": {"voters": (voter("a"), voter("d"), voter("e"))},
+}
+
+
+@pytest.mark.parametrize("what", REVOTES)
+def test_a_record_of_voters_that_breaks_a_rule_does_not_follow(what):
+    chain, _ = chain_of(4)
+
+    with pytest.raises(BrokenRecord, match=what):
+        chain.append(revote(chain.head, **REVOTES[what]))
+
+
+def test_the_first_record_is_of_a_step():
+    chain, _ = chain_of(0)
+
+    with pytest.raises(BrokenRecord, match="before the first step"):
+        chain.append(revote(chain.head))
+
+
+def test_a_record_of_voters_changes_who_votes_and_leads_and_nothing_else():
+    chain, records = chain_of(4)
+    before, voters = chain.head, (voter("a"), voter("b"), voter("d"))
+
+    chain.append(revote(chain.head, voters=voters, trainers=(*before.trainers, peer("z"))))
+
+    head = chain.head
+    assert (head.height, head.version, head.saved) == (5, 4, before.saved)
+    assert (head.voters, head.trainers) == (voters, (*before.trainers, peer("z")))
+    assert chain.last == records[-1]
+    assert chain.era == 0
+    assert chain.append(commit(chain.head))
+    assert chain.head.version == 5
+
+
+def test_what_a_back_named_is_still_asked_for_after_a_record_of_voters():
+    chain, _ = chain_of(4)
+    backward = back(chain.head, 2)
+    chain.append(backward)
+    chain.append(revote(chain.head))
+
+    assert chain.last == backward
+    with pytest.raises(BrokenRecord, match="version 2 was another one"):
+        chain.append(commit(chain.head, stages=(stage_commit(7, 1),)))
+    assert chain.append(commit(chain.head))
+
+
+def test_the_run_may_go_back_after_a_record_of_voters():
+    chain, _ = chain_of(3)
+    chain.append(revote(chain.head))
+    chain.append(back(chain.head, 3))
+
+    assert (chain.head.version, chain.era) == (3, 1)
 
 
 def test_memory_of_old_records_is_bounded():

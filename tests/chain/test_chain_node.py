@@ -6,7 +6,14 @@ import random
 import pytest
 from chain.harness import commit, genesis, key, voter
 
-from p2pswarm.chain.actions import Deposed, Followed, Leading, RecordDecided, StoreFailed
+from p2pswarm.chain.actions import (
+    Deposed,
+    Followed,
+    Leading,
+    RecordDecided,
+    StoreFailed,
+    VotesChanged,
+)
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.chain_node import ChainNode
 from p2pswarm.chain.memory_file import MemoryChain
@@ -61,7 +68,7 @@ class Town:
 
     def hearer(self, name: str):
         def heard(told) -> None:
-            if not isinstance(told, Followed):
+            if not isinstance(told, Followed | VotesChanged):
                 self.told[name].append(told)
 
         return heard

@@ -7,7 +7,7 @@ a leader says decided without both majorities, or leads without knowing all that
 import itertools
 
 import pytest
-from chain.harness import back, peer, voter
+from chain.harness import back, peer, revote, voter
 from chain.world import World
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from p2pswarm.chain.chain import ChainHead, may_change
 from p2pswarm.chain.leader import LeaderPhase
-from p2pswarm.chain.record import digest
+from p2pswarm.chain.record import RecordKind, digest
 
 UNDER_WAY_MAX = 200
 TERMS_MAX = 12
@@ -44,7 +44,7 @@ class ChainMachine(RuleBasedStateMachine):
         number = self.stands(name, 0, old, data)
         self.world.run(reached)
         if self.world.leaders[number].leads and data.draw(st.booleans()):
-            self.proposes(number, data.draw(st.sampled_from(CHANGES)))
+            self.proposes(number, data.draw(st.sampled_from(CHANGES)), data.draw(st.booleans()))
             self.world.run(data.draw(st.sampled_from(REACHED)))
 
     def stands(self, name, skip, old, data) -> int:
@@ -80,15 +80,16 @@ class ChainMachine(RuleBasedStateMachine):
         self.world.under_way.pop(data.draw(st.integers(0, len(self.world.under_way) - 1)))
 
     @precondition(lambda self: any(leader.leads for leader in self.world.leaders))
-    @rule(data=st.data(), change=st.sampled_from(CHANGES))
-    def propose(self, data, change):
+    @rule(data=st.data(), change=st.sampled_from(CHANGES), only=st.booleans())
+    def propose(self, data, change, only):
         """A leader, perhaps one that slept for long, proposes the next record."""
         leading = [n for n, leader in enumerate(self.world.leaders) if leader.leads]
-        self.proposes(data.draw(st.sampled_from(leading)), change)
+        self.proposes(data.draw(st.sampled_from(leading)), change, only)
         if data.draw(st.booleans()):
             self.world.run(data.draw(st.sampled_from(REACHED)))
 
-    def proposes(self, number, change):
+    def proposes(self, number, change, only):
+        """The next step with these voters, or `only` the voters, if there was a step."""
         leader = self.world.leaders[number]
         if leader.pending or not leader.leads:
             return
@@ -96,7 +97,12 @@ class ChainMachine(RuleBasedStateMachine):
         if change != "same":
             wanted = tuple(voter(name) for name in change)
             voters = wanted if may_change(voters, wanted) else voters
-        self.world.propose(number, voters=voters)
+        if only and leader.head.height:
+            name, term = self.world.names[number], leader.attempt.term
+            leader.propose(revote(leader.head, name, term, voters=voters))
+            self.world.settle(number)
+        else:
+            self.world.propose(number, voters=voters)
 
     @precondition(lambda self: any(leader.leads for leader in self.world.leaders))
     @rule(data=st.data(), depth=st.integers(1, 3))
@@ -142,7 +148,11 @@ class ChainMachine(RuleBasedStateMachine):
         self.height = len(decided)
         for before, record in itertools.pairwise(decided):
             assert record.prev == digest(before)
-            assert record.step == before.version or record.step < before.version
+            assert record.step <= before.version
+            assert record.step == before.version or record.kind == RecordKind.BACK
+        steps = [record.step for record in decided if record.kind == RecordKind.COMMIT]
+        goes_back = any(record.kind == RecordKind.BACK for record in decided)
+        assert goes_back or steps == list(range(len(steps)))
         self.heads = [self.world.genesis.head(), *map(ChainHead.of, decided)]
 
     @invariant()

@@ -7,7 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chain.harness import RUN, back, chain_of, commit, genesis, key, stage_commit, voter
+from chain.harness import (
+    RUN,
+    back,
+    chain_of,
+    commit,
+    genesis,
+    key,
+    revote,
+    stage_commit,
+    voter,
+)
 
 from p2pswarm.chain.chain import ChainHead
 from p2pswarm.chain.chain_log import log_entry, log_header
@@ -60,6 +70,18 @@ def test_a_chain_that_goes_back_to_its_newest_version_goes_on_from_it(tmp_path):
     result, _, _ = check(tmp_path, *RECORDS, backward, again)
 
     assert result == {"ok": True, "steps": 4, "head": digest(again).hex()}
+
+
+def test_records_that_only_change_the_voters_are_no_steps(tmp_path):
+    others = (voter("a"), voter("b"), voter("d"))
+    first = revote(HEAD, voters=others)
+    step = commit(ChainHead.of(first))
+    second = revote(ChainHead.of(step), "b", 2)
+
+    result, said, _ = check(tmp_path, *RECORDS, first, step, second)
+
+    assert result == {"ok": True, "steps": 4, "head": digest(second).hex()}
+    assert "2 records only change the voters" in said
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_begins_with_its_step(tmp_path):
@@ -126,6 +148,9 @@ BAD = {
     "term is wrong": [*RECORDS, commit(HEAD, term=0)],
     "coordinator": [*RECORDS, commit(HEAD, "z", trainers=(key("z").peer_id.raw,))],
     "is no trainer": [commit(genesis().head(), "z")],
+    "and not only them": [*RECORDS, revote(HEAD, stages=(stage_commit(3, 1),))],
+    "not of version 3": [*RECORDS, revote(HEAD, step=2)],
+    "not of version 0": [revote(genesis().head())],
     "goes back to 4": [*RECORDS, back(HEAD, 4)],
     "version 2 was another one": [*RECORDS, back(HEAD, 2, stages=back(HEAD, 1).stages)],
     "names no checkpoint": [commit(replace(genesis().head(), version=4))],

@@ -9,6 +9,7 @@ from chain.model import Plan, Violation, check
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.leader import Leader
 from p2pswarm.chain.messages import Promise
+from p2pswarm.chain.record import RecordKind
 from p2pswarm.chain.voter import Register, Voter
 
 SAME = ("abc",)
@@ -25,6 +26,11 @@ CHANGE = ("abc", "abd")
             Plan(trainers="ab", voters="abc", genesis=genesis("ab", "a"), changes=(("abc",), SAME)),
             1_000,
             id="one voter becomes three",
+        ),
+        pytest.param(
+            Plan(changes=(SAME, CHANGE), also=(1,)),
+            40_000,
+            id="only the voters change, or a step is decided",
         ),
         pytest.param(
             Plan(trainers="ab", voters="abc", changes=(("a", "abc"), ("abc", "a"))),
@@ -49,6 +55,14 @@ class OnlyOldVotersDecide(Leader):
     def _is_decided(self, record):
         voters = record.voters_before
         return 2 * sum(v in self._accepted for v in voters) > len(voters)
+
+
+class OldVotersDecideWhoVotes(OnlyOldVotersDecide):
+    """It takes a record that only changes the voters for a matter of those who vote already."""
+
+    def _is_decided(self, record):
+        steps = record.kind != RecordKind.VOTERS
+        return Leader._is_decided(self, record) if steps else super()._is_decided(record)
 
 
 class OnlyTheHeadsVotersPromise(Leader):
@@ -134,6 +148,10 @@ def grown() -> Genesis:
                 leader_class=OnlyTheHeadsVotersPromise,
             ),
             id="asks the voters of its head only",
+        ),
+        pytest.param(
+            Plan(changes=(SAME, CHANGE), also=(1,), leader_class=OldVotersDecideWhoVotes),
+            id="lets the old voters alone say who votes",
         ),
         pytest.param(Plan(leader_class=BeginsWithoutLooking), id="ignores what was accepted"),
         pytest.param(

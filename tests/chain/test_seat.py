@@ -389,3 +389,16 @@ def test_nobody_hands_over_what_another_leads():
 
     with pytest.raises(ValueError, match="another leads"):
         town.seats["b"].hand_over(peer("a"), town.now_s)
+
+
+def test_who_may_vote_soon_and_whose_stream_has_ended_is_asked_at_once():
+    town = begun("ab", "abc")
+
+    town.seats["a"].meet((peer("d"),))
+    town.seats["a"].doubt(peer("c"))
+    asked = [action.to for action in town.seats["a"].actions() if isinstance(action, Ask)]
+    assert asked == [peer("d"), peer("c")]
+
+    town.seats["b"].meet((peer("d"),))
+    town.seats["b"].doubt(peer("c"))
+    assert town.seats["b"].actions() == []

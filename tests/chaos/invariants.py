@@ -72,6 +72,7 @@ class Records:
         """All that is known to be decided."""
         self._decided = decided
         self._heights: dict[object, int] = {}
+        self._newest = 0
 
     def seen(
         self, node: object, height: int, read: Callable[[int, int], Iterable[CommitRecord]]
@@ -91,8 +92,8 @@ class Records:
 
     def applied(self, stage: int, version: int) -> str | None:
         """A server holds weights; returns the breach if no record has decided them."""
-        if version > len(self.records):
-            return f"stage {stage} has version {version}; {len(self.records)} steps are decided"
+        if version > self._newest:
+            return f"stage {stage} has version {version}; {self._newest} steps are decided"
         return None
 
     def _take(self, record: CommitRecord) -> str | None:
@@ -104,6 +105,7 @@ class Records:
         if self.records and record.term < self.records[-1].term:
             return f"{record.name()} follows one of term {self.records[-1].term}"
         self.records.append(record)
+        self._newest = max(self._newest, record.version)
         return self._decided(record)
 
 

@@ -15,7 +15,6 @@ from p2pswarm.roles.run_matching import (
     check_same,
     fitting,
     genesis_of,
-    votes_alone,
 )
 from p2pswarm.swarm.manifest import RunIdentity, RunOrigin, sign_manifest
 from p2pswarm.trainer.saving_plan import ResumedFrom
@@ -72,8 +71,8 @@ def test_a_run_with_other_settings_another_text_or_without_its_chain_is_not_gone
     store, restored = folder.open_chain(genesis_of(IDENTITY), b"memories")
     store.close()
     check_same(saved, folder, RUN, TEXT)
-    assert not votes_alone(restored, FOUNDER.peer_id.raw, b"memories")
-    assert votes_alone(restored, FOUNDER.peer_id.raw, IDENTITY.run[:8])
+    assert not restored.votes_alone(VoterId(FOUNDER.peer_id.raw, b"memories"))
+    assert restored.votes_alone(VoterId(FOUNDER.peer_id.raw, IDENTITY.run[:8]))
 
 
 def test_the_founder_is_the_first_voter():

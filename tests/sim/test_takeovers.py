@@ -1,8 +1,12 @@
 """Several trainers in virtual time: whichever of them is lost, the run goes on to its last step."""
 
+import asyncio
+
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.config import BatchConfig
+from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
@@ -65,6 +69,45 @@ def test_a_lone_trainer_is_not_killed_for_good():
 
     assert result.ended == ALL_DONE
     assert swarm.faults.happened == []
+
+
+def test_two_of_three_voters_that_die_within_one_step_do_not_stop_the_run():
+    """The coordinator, and seconds later the server that votes: neither ever comes back."""
+    config = SwarmConfig(
+        seed=SEED,
+        run=small_run(steps=6, batch=BatchConfig(microbatches=8, rows=1, evaluate_every=0)),
+        trainers=2,
+        servers=8,
+        cost=Cost(forward_s=1.0, state_bytes=1 << 14),
+        patience_s=600.0,
+    )
+    swarm = SimSwarm(config)
+    voters: list[bytes] = []
+
+    def lose_the_coordinator() -> None:
+        (disk,) = (one.disk for one in swarm.trainers.seats if one.leads)
+        head = disk.restored(swarm.trainers.genesis).follower.chain.head
+        voters.extend(voter.peer for voter in head.voters)
+        swarm.end(0, silent=False, same=False)
+        asyncio.get_running_loop().call_later(3.0, lose_the_voter)
+
+    def lose_the_voter() -> None:
+        servers = range(config.trainers, config.trainers + config.servers)
+        (seat,) = (s for s in servers if swarm.process_at(s).host.peer.raw in voters)
+        swarm.end(seat, silent=False, same=False)
+
+    def heard(report: act.Report) -> None:
+        if isinstance(report, act.StepDone) and report.step == 3 and not voters:
+            asyncio.get_running_loop().call_later(5.0, lose_the_coordinator)
+
+    swarm.heard = heard
+    result = run(swarm.play(), config.seed)
+
+    assert result.ended == ALL_DONE
+    assert len(voters) == 3
+    chain = swarm.trainers.seats[1].disk.restored(swarm.trainers.genesis).follower.chain
+    assert not {voter.peer for voter in chain.head.voters} & {voters[0]}
+    assert chain.head.height > config.run.steps
 
 
 def test_the_same_seed_gives_the_same_takeover():

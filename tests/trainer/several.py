@@ -9,6 +9,7 @@ from trainer.test_trainer import CONFIG, corpus
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.memory_file import MemoryChain
+from p2pswarm.chain.record import VoterId
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import CheckpointConfig, RunConfig
@@ -74,9 +75,8 @@ class ManyTrainers:
         memory = self.genesis.voters[0].memory if found else self.rng.randbytes(8)
         store = self.disks.setdefault(name, MemoryChain(memory))
         restored = store.restored(self.genesis)
-        voters = {voter.peer for voter in restored.follower.chain.head.voters}
         me = key(name).peer_id
-        alone = voters == {me.raw} and store.memory == self.genesis.voters[0].memory
+        alone = restored.votes_alone(VoterId(me.raw, store.memory))
         place = ChainPlace(key(name), self.genesis, store, restored, alone, lasts=False)
         rpc = self.world.rpc(me)
         context = TrainerContext(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from p2pswarm.chain.chain import ChainHead, Genesis
 from p2pswarm.chain.record import VoterId
+from p2pswarm.chain.votes import MISSES_MAX, Votes
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
 from p2pswarm.swarm.messages.types import TRAINERS_MAX
@@ -24,6 +25,15 @@ def contact(number: int, port: int = 4000) -> Contact:
 
 
 ME = peer(1)
+NAMED = ME, peer(2)
+
+
+def votes(memories: dict[bytes, bytes]) -> Votes:
+    """Peers that have answered with these files."""
+    known = Votes()
+    for one, memory in memories.items():
+        known.answered(one, memory)
+    return known
 
 
 def roll(*standbys: int) -> TrainerRoll:
@@ -70,16 +80,41 @@ def test_a_lone_trainer_votes_alone_and_two_have_a_server_vote():
     first = head().voters
     memories = {peer(number): bytes([number]) * 8 for number in (2, 30)} | {ME: first[0].memory}
 
-    assert roll().next_voters(head(), 1, memories, [peer(30)]) == first
-    three = roll(2).next_voters(head(), 2, memories, [peer(30)])
+    assert roll().next_voters(head(), NAMED[:1], votes(memories), [peer(30)]) == first
+    three = roll(2).next_voters(head(), NAMED, votes(memories), [peer(30)])
     assert three == (*first, VoterId(peer(2), b"\x02" * 8), VoterId(peer(30), b"\x1e" * 8))
 
 
 def test_one_that_has_not_answered_is_not_chosen():
     first = head().voters
 
-    assert roll(2).next_voters(head(), 2, {}, [peer(30)]) == first
-    assert roll(2).next_voters(head(), 2, {peer(2): bytes(8)}, [peer(30)]) == first
+    assert roll(2).next_voters(head(), NAMED, Votes(), [peer(30)]) == first
+    assert roll(2).next_voters(head(), NAMED, votes({peer(2): bytes(8)}), [peer(30)]) == first
+
+
+def test_one_that_does_not_answer_any_more_is_replaced_and_is_not_chosen():
+    memories = {peer(number): bytes([number]) * 8 for number in (2, 30, 31)}
+    voters = (*head().voters, *(VoterId(peer(n), bytes([n]) * 8) for n in (2, 30)))
+    three = dataclasses.replace(head(), voters=voters)
+    known = votes(memories)
+    for _ in range(MISSES_MAX):
+        known.unanswered(peer(30))
+
+    after = roll(2).next_voters(three, NAMED, known, [peer(30), peer(31)])
+    assert after == (*voters[:2], VoterId(peer(31), b"\x1f" * 8))
+
+    for _ in range(MISSES_MAX):
+        known.unanswered(peer(31))
+    alone = roll(2).next_voters(three, NAMED, known, [peer(30), peer(31)])
+    assert alone == head().voters
+
+
+def test_a_trainer_that_answers_lives_before_it_has_enlisted():
+    memories = {peer(number): bytes([number]) * 8 for number in (2, 30, 31, 32, 33)}
+    silent = {number: memories[number] for number in memories if number != peer(2)}
+
+    assert roll().wanted_voters(NAMED, votes(memories)) == 3
+    assert roll().wanted_voters(NAMED, votes(silent)) == 5
 
 
 def test_a_voter_that_is_there_and_has_not_answered_yet_stays():
@@ -87,8 +122,8 @@ def test_a_voter_that_is_there_and_has_not_answered_yet_stays():
     three = dataclasses.replace(head(), voters=voters)
     memories = {peer(31): bytes(8)}
 
-    assert roll(2).next_voters(three, 2, memories, [peer(30), peer(31)]) == voters
-    without = roll(2).next_voters(three, 2, memories, [peer(31)])
+    assert roll(2).next_voters(three, NAMED, votes(memories), [peer(30), peer(31)]) == voters
+    without = roll(2).next_voters(three, NAMED, votes(memories), [peer(31)])
     assert without == (*voters[:2], VoterId(peer(31), bytes(8)))
 
 
@@ -96,7 +131,8 @@ def test_a_voter_that_answers_with_another_file_is_replaced_by_itself():
     voters = (*head().voters, VoterId(peer(2), bytes(8)), VoterId(peer(30), bytes(8)))
     three = dataclasses.replace(head(), voters=voters)
 
-    after = roll(2).next_voters(three, 2, {peer(30): b"another."}, [peer(30)])
+    known = votes({peer(30): b"another."})
+    after = roll(2).next_voters(three, NAMED, known, [peer(30)])
 
     assert after == (*voters[:2], VoterId(peer(30), b"another."))
 
