@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from dht.harness import SEED, STRANGER, SWARM_KEY, address, now_s, rpc_of, swarm
+from dht.harness import SEED, STRANGER, SWARM_KEY, TTL_S, address, now_s, rpc_of, swarm
 
+from p2pswarm.dht.address_scope import Scope
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.messages import Find, Found, Identify, Ping, Pong, peer_list
 from p2pswarm.dht.upkeep import REFRESH_PAUSE_S
@@ -275,5 +276,23 @@ def test_a_peer_that_does_not_serve_the_dht_leaves_the_table():
             await node.closest(SWARM_KEY)
 
             assert len(node.table) == 0
+
+    run(main(), SEED)
+
+
+def test_peers_with_private_addresses_meet_at_a_public_node_that_hands_none_of_them_out():
+    """They are its clients: what they publish is kept there, and found."""
+
+    async def main():
+        async with swarm(0) as world:
+            public = world.enter(DhtConfig(least_scope=Scope.PUBLIC))
+            private = [world.enter() for _ in range(4)]
+            for node in private:
+                await node.bootstrap(address(public))
+
+            await private[0].put(SWARM_KEY, b"", b"value", TTL_S)
+
+            assert len(public.table) == 0
+            assert all([await node.get(SWARM_KEY) for node in private])
 
     run(main(), SEED)
