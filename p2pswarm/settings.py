@@ -25,6 +25,7 @@ RUN_VERSION = 1  # rises when the meaning of a manifest changes
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16
+TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is there already
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
 SHOWN_CHARS = 60  # at most so much of a wrong value, so that the message stays one line
@@ -56,7 +57,10 @@ def load(path: Path) -> NodeConfig:
     except UnicodeDecodeError as error:
         raise Unusable(f"{path}: not TOML: not UTF-8 at byte {error.start}") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
-        raise Unusable(f"{path}: not TOML: {_one_line(error)}") from error
+        what = _one_line(error)
+        if what.startswith(TWICE):
+            what = f"something stands there twice: {what}"
+        raise Unusable(f"{path}: not TOML: {what}") from error
     try:
         return _build(NodeConfig, table, "", path.parent)
     except ValueError as error:

@@ -104,6 +104,8 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("[train]\ndata = '~nobody-here/x'", ["train.data: ", "there is no such user"]),
         ("[train]\ndata = 3", ["train.data is a text, not 3"]),
         ("listen = [", ["not TOML", "at end of document"]),
+        ('listen = ":1"\nlisten = ":2"', ["stands there twice"]),
+        ("[run]\nsteps = 1\n[run]\nsteps = 2", ["stands there twice", "line 3"]),
         ("a = " + "[" * 3000, ["not TOML"]),
         ("listen =\nrole = 3", ["not TOML", "line 1"]),
         ('"a\\nb" = 1', ["is no setting"]),

@@ -79,7 +79,7 @@ def read_header(data: bytes, run: bytes, name: str) -> bytes | None:
     if len(data) < HEADER_BYTES and (MAGIC + run).startswith(data[: len(MAGIC) + RUN_BYTES]):
         return None
     if not data.startswith(MAGIC):
-        raise Unusable(f"{name} is no chain file of this version: name another one, or move it")
+        raise Unusable(f"{name} is no chain file of this version: restore a copy, or move it")
     if data[len(MAGIC) : HEADER_BYTES - MEMORY_BYTES] != run:
         raise Unusable(f"{name} is of another run: name another file, or move it away")
     return data[HEADER_BYTES - MEMORY_BYTES : HEADER_BYTES]

@@ -139,10 +139,12 @@ def newest_good(
             refusals.append(str(error))
             continue
         return FoundCheckpoint(checkpoint, tuple(refusals))
-    why = f" ({len(refusals)} cannot be used: {refusals[0]})" if refusals else ""
-    raise Unusable(
-        f"there is no checkpoint to go on from in {store.place}{why}: name another target"
-    )
+    if refusals:  # each names its remedy
+        raise Unusable(
+            f"there is no checkpoint to go on from in {store.place}; {len(refusals)} cannot be "
+            f"used: {refusals[0]}"
+        )
+    raise Unusable(f"there is no checkpoint to go on from in {store.place}: name another target")
 
 
 def check_bytes(checkpoint: Checkpoint, wanted: Wanted = ANYTHING) -> None:

@@ -37,7 +37,10 @@ def identity_from(path: Path | None) -> Iterator[Identity]:
     try:
         descriptor = _open(path)
     except OSError as error:
-        raise Unusable(f"identity file {path}: {error.strerror}") from error
+        raise Unusable(
+            f"identity file {path} cannot be used: {error.strerror}: name another with --identity, "
+            "or a `state` folder that can be written"
+        ) from error
     try:
         yield Identity.from_bytes(_checked_key(descriptor, path))
     finally:

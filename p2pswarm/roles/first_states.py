@@ -18,12 +18,25 @@ from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.trainer.first_states import Proof
 from p2pswarm.trainer.saving_plan import ResumedFrom
 
+PORTABLE = "gpt"  # the family whose first weights are the same bits everywhere
+
 
 def proof_of(run: RunIdentity, source: ResumedFrom | None) -> Proof:
     """How the states that a run begins with are proved; `source`: its checkpoint, if it has one."""
     if run.origin is None:
-        return lambda stage: first_state(run.config, stage)
+        return lambda stage: drawn_state(run.config, stage)
     return lambda stage: saved_state(run.config, stage, source)
+
+
+def drawn_state(run: RunConfig, stage: int) -> Iterator[bytes]:
+    """Make the digest of what a stage draws from the seed, in steps: the last value is it.
+
+    A model of one's own may draw by other functions than those that give the same bits on every
+    processor. Then all servers could agree, and this trainer's processor be the odd one.
+    """
+    if run.model.family != PORTABLE:
+        raise Unusable(f"family {run.model.family!r} may draw otherwise on other processors")
+    yield from first_state(run, stage)
 
 
 def saved_state(run: RunConfig, stage: int, source: ResumedFrom | None) -> Iterator[bytes]:

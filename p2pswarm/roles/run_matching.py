@@ -4,8 +4,9 @@ Units:   none.
 Errors:  Unusable, one line with the remedy.
 """
 
+import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from p2pswarm.chain.chain import Genesis
 from p2pswarm.chain.record import members_that_fit
@@ -18,6 +19,7 @@ from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.trainer import chain_place
 from p2pswarm.wire.message import decode
 
+VALUE_CHARS = 60  # of a setting in a line for people: the other one may be a stranger's
 END_TAG = b"p2pswarm-run-over-1:"
 
 
@@ -54,19 +56,43 @@ def fitting(
         if (identity.config, identity.corpus) == (config, corpus):
             offers.append(offer)
         elif identity.config.name == config.name:
-            what = "another text" if identity.config == config else "other settings"
+            what = "another text" if identity.config == config else _other(identity.config, config)
             why = f"run {config.name!r} is offered with {what}: a standby needs the same"
     return offers, why
+
+
+def _other(there: RunConfig, here: RunConfig) -> str:
+    """Which setting of two runs is not the same, by its name in a settings file."""
+    values = dict(_flat(dataclasses.asdict(here), "run"))
+    name, value = next(
+        (name, value)
+        for name, value in _flat(dataclasses.asdict(there), "run")
+        if values.get(name) != value
+    )
+    what = f"{_short(value)} there and {_short(values.get(name))} here"
+    return f"other settings ({name} is {what})"
+
+
+def _short(value: object) -> str:
+    return repr(value)[:VALUE_CHARS]
+
+
+def _flat(table: Mapping[str, object], key: str) -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{key}.{name}")
+        else:
+            yield f"{key}.{name}", value
 
 
 def check_same(saved: SavedRun, folder: RunFolder, run: RunConfig, corpus: bytes) -> None:
     """Raise Unusable if the unfinished run of a folder has other settings, or lacks its file."""
     identity = saved.identity
     if (identity.config, identity.corpus) != (run, corpus):
-        what = "settings" if identity.config != run else "text"
+        what = _other(identity.config, run) if identity.config != run else "another text"
         raise Unusable(
             f"{folder.path} holds a run that is not finished, {identity.config.name!r}, with "
-            f"other {what}: restore them, or begin another run with --new"
+            f"{what}: restore them, or begin another run with --new"
         )
     if not folder.has_chain(identity.run):
         raise Unusable(

@@ -17,8 +17,8 @@ from p2pswarm.trainer.failing_servers import FailingServers
 from p2pswarm.trainer.membership import Member, Membership
 
 MOVE_S = 10.0  # whoever was in the run is back by then, and newcomers get the stage first
-AGAIN_S = 120.0  # for who has moved to load its weights; doubled with each that follows
-AGAIN_MAX_S = 3600.0
+AGAIN_S = 120.0  # for who has moved to load its weights
+AGAIN_MAX_S = 3600.0  # both are doubled with each that has moved: the stage may suit none of them
 
 
 class Moves:
@@ -57,9 +57,8 @@ class Moves:
 
     def _due_s(self, stage: int) -> float:
         """When a server is to move to a stage: later if one loads its weights already."""
-        wait_s = MOVE_S
-        if self._members.waiting(stage):
-            wait_s = min(AGAIN_MAX_S, AGAIN_S * 2.0 ** self._sent.get(stage, 0))
+        first_s = AGAIN_S if self._members.waiting(stage) else MOVE_S
+        wait_s = min(AGAIN_MAX_S, first_s * 2.0 ** self._sent.get(stage, 0))
         return self._since_s.get(stage, math.inf) + wait_s
 
     def _spare(self, keep: int, servers: FailingServers, now_s: float) -> Member | None:

@@ -54,6 +54,13 @@ def test_a_folder_is_no_identity(tmp_path):
         identity(tmp_path)
 
 
+def test_a_place_where_no_file_can_be_made_is_named_with_the_remedy(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Unusable, match="--identity, or a `state` folder that can be written"):
+        identity(tmp_path / "file" / "identity.key")
+
+
 def test_a_pipe_is_no_identity_and_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
 

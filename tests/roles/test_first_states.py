@@ -110,3 +110,13 @@ def test_another_checkpoint_in_that_place_tells_nothing(saved):
 
     with pytest.raises(Unusable, match="is not the checkpoint"):
         last(saved_state(SHORT, 0, replace(saved, origin=origin)))
+
+
+def test_first_weights_of_a_model_of_ones_own_are_not_proved():
+    """They may differ from processor to processor, and the servers agree on others."""
+    run = RunIdentity(
+        replace(SHORT, model=replace(SHORT.model, family="mine")), b"t" * 32, b"n" * 16, b"f" * 32
+    )
+
+    with pytest.raises(Unusable, match="family 'mine' may draw otherwise"):
+        last(proof_of(run, None)(0))

@@ -62,7 +62,7 @@ def test_a_run_with_other_settings_another_text_or_without_its_chain_is_not_gone
     folder, saved = RunFolder(tmp_path), SavedRun(IDENTITY, finished=False)
     other = dataclasses.replace(RUN, steps=7)
 
-    with pytest.raises(Unusable, match="other settings: restore them, or begin another"):
+    with pytest.raises(Unusable, match=r"\(run.steps is .* and 7 here\): restore them, or begin"):
         check_same(saved, folder, other, TEXT)
     with pytest.raises(Unusable, match="other text: restore them, or begin another"):
         check_same(saved, folder, RUN, b"T" * 32)
@@ -90,7 +90,14 @@ def test_a_standby_takes_the_run_of_its_settings_and_text():
     ("change", "why"),
     [
         ({"corpus": b"T" * 32}, "with another text"),
-        ({"config": RunConfig(name="a run", stages=3)}, "with other settings"),
+        (
+            {"config": RunConfig(name="a run", stages=3)},
+            "with other settings (run.stages is 3 there and 2 here): a standby needs the same",
+        ),
+        (
+            {"config": RunConfig(name="a run", stages=2, model=ModelConfig(layers=7))},
+            "(run.model.layers is 7 there and ",
+        ),
         ({"config": RunConfig(name="another")}, "nobody offers"),
     ],
 )

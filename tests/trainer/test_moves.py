@@ -167,8 +167,10 @@ def test_one_that_moved_and_died_is_followed_soon():
     play = lost_at_the_beginning()
     pause(play, MOVE_S)
     assert moved(play) == ["e"]
+    pause(play, 2 * MOVE_S - 1.0)
+    assert moved(play) == []
 
-    pause(play, MOVE_S)
+    pause(play, 1.0)
 
     assert moved(play) == ["c"]
     assert back(play, "c") == 1
