@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from p2pswarm.checkpoint.digests import PIECE_BYTES
 from p2pswarm.checkpoint.finding import Checkpoint
@@ -54,6 +54,8 @@ async def save_stage(
     it is cancelled, by a thread that nobody waits for.
     """
     file = StageFileWriter(store, what, writer, piece_bytes)
+    agreed = asyncio.ensure_future(what.agreed())
+    agreed.add_done_callback(_retrieve)
     with _FileThread() as thread:
         try:
             await thread(file.begin)
@@ -62,13 +64,15 @@ async def save_stage(
             await thread(yield_processor)  # training needs the state no more, but the processor
             while await thread(file.hash_next):
                 told(file.done)
-            return await thread(functools.partial(file.finish, await what.agreed()))
+            return await thread(functools.partial(file.finish, await agreed))
         except asyncio.CancelledError:
             thread.afterwards(file.abandon)
             raise
         except Exception:
             await thread(file.abandon)
             raise
+        finally:
+            agreed.cancel()
 
 
 async def load_stage(checkpoint: Checkpoint, layout: FlatLayout) -> AsyncIterator[memoryview]:
@@ -112,10 +116,10 @@ async def _write_all(
         told(file.done)
 
 
-def _retrieve(writing: asyncio.Future[None]) -> None:
-    """Take note of an error, even if the source has failed before it."""
-    if not writing.cancelled():
-        writing.exception()
+def _retrieve(done: asyncio.Future[Any]) -> None:
+    """Take note of an error, even if something else has failed before it."""
+    if not done.cancelled():
+        done.exception()
 
 
 class _FileThread:

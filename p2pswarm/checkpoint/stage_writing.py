@@ -47,8 +47,8 @@ class StageToSave:
     blocks: range
     layout: FlatLayout
     agreed: Callable[[], Awaitable[bytes]]
-    """Gives the digest of weights and moments, as the servers of the stage agree on it. It is asked
-    when all is written: computing it takes longer than that."""
+    """Gives the digest of weights and moments, as the servers of the stage agree on it; computing
+    it takes longer than writing, and goes on beside that."""
 
     def about(self) -> dict[str, str]:
         """The file's metadata: the same at every server, so that the files are."""

@@ -1,6 +1,7 @@
 """Writing: nothing has its name before it is whole, and every failure leaves the old ones alone."""
 
 import asyncio
+import dataclasses
 import os
 import sys
 import threading
@@ -275,7 +276,6 @@ async def test_memory_holds_a_few_pieces_whatever_the_size(store):
 
 
 async def test_the_next_piece_is_made_while_one_is_written(tmp_path):
-    """A version is held until it is read; what the disk takes should not add to it."""
     asked, together = threading.Event(), []
 
     async def source():
@@ -297,8 +297,25 @@ async def test_the_next_piece_is_made_while_one_is_written(tmp_path):
             return file
 
     await save_stage(Watched(tmp_path, WRITER), to_save(0), source(), WRITER)
-
     assert together == [True]
+
+
+async def test_the_digest_is_asked_for_at_once_and_awaited_last(tmp_path):
+    """Servers keep the digests of a few versions only."""
+    events = []
+
+    async def agreed():
+        events.append("asked")
+        return DIGEST
+
+    async def source():
+        async for piece in in_pieces(STATE):
+            yield piece
+        events.append("read")
+
+    what = dataclasses.replace(to_save(0), agreed=agreed)
+    await save_stage(LocalFolder(tmp_path, WRITER), what, source(), WRITER)
+    assert events == ["asked", "read"]
 
 
 async def test_a_folder_is_hashed_after_the_state_was_given_and_an_upload_meanwhile(tmp_path):
