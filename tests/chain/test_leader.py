@@ -2,6 +2,18 @@ from dataclasses import replace
 
 import pytest
 from chain.harness import RUN, commit, genesis, peer, voter
+from chain.leaders import (
+    FIRST,
+    NONCE,
+    SECOND,
+    accepted,
+    asked,
+    denied,
+    leading,
+    promise,
+    seen,
+    standing,
+)
 
 from p2pswarm.chain.actions import (
     Ask,
@@ -15,54 +27,12 @@ from p2pswarm.chain.actions import (
 from p2pswarm.chain.chain import BrokenRecord, ChainHead
 from p2pswarm.chain.leader import HEARTBEAT_S, PATIENCE, RESEND_S, Attempt, Leader, LeaderPhase
 from p2pswarm.chain.messages import (
-    Accepted,
     Denial,
-    Denied,
     HandOver,
     Heartbeat,
     Prepare,
-    Promise,
     Propose,
 )
-from p2pswarm.chain.record import digest
-
-NONCE = b"n" * 16
-FIRST = commit(genesis().head(), "b")
-SECOND = commit(ChainHead.of(FIRST), "b")
-
-
-def standing(name: str = "a", term: int = 2, head=None) -> Leader:
-    return Leader(Attempt(peer(name), term, NONCE), genesis(), head or genesis().head(), 0.0)
-
-
-def promise(name: str, accepted=None, accepted_term: int = 1, memory: int = 0) -> Promise:
-    term = accepted_term if accepted else 0
-    return Promise(RUN, voter(name, memory).memory, 2, NONCE, term, accepted)
-
-
-def accepted(name: str, record, term: int = 2) -> Accepted:
-    return Accepted(RUN, voter(name).memory, term, record.height, digest(record))
-
-
-def denied(name: str, promised: int = 2, why: Denial = Denial.TERM, memory: int = 0) -> Denied:
-    return Denied(RUN, voter(name, memory).memory, 2, promised, why)
-
-
-def asked(leader: Leader, kind: type) -> list[bytes]:
-    return [a.to for a in leader.actions() if isinstance(a, Ask) and isinstance(a.message, kind)]
-
-
-def seen(leader: Leader, kind: type) -> list:
-    return [action for action in leader.actions() if isinstance(action, kind)]
-
-
-def leading(name: str = "a") -> Leader:
-    leader = standing(name)
-    for other in "abc":
-        leader.receive(peer(other), promise(other))
-    leader.actions()
-    assert leader.leads
-    return leader
 
 
 def test_it_asks_the_others_first_and_itself_when_its_own_promise_is_the_one_that_lacks():

@@ -1,7 +1,7 @@
 """A leader that looks who answers: who may vote soon, and whose vote is lost."""
 
 from chain.harness import peer
-from chain.test_leader import asked, denied, leading, promise, standing
+from chain.leaders import asked, denied, leading, promise, standing
 
 from p2pswarm.chain.actions import VotesChanged
 from p2pswarm.chain.messages import Denial, Heartbeat

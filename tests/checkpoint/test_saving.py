@@ -2,10 +2,7 @@
 
 import asyncio
 import dataclasses
-import os
-import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from checkpoint.harness import (
@@ -18,7 +15,6 @@ from checkpoint.harness import (
     digest_of,
     full_after,
     in_pieces,
-    layout,
     loaded,
     manifest_of,
     names_in,
@@ -35,13 +31,10 @@ from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
 from p2pswarm.checkpoint.saving import last_of, load_stage, save_stage
 from p2pswarm.checkpoint.stage_file import (
-    StageFileDecoder,
-    StageFileEncoder,
     file_bytes,
     header_of,
 )
 from p2pswarm.checkpoint.stage_writing import StageFileWriter, write_manifest
-from p2pswarm.checkpoint.thread_priority import NICER, yield_processor
 from p2pswarm.errors import NotSaved
 
 STATE = state_of(to_save(0).layout, seed=7)
@@ -367,36 +360,6 @@ async def test_a_file_that_was_changed_while_it_was_written_gets_no_name(tmp_pat
     assert "was cut off by somebody" in write(cut)
     assert "was cut off by somebody" in write(empty)
     assert names_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("step", [1, 7, 64, 10_000])
-def test_a_file_gives_back_the_state_with_its_gaps(step):
-    of = layout(CUT[0])
-    encoder, decoder = StageFileEncoder(of), StageFileDecoder(of)
-    file = b"".join(bytes(part) for part in encoder.encode(memoryview(STATE)))
-
-    state = b"".join(
-        bytes(part)
-        for at in range(0, len(file), step)
-        for part in decoder.decode(memoryview(file)[at : at + step])
-    )
-
-    assert state == STATE
-    assert len(file) < len(state)
-
-
-def test_a_thread_that_yields_the_processor_does_it_for_itself_alone():
-    def priorities():
-        yield_processor()
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    assert priorities() == before  # the main thread never does
-    with ThreadPoolExecutor(1) as pool:
-        there = pool.submit(priorities).result()
-
-    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
-    assert there == (min(19, before + NICER) if sys.platform == "linux" else before)
 
 
 async def test_of_steps_on_a_thread_the_last_value_comes_and_none_follows_a_cancellation():

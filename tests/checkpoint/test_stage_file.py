@@ -4,13 +4,14 @@ import dataclasses
 import json
 
 import pytest
-from checkpoint.harness import layout, state_of
+from checkpoint.harness import CUT, layout, state_of
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import deserialize, safe_open
 
 from p2pswarm.checkpoint.stage_file import (
     KINDS,
+    StageFileDecoder,
     StageFileEncoder,
     file_bytes,
     header_length,
@@ -175,3 +176,20 @@ def test_a_file_of_another_size_than_its_tensors_is_refused(change):
 def test_a_header_that_does_not_fit_the_file_is_refused(first):
     with pytest.raises(BadCheckpoint, match="a stage's file of 1000 bytes"):
         header_length(first, 1000)
+
+
+@pytest.mark.parametrize("step", [1, 7, 64, 10_000])
+def test_a_file_gives_back_the_state_with_its_gaps(step):
+    of = layout(CUT[0])
+    before = state_of(of, seed=7)
+    encoder, decoder = StageFileEncoder(of), StageFileDecoder(of)
+    file = b"".join(bytes(part) for part in encoder.encode(memoryview(before)))
+
+    state = b"".join(
+        bytes(part)
+        for at in range(0, len(file), step)
+        for part in decoder.decode(memoryview(file)[at : at + step])
+    )
+
+    assert state == before
+    assert len(file) < len(state)

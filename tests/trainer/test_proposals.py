@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from chain.harness import MICROBATCHES, RUN, STAGES, key, peer, revote, stage_commit, voter
-from chain.test_seat import Town, begun
+from chain.town import Town, begun
 from chain.world import Node
 
 from p2pswarm.chain.messages import Propose
