@@ -21,7 +21,7 @@ from enum import Enum, auto
 
 ASK_AFTER_S = 1.0  # most streams are over by then, and cost no question
 SILENT_S = 3.0  # TCP has sent a lost packet again by then, three times
-AVERAGING_SILENT_S = 5.0  # an averaging fills links both ways; an answer waits behind its bytes
+AVERAGING_SILENT_S = 8.0  # an averaging fills links both ways; an answer waits behind its bytes
 SILENT_MAX_S = 15.0  # then the link ends anyway
 LEARNED = 2.0  # times the slowest answer that came
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen

@@ -137,10 +137,14 @@ class HandingOver:
     async def _look(self, coordination: Coordination) -> None:
         while self._coordination is coordination:
             await asyncio.sleep(LOOK_S)
-            members = coordination.coordinator.members
-            ready = [members.ready(stage) for stage in range(self._stages)]
-            if self._rule.look(ready, coordination.silent, coordination.now_s()):
+            if self._misses(coordination):
                 await self._ask(coordination)
+
+    def _misses(self, coordination: Coordination) -> bool:
+        """Whether to ask the standbys, by those that are heard now."""
+        members = coordination.coordinator.members
+        ready = [members.ready(stage) for stage in range(self._stages)]
+        return self._rule.look(ready, coordination.silent, coordination.now_s())
 
     async def _ask(self, coordination: Coordination) -> None:
         """Ask all standbys that may lead, and the missed servers; hand over if one is better."""
@@ -167,6 +171,7 @@ class HandingOver:
         self._rule.knocked(
             (knock for answer in answers for knock in answer.knocks), coordination.coordinator.step
         )
+        self._misses(coordination)  # a member may have been heard meanwhile
         theirs = [(p, answer.peers) for p, answer in zip(standbys, answers, strict=True)]
         to = self._rule.successor(ours, theirs, voters, coordination.now_s())
         leader = self._seat.leader
