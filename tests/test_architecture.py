@@ -60,6 +60,8 @@ SHELL = frozenset(
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",
+        "net/happy_eyeballs.py",
+        "net/resolver.py",
         "net/sockets.py",
         "node_process.py",
         "roles/bootstrap.py",

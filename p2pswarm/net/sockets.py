@@ -11,7 +11,6 @@ Errors:  an OSError becomes Unusable in `listen`, DialFailed in `dial`, LinkLost
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import socket
 import threading
 from contextlib import AbstractContextManager
@@ -21,7 +20,9 @@ from p2pswarm.ids import Address
 from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.net.bulk_threads import SocketBulkPipe
 from p2pswarm.net.control_protocol import ControlProtocol
+from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.net.os_errors import GONE_IN_BACKLOG, OUT_OF_FILES, reason_of
+from p2pswarm.net.resolver import Resolved, Resolver
 
 BACKLOG = 256  # length of the kernel's queue; the transport limits what it accepts
 USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this long
@@ -35,16 +36,17 @@ TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # these three exist on
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
-Resolved = tuple[int, tuple[str | int, ...]]
-
 
 class SocketNet:
     """The operating system's network."""
 
+    def __init__(self) -> None:
+        self._resolver = Resolver()
+
     async def listen(self, at: Address) -> "SocketListener":
         """Bind and listen; raises Unusable if the address cannot be bound."""
         try:
-            family, name = (await _resolve(at))[0]
+            family, name = (await self._resolver.resolve(at))[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}") from error
@@ -65,17 +67,11 @@ class SocketNet:
         return SocketListener(sock)
 
     async def dial(self, to: Address) -> "SocketConnection":
-        """Connect, trying each address of the host's name; raises DialFailed."""
+        """Connect to the first address of the host's name that answers; raises DialFailed."""
         try:
-            candidates = await _resolve(to)
+            return await first_connected(await self._resolver.resolve(to), _connect)
         except OSError as error:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
-        for family, name in candidates:
-            try:
-                return await _connect(family, name)
-            except OSError as error:
-                failure = error
-        raise DialFailed(f"{to}: {reason_of(failure)}") from failure
 
     def lock(self) -> AbstractContextManager[object]:
         """A real lock, because bulk machines run in threads here."""
@@ -198,7 +194,8 @@ async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | i
             loop.remove_reader(listener)
 
 
-async def _connect(family: int, name: tuple[str | int, ...]) -> SocketConnection:
+async def _connect(to: Resolved) -> SocketConnection:
+    family, name = to
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -207,20 +204,6 @@ async def _connect(family: int, name: tuple[str | int, ...]) -> SocketConnection
     except BaseException:
         sock.close()
         raise
-
-
-async def _resolve(address: Address) -> list[Resolved]:
-    """The socket addresses of a host; a numeric address needs no resolver and no thread."""
-    try:
-        version = ipaddress.ip_address(address.host).version
-    except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM
-        )
-        return [(family, (str(name[0]), *map(int, name[1:]))) for family, _, _, _, name in found]
-    if version == 4:  # noqa: PLR2004
-        return [(socket.AF_INET, (address.host, address.port))]
-    return [(socket.AF_INET6, (address.host, address.port))]
 
 
 def _address(name: tuple[str | int, ...]) -> Address:
