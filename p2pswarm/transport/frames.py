@@ -63,6 +63,15 @@ def check_message(data: bytes) -> None:
         raise ValueError(f"a message of {len(data)} bytes, allowed are {MESSAGE_BYTES_MAX}")
 
 
+def fitting(encoded: list[bytes]) -> tuple[int, int]:
+    """How many of these frames, from the first one, fit one record, and their bytes."""
+    count = size = 0
+    while count < len(encoded) and size + len(encoded[count]) <= RECORD_BYTES_MAX:
+        size += len(encoded[count])
+        count += 1
+    return count, size
+
+
 def decode(record: bytes) -> list[Frame]:
     """The frames of one record's plaintext; raises BadFrame if any of them is invalid."""
     frames: list[Frame] = []

@@ -123,7 +123,7 @@ class Link:
     @property
     def crowded(self) -> bool:
         """Whether the peer should get nothing more to read: it leaves too much unread."""
-        return self._mux.replies.crowded
+        return self._mux.crowded
 
     # streams
 

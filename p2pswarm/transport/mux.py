@@ -30,7 +30,7 @@ from p2pswarm.transport.events import (
     StreamOpened,
     StreamReset,
 )
-from p2pswarm.transport.reply_memory import STREAM_BYTES, LinkReplies
+from p2pswarm.transport.reply_memory import LINK_BYTES_FREE, STREAM_BYTES, LinkReplies
 from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
@@ -48,7 +48,8 @@ class Mux:
 
     def __init__(self, *, dialled: bool, replies: LinkReplies | None = None) -> None:
         self.replies = replies or LinkReplies()
-        """What the peer's streams and their unread replies hold."""
+        self.held_bytes = 0
+        """What the peer's streams and their unread replies hold; only read it here."""
         self._ours = 1 if dialled else 0
         self._next = 1 if dialled else 2
         self._streams: dict[int, StreamState] = {}  # by handle, nearly always the number
@@ -76,6 +77,11 @@ class Mux:
     def live(self) -> int:
         """The number of streams that have not finished."""
         return len(self._streams)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the peer should get nothing more to read: it leaves too much unread."""
+        return self.held_bytes > LINK_BYTES_FREE and self.replies.crowded(self.held_bytes)
 
     @property
     def live_ours(self) -> int:
@@ -123,7 +129,7 @@ class Mux:
         stream = self._streams.get(number)
         if stream is None or not stream.queued_bytes:
             return True
-        if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.replies.crowded):
+        if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.crowded):
             return True
         stream.wanted = True
         return False
@@ -155,7 +161,7 @@ class Mux:
 
     def ping(self, payload: bytes) -> None:
         """Ask for a Ponged with the same 8 bytes."""
-        self.replies.tell()
+        self.replies.tell(self.held_bytes)
         self._say(frames.encode(frames.PING, 0, payload))
 
     def go_away(self) -> None:
@@ -179,8 +185,6 @@ class Mux:
                 self._on_other(kind, number, payload)
         if self._control_bytes > CONTROL_BYTES_MAX:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
-        if self.replies.unbearable:
-            raise BadFrame(f"{self.replies.held_bytes} bytes wait: the peer does not read")
 
     def events(self) -> list[StreamEvent]:
         """The events of streams since the last call."""
@@ -199,7 +203,10 @@ class Mux:
         parts, self._control = self._control, []
         size, self._control_bytes = self._control_bytes, 0
         if size > frames.RECORD_BYTES_MAX:
-            size = self._put_back(parts)
+            count, size = frames.fitting(parts)
+            self._control = parts[count:]
+            self._control_bytes = sum(map(len, self._control))
+            del parts[count:]
         for line in self._lines:
             while line:
                 stream = line[0]
@@ -213,17 +220,6 @@ class Mux:
 
     # inside
 
-    def _put_back(self, parts: list[bytes]) -> int:
-        """Keep in `parts` what fits one record, and queue the rest again. Returns the size kept."""
-        size = count = 0
-        while size + len(parts[count]) <= frames.RECORD_BYTES_MAX:
-            size += len(parts[count])
-            count += 1
-        self._control = parts[count:]
-        self._control_bytes = sum(map(len, self._control))
-        del parts[count:]
-        return size
-
     def _say(self, frame: bytes) -> None:
         self._control.append(frame)
         self._control_bytes += len(frame)
@@ -232,7 +228,7 @@ class Mux:
         stream.queue.append((data, flags))
         stream.queued_bytes += len(data)
         if stream.theirs:
-            self.replies.held_bytes += len(data)
+            self.held_bytes += len(data)
         self._line_up(stream)
 
     def _line_up(self, stream: StreamState) -> None:
@@ -254,7 +250,7 @@ class Mux:
         data, flags = stream.queue.popleft()
         stream.queued_bytes -= len(data)
         if stream.theirs:
-            self.replies.held_bytes -= len(data)
+            self.held_bytes -= len(data)
         stream.credit -= cost
         self._credit -= cost
         kind = frames.DATA if stream.announced else frames.OPEN
@@ -287,7 +283,7 @@ class Mux:
         stream.unconsumed = cost
         self._streams[handle] = stream
         self._count[0] += 1
-        self.replies.held_bytes += STREAM_BYTES
+        self.held_bytes += STREAM_BYTES
         self.happened.append(StreamOpened(handle, data, bool(flags)))
 
     def _handle(self, number: int) -> int:
@@ -341,6 +337,10 @@ class Mux:
             self._say(frames.encode(frames.PONG, 0, payload))
         elif kind == frames.PONG:
             self.link_happened.append(Ponged(payload))
+            if self.replies.unbearable(
+                self.held_bytes
+            ):  # every 5 s is enough, and costs calls nothing
+                raise BadFrame(f"{self.held_bytes} bytes wait: the peer does not read")
         elif kind == frames.GOAWAY:
             self.link_happened.append(GoneAway())
         else:
@@ -387,7 +387,7 @@ class Mux:
             del self._handles[stream.number]
         if stream.theirs:
             self._count[0] -= 1
-            self.replies.held_bytes -= STREAM_BYTES + stream.queued_bytes
+            self.held_bytes -= STREAM_BYTES + stream.queued_bytes
         else:
             self._count[1] -= 1
         if stream.ready:

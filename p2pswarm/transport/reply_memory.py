@@ -27,36 +27,33 @@ class ReplyMemory:
 
 
 class LinkReplies:
-    """What one link holds. Change `held_bytes` directly: that is the hot path."""
+    """What one link holds, as its mux counts it: the count itself is on the hot path."""
 
-    __slots__ = ("_all", "_told_bytes", "held_bytes")
+    __slots__ = ("_all", "_told_bytes")
 
     def __init__(self, of_all: ReplyMemory | None = None) -> None:
         """`of_all`: the sum that this link is a part of."""
         self._all = of_all or ReplyMemory()
         self._told_bytes = 0  # our part of the sum
-        self.held_bytes = 0
 
-    @property
-    def crowded(self) -> bool:
+    def crowded(self, held_bytes: int) -> bool:
         """Whether the link should take no more; call this before anything is added."""
-        if self.held_bytes <= LINK_BYTES_FREE:
+        if held_bytes <= LINK_BYTES_FREE:
             return False
-        self.tell()
-        return self.held_bytes > min(LINK_BYTES_MAX, SUM_BYTES_MAX - self._all.held_bytes)
+        self.tell(held_bytes)
+        return held_bytes > min(LINK_BYTES_MAX, SUM_BYTES_MAX - self._all.held_bytes)
 
-    @property
-    def unbearable(self) -> bool:
+    def unbearable(self, held_bytes: int) -> bool:
         """Whether the link must end, because handlers have added too much to what is unread."""
-        if self.held_bytes <= LINK_BYTES_FREE:
+        if held_bytes <= LINK_BYTES_FREE:
             return False
-        self.tell()
+        self.tell(held_bytes)
         return self._all.held_bytes > 2 * SUM_BYTES_MAX
 
-    def tell(self) -> None:
+    def tell(self, held_bytes: int) -> None:
         """Bring the sum up to date."""
-        self._all.held_bytes += self.held_bytes - self._told_bytes
-        self._told_bytes = self.held_bytes
+        self._all.held_bytes += held_bytes - self._told_bytes
+        self._told_bytes = held_bytes
 
     def leave(self) -> None:
         """The link has ended: it is no part of the sum any more."""

@@ -252,20 +252,19 @@ def test_slow_streams_do_not_keep_back_the_credit_that_calls_have_used_up(size: 
 
 def test_streams_and_unread_replies_are_counted_until_they_are_gone():
     pair = MuxPair()
-    replies = pair.acceptor.replies
     one, two, three = (pair.dialler.open(b"ask", ended=True, priority=0) for _ in range(3))
     pair.settle()
-    assert replies.held_bytes == 3 * STREAM_BYTES
+    assert pair.acceptor.held_bytes == 3 * STREAM_BYTES
     for stream in (one, two):
         pair.acceptor.send(stream, LARGE, ended=True)
-    assert replies.held_bytes == 3 * STREAM_BYTES + 2 * len(LARGE)
+    assert pair.acceptor.held_bytes == 3 * STREAM_BYTES + 2 * len(LARGE)
 
     pair.acceptor.reset(two, 0)
     pair.dialler.reset(three, 0)
     pair.settle()
 
-    assert replies.held_bytes == 0
-    assert pair.dialler.replies.held_bytes == 0, "our own requests are not replies"
+    assert pair.acceptor.held_bytes == 0
+    assert pair.dialler.held_bytes == 0, "our own requests are not replies"
 
 
 def test_a_stream_of_a_peer_that_reads_nothing_is_writable_only_while_it_is_empty():
@@ -275,7 +274,7 @@ def test_a_stream_of_a_peer_that_reads_nothing_is_writable_only_while_it_is_empt
     pair.acceptor.send(stream, b"small", ended=False)
     assert pair.acceptor.writable(stream)
 
-    pair.acceptor.replies.held_bytes += LINK_BYTES_MAX
+    pair.acceptor.held_bytes += LINK_BYTES_MAX
 
     assert not pair.acceptor.writable(stream)
     pair.settle()
@@ -285,10 +284,10 @@ def test_a_stream_of_a_peer_that_reads_nothing_is_writable_only_while_it_is_empt
 
 def test_a_peer_that_leaves_unread_far_more_than_all_may_is_cut_off():
     acceptor = Mux(dialled=False)
-    acceptor.replies.held_bytes = 2 * SUM_BYTES_MAX + 1
+    acceptor.held_bytes = 2 * SUM_BYTES_MAX + 1
 
     with pytest.raises(BadFrame, match="does not read"):
-        acceptor.receive(frames.encode(frames.PING, 0, b"12345678"))
+        acceptor.receive(frames.encode(frames.PONG, 0, b"12345678"))
 
 
 def test_answers_that_fill_more_than_a_record_leave_in_several():

@@ -13,7 +13,29 @@ from p2pswarm.transport.reply_memory import (
 REPLY = 42 * 1024
 
 
-def greedy(links: list[LinkReplies]) -> None:
+class Holding:
+    """A link's part of the memory, and what it holds."""
+
+    def __init__(self, everything: ReplyMemory | None = None) -> None:
+        self._replies = LinkReplies(everything)
+        self.held_bytes = 0
+
+    @property
+    def crowded(self) -> bool:
+        return self._replies.crowded(self.held_bytes)
+
+    @property
+    def unbearable(self) -> bool:
+        return self._replies.unbearable(self.held_bytes)
+
+    def tell(self) -> None:
+        self._replies.tell(self.held_bytes)
+
+    def leave(self) -> None:
+        self._replies.leave()
+
+
+def greedy(links: list[Holding]) -> None:
     """Each adds replies as long as it may, in turn."""
     while not all(link.crowded for link in links):
         for link in links:
@@ -22,7 +44,7 @@ def greedy(links: list[LinkReplies]) -> None:
 
 
 def test_a_link_alone_holds_what_a_link_may():
-    link = LinkReplies()
+    link = Holding()
 
     greedy([link])
 
@@ -32,8 +54,8 @@ def test_a_link_alone_holds_what_a_link_may():
 @pytest.mark.parametrize("count", [20, 1024])
 def test_the_sum_is_bounded_and_an_honest_link_has_its_share(count: int):
     everything = ReplyMemory()
-    links = [LinkReplies(everything) for _ in range(count)]
-    honest = LinkReplies(everything)
+    links = [Holding(everything) for _ in range(count)]
+    honest = Holding(everything)
     greedy(links)
 
     honest.held_bytes = LINK_BYTES_FREE
@@ -47,7 +69,7 @@ def test_the_sum_is_bounded_and_an_honest_link_has_its_share(count: int):
 
 def test_what_was_read_is_free_again():
     everything = ReplyMemory()
-    links = [LinkReplies(everything) for _ in range(20)]
+    links = [Holding(everything) for _ in range(20)]
     greedy(links)
     for link in links:
         link.held_bytes = 0
@@ -58,7 +80,7 @@ def test_what_was_read_is_free_again():
 
 def test_a_link_that_ends_leaves_nothing_behind():
     everything = ReplyMemory()
-    link = LinkReplies(everything)
+    link = Holding(everything)
     link.held_bytes = 1 << 20
     link.tell()
 
@@ -71,7 +93,7 @@ def test_a_link_that_ends_leaves_nothing_behind():
 
 def test_a_link_ends_only_when_the_sum_is_twice_what_it_may_be_and_it_is_a_part_of_it():
     everything = ReplyMemory()
-    guilty, honest = LinkReplies(everything), LinkReplies(everything)
+    guilty, honest = Holding(everything), Holding(everything)
     guilty.held_bytes = 2 * SUM_BYTES_MAX
     honest.held_bytes = LINK_BYTES_FREE
     assert not guilty.unbearable
