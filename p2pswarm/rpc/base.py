@@ -84,6 +84,7 @@ UnaryHandler = Callable[[PeerId, M], Coroutine[Any, Any, Message] | Message]
 """Handles a call: takes the peer that asks and its request, and returns the reply.
 
 A plain function answers at once and costs no task; it suits a look into a table. A
+BadMessage that it raises means that the request is malformed, and ends the link. A
 coroutine runs in a task of its own, which is cancelled at the caller's deadline, and
 when the caller gives up or its link is lost.
 """

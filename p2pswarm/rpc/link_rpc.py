@@ -239,6 +239,8 @@ class LinkRpc:
                 self._answer(link, event, opening)
             else:
                 self._serve_stream(link, event, opening)
+        except BadMessage:  # a plain function looks at nothing but the request: it is malformed
+            raise
         except Exception as error:  # noqa: BLE001  sent to the caller, and logged if it is our bug
             known = error_for_caller(error, opening.request)
             link.send(event.stream, pack_error(known), ended=True)

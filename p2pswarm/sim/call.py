@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from p2pswarm.errors import (
     BadHandshake,
+    BadMessage,
     DialFailed,
     Late,
     LinkLost,
@@ -159,6 +160,8 @@ class SimCall:
         self._server = server
         try:
             self._serve(server, request)
+        except BadMessage as error:  # a plain function found the request malformed
+            self.finish(LinkLost(f"{target.address} ended the link: {error}"))
         except Exception as error:  # noqa: BLE001  the caller gets it; logged if it is a bug
             self.finish(error_for_caller(error, request))
 

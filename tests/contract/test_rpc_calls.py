@@ -132,6 +132,23 @@ async def test_each_error_of_a_handler_reaches_the_caller_as_its_class(bed: Bed)
 
 
 @contract
+async def test_a_request_that_a_plain_function_finds_malformed_costs_the_caller_its_link(
+    bed: Bed,
+) -> None:
+    a, b = await pair(bed)
+
+    def refuse(_peer: PeerId, ask: Ask) -> Reply:
+        raise BadMessage(f"{ask.number} is no number")
+
+    b.serve_unary(Ask, refuse)
+    b.serve_unary(Block, lambda _peer, _block: Reply(1))
+    with pytest.raises(LinkLost):
+        await a.call(b.contact, Ask(1), LONG_S)
+
+    assert await a.call(b.contact, Block(b""), LONG_S) == Reply(1), "it may dial again"
+
+
+@contract
 async def test_busy_tells_when_to_come_again(bed: Bed) -> None:
     a, b = await pair(bed)
 

@@ -3,6 +3,8 @@
 from collections import deque
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
@@ -10,6 +12,7 @@ from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 HONEST = "198.51.100.9"
 ROUND_TRIP_S = 0.3  # a host 150 ms away
 CONFIG = TransportConfig()
+BOOL = st.booleans()
 
 
 def test_a_newcomer_displaces_the_oldest_when_all_is_full():
@@ -76,6 +79,30 @@ def test_leaving_twice_is_harmless():
 
     limiter.leave(ticket)
     limiter.leave(ticket)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["10.0.0.1", "10.0.0.2", "10.1.0.1", "::1", "x"]), BOOL)),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_nobody_is_displaced_by_its_own_coming_or_when_it_has_gone(comers, most, data):
+    limiter = HandshakeLimiter(most, most)
+    here: dict[int, bool] = {}  # ticket: answered
+    for host, speaks in comers:
+        ticket, displaced = limiter.enter(host)
+        assert displaced is None or here.pop(displaced) is False
+        here[ticket] = False
+        if speaks:
+            here[ticket] = True
+            displaced = limiter.answered(ticket)
+            assert displaced != ticket
+            assert displaced is None or here.pop(displaced) is True
+        if data.draw(BOOL):
+            gone = data.draw(st.sampled_from(sorted(here)))
+            limiter.leave(gone)
+            del here[gone]
+        assert all(sum(v is kind for v in here.values()) <= most for kind in (False, True))
 
 
 def hosts(count: int, prefix: str) -> list[str]:
