@@ -32,6 +32,7 @@ class LossyNet(SocketNet):
     """A network on which some of the connections that are dialled break at once."""
 
     def __init__(self, broken: set[int]) -> None:
+        super().__init__()
         self._broken = broken
         self._dials = 0
 
