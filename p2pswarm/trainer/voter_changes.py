@@ -13,9 +13,7 @@ from collections.abc import Container
 from p2pswarm.chain.record import VoterId
 
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
-AT_ONCE = (
-    4  # a takeover replaces two dead voters of five, or one of three and adds two: and one more
-)
+AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice
 AGAIN_S = 10.0  # a voter that comes and goes adds 360 records an hour, less than half a megabyte
 
 
