@@ -4,13 +4,19 @@ Every call updates the routing table and the round-trip times. A busy peer stays
 table. A peer that does not serve the DHT, or broke the protocol, leaves the table at once.
 A peer that does not answer leaves it after `strikes` failures in a row.
 
+A peer enters the table only at an address where it has been reached. For another address that
+it claims, there is a check first: see `address_checks.py`.
+
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
 """
 
+from collections.abc import Callable
 from enum import Enum, auto
 
-from p2pswarm.dht.messages import Get
+from p2pswarm.dht.address_checks import AddressChecks
+from p2pswarm.dht.address_scope import believable
+from p2pswarm.dht.messages import Get, Identified
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
@@ -52,10 +58,16 @@ def outcome_of(error: SwarmError) -> CallOutcome:
 class CallRecorder:
     """Notes the outcome of calls in the routing table and the round-trip times."""
 
-    def __init__(self, table: Table, timeouts: TimeoutEstimator) -> None:
+    def __init__(
+        self, table: Table, timeouts: TimeoutEstimator, reached: Callable[[Contact], bool]
+    ) -> None:
+        """`reached`: whether a link that is up shows that a peer is at an address."""
         self._table = table
         self._timeouts = timeouts
+        self._reached = reached
+        self._addresses = AddressChecks()
         self._checks: list[Contact] = []
+        self._claims: list[Contact] = []
 
     def deadline_s(self, contact: Contact, request: Message) -> float:
         """How long a call may take, in seconds; longer if the peer may carry it on."""
@@ -80,10 +92,34 @@ class CallRecorder:
                 self._table.drop(raw)
 
     def met(self, contact: Contact, now_s: float) -> None:
-        """Record that a server has reached us."""
+        """Record that a server has reached us; where it can be dialled may be a mere claim."""
+        known = self._table.get(raw_id(contact))
+        at_home = known is not None and known.contact.address == contact.address
+        if at_home or self._reached(contact):
+            self._found(contact, now_s)
+        elif (
+            contact.peer != self._table.own
+            and believable(contact.address, self._table.config.least_scope)
+            and self._addresses.begin(contact.address, now_s)
+        ):
+            self._claims.append(contact)
+
+    def _found(self, contact: Contact, now_s: float) -> None:
         check = self._table.heard(contact, now_s)
         if check is not None:
             self._checks.append(check)
+
+    def claims(self) -> list[Contact]:
+        """The contacts whose addresses to dial, since the last call; report with `checked`."""
+        claims, self._claims = self._claims, []
+        return claims
+
+    def checked(self, claimed: Contact, reply: Message | None, now_s: float) -> None:
+        """Record what answered `Identify` at a claimed address; None if nothing did."""
+        confirmed = isinstance(reply, Identified) and reply.peer == raw_id(claimed)
+        self._addresses.ended(claimed.address, now_s, confirmed=confirmed)
+        if confirmed:
+            self._found(claimed, now_s)
 
     def checks(self) -> list[Contact]:
         """The contacts to ping, since the last call: a newcomer waits for each one's place."""

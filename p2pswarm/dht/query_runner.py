@@ -9,10 +9,11 @@ Errors:  none: the query that asked gets every outcome.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from p2pswarm.dht.alarm import Alarm
 from p2pswarm.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
-from p2pswarm.dht.messages import Ping, Store, Stored
+from p2pswarm.dht.messages import Identify, Ping, Store, Stored
 from p2pswarm.dht.query import Query, QueryRequest
 from p2pswarm.dht.query_progress import QueryProgress, QueryState, Route
 from p2pswarm.dht.routing_table import Table
@@ -22,6 +23,8 @@ from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.wire.message import Message
+
+CONFIRM_S = 3.0  # to dial an address that may be nobody's, and to hear who is there
 
 KeepRecords = Callable[[PeerId, Store], Stored]
 """Keeps records in our own store; takes the sender and its request."""
@@ -52,7 +55,7 @@ class QueryRunner:
         self._table = table
         self._table_grew = table_grew
         self._depth = 0
-        self.recorder = CallRecorder(table, timeouts)
+        self.recorder = CallRecorder(table, timeouts, rpc.reached)
         self._batcher = StoreBatcher(table.config.batches)
         self._batch_alarm: Alarm | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -106,12 +109,24 @@ class QueryRunner:
         return reply
 
     def drain(self) -> None:
-        """Act on what calls have changed: ping contacts to check, report new buckets."""
+        """Act on what calls have changed: ping contacts, check addresses, report new buckets."""
         for contact in self.recorder.checks():
             self.start(self._ping(contact))
+        for claimed in self.recorder.claims():
+            self.start(self._check(claimed))
         if self._table.depth > self._depth:
             self._depth = self._table.depth
             self._table_grew()
+
+    async def _check(self, claimed: Contact) -> None:
+        """Dial where a peer says that it is, and ask who is there."""
+        self.calls += 1
+        reply: Message | None = None
+        hello = Identify(self.listen_address, self.own.raw)
+        with suppress(SwarmError):
+            reply = await self.rpc.call(Contact(None, claimed.address), hello, CONFIRM_S)
+        self.recorder.checked(claimed, reply, asyncio.get_running_loop().time())
+        self.drain()
 
     async def _ping(self, contact: Contact) -> None:
         await self.call(contact, Ping(self.listen_address))

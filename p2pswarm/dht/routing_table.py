@@ -37,6 +37,7 @@ class Table:
     """The servers we know."""
 
     def __init__(self, own: PeerId, config: DhtConfig) -> None:
+        self.own = own
         self._own = own.raw
         self._own_number = int.from_bytes(own.raw)
         self.config = config

@@ -104,6 +104,13 @@ class Rpc(Protocol):
         """Our own contact, as others should dial it."""
         ...
 
+    def reached(self, to: Contact) -> bool:
+        """Whether a link is up that we dialled at this address, or that comes from its host.
+
+        Such a link shows that the peer is there; any other address is the peer's claim.
+        """
+        ...
+
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """Send one request and return the reply; dials if no link is up.
 

@@ -140,6 +140,10 @@ class LinkRpc:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
 
+    def reached(self, to: Contact) -> bool:
+        """Whether a link shows that the peer is at this address; see `Rpc`."""
+        return self._endpoint.reached(to)
+
     def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
         """Serve calls of one message type."""
         self._handlers.serve_unary(request, handler)

@@ -41,6 +41,11 @@ class SimProcess:
         """The event loop that runs the world; asked for first while it runs."""
         return self.population.clock()
 
+    def reached(self, to: Contact) -> bool:
+        """Whether the peer is at this address: its links would come from its host."""
+        host = self.world.hosts.get(to.peer.raw) if to.peer is not None else None
+        return host is not None and host.address == to.address
+
     def take(self, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell this process something: now, or when it goes on."""
         if self.running:

@@ -43,6 +43,10 @@ class WatchedRpc:
         """Our own contact."""
         return self._rpc.contact
 
+    def reached(self, to: Contact) -> bool:
+        """As `Rpc.reached`."""
+        return self._rpc.reached(to)
+
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """As `Rpc.call`; a call has a deadline of its own."""
         return await self._rpc.call(to, request, timeout_s)

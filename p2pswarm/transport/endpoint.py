@@ -131,6 +131,13 @@ class Endpoint:
             self._spawn(self._dial(to, dialling), partial(self._end_dial, to, dialling))
         return await asyncio.shield(dialling)
 
+    def reached(self, to: Contact) -> bool:
+        """Whether a link to a peer is up that was dialled at its address, or comes from its host.
+
+        Of a link that the peer dialled, the port is what it introduced itself with.
+        """
+        return self._table.reaches(to)
+
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
         return self._table.all()

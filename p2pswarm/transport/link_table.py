@@ -70,6 +70,11 @@ class LinkTable(Generic[L]):
                 return self.best(peer)
         return None
 
+    def reaches(self, to: Contact) -> bool:
+        """Whether a link leads to exactly this contact, by peer and address."""
+        entries = () if to.peer is None else self._entries.get(to.peer, ())
+        return any(entry.contact.address == to.address for entry in entries)
+
     def all(self) -> tuple[L, ...]:
         """Every link, also those that drain."""
         return tuple(entry.link for entries in self._entries.values() for entry in entries)

@@ -28,7 +28,7 @@ from p2pswarm.errors import (
     SwarmError,
     TooLarge,
 )
-from p2pswarm.ids import Contact, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 
 
@@ -38,6 +38,18 @@ async def test_call_returns_the_reply(bed: Bed) -> None:
     b.serve_unary(Ask, double)
 
     assert await a.call(b.contact, Ask(21), LONG_S) == Reply(42)
+
+
+@contract
+async def test_a_link_shows_both_sides_where_the_other_is(bed: Bed) -> None:
+    a, b = await pair(bed)
+    b.serve_unary(Ask, double)
+    await a.call(b.contact, Ask(21), LONG_S)
+
+    for near, far in ((a, b), (b, a)):
+        assert near.reached(far.contact)
+        assert not near.reached(Contact(far.contact.peer, Address("10.9.9.9", 9)))
+        assert not near.reached(Contact(None, far.contact.address))
 
 
 @contract

@@ -1,7 +1,7 @@
 """Whom a node believes which addresses: what strangers name is not all dialled or handed out."""
 
 import pytest
-from dht.harness import CONFIG, KEY, OWN, raw
+from dht.harness import CONFIG, KEY, OWN, anywhere, raw
 
 from p2pswarm.dht.address_scope import scope_of
 from p2pswarm.dht.call_outcomes import CallRecorder
@@ -66,7 +66,7 @@ def test_a_public_seed_is_not_believed_private_addresses():
 )
 def test_what_a_peer_says_of_itself_is_handed_out_only_if_it_is_believable(config, handed_out):
     table, timeouts = Table(PeerId(OWN), config), TimeoutEstimator(config)
-    store, recorder = RecordStore(config, SignatureCache()), CallRecorder(table, timeouts)
+    store, recorder = RecordStore(config, SignatureCache()), CallRecorder(table, timeouts, anywhere)
     node = Responder(PeerId(OWN), table, store, recorder, NegativeCache(8, 5.0))
     for number, each in enumerate(ALL, 1):
         node.answer(PeerId(raw(number)), Find(each, KEY), 0.0, 0)

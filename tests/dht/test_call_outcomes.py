@@ -1,11 +1,11 @@
 """What the outcome of a call means for the table and the round trips."""
 
 import pytest
-from dht.harness import CONFIG, HOME, KEY, a_table, contact, raw
+from dht.harness import CONFIG, HOME, KEY, OWN, a_table, anywhere, contact, raw
 
 from p2pswarm.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.messages import Find, Get
+from p2pswarm.dht.messages import Find, Get, Identified, Pong, peer_list
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import (
@@ -19,6 +19,7 @@ from p2pswarm.errors import (
     Refused,
     SwarmError,
 )
+from p2pswarm.ids import Address, Contact, PeerId
 
 FIND = Find(HOME, KEY)
 PLAIN_GET = Get(HOME, KEY, b"", False, 0)
@@ -27,7 +28,7 @@ CARRIED_GET = Get(HOME, KEY, b"", False, 2)
 
 def a_recorder(*known: int) -> tuple[CallRecorder, Table, TimeoutEstimator]:
     table, timeouts = a_table(*known), TimeoutEstimator(CONFIG)
-    return CallRecorder(table, timeouts), table, timeouts
+    return CallRecorder(table, timeouts, anywhere), table, timeouts
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_newcomer_to_a_full_bucket_makes_us_check_an_old_contact(how):
     config = DhtConfig(k=1, beta=1, replicas=1, replicas_success=1)
     far = 1 << 255
     table = a_table(far, config=config)
-    recorder = CallRecorder(table, TimeoutEstimator(config))
+    recorder = CallRecorder(table, TimeoutEstimator(config), anywhere)
 
     if how == "called us":
         recorder.met(contact(far + 1), 9.0)
@@ -135,3 +136,75 @@ def test_a_get_that_is_carried_on_has_the_time_that_this_takes():
 
     assert plain_s == recorder.deadline_s(contact(5), FIND) == timeouts.deadline_s(raw(5))
     assert recorder.deadline_s(contact(5), CARRIED_GET) == plain_s + CONFIG.carry_s
+
+
+# Claims of addresses
+
+CLAIM = Contact(contact(1).peer, Address("10.0.0.9", 9))
+
+
+def a_recorder_without_links(*known: int) -> tuple[CallRecorder, Table]:
+    """Its links show of nobody where it is."""
+    table = a_table(*known)
+    return CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: False), table
+
+
+def identified(number: int) -> Identified:
+    return Identified(raw(number), peer_list([]))
+
+
+@pytest.mark.parametrize(
+    ("reply", "enters"),
+    [(identified(1), True), (identified(2), False), (Pong(), False), (None, False)],
+)
+def test_a_peer_enters_the_table_when_it_was_found_where_it_claims_to_be(reply, enters):
+    recorder, table = a_recorder_without_links()
+
+    recorder.met(CLAIM, 1.0)
+    assert len(table) == 0
+    assert recorder.claims() == [CLAIM]
+    recorder.checked(CLAIM, reply, 2.0)
+
+    assert [each.contact for each in table] == ([CLAIM] if enters else [])
+    assert recorder.claims() == []
+
+
+@pytest.mark.parametrize(("reply", "where"), [(identified(1), CLAIM), (None, contact(1))])
+def test_a_known_peer_moves_when_it_was_found_at_its_new_address(reply, where):
+    """Others may have named that address: an answer over its old link does not show it."""
+    recorder, table = a_recorder_without_links(1)
+
+    recorder.ended(CLAIM, FIND, CallOutcome.ANSWERED, 0.0, 1.0)
+    assert [each.contact for each in table] == [contact(1)]
+    recorder.checked(*recorder.claims(), reply, 2.0)
+
+    assert [each.contact for each in table] == [where]
+
+
+def test_a_known_peer_at_its_address_needs_no_check():
+    recorder, table = a_recorder_without_links(1)
+
+    recorder.met(contact(1), 50.0)
+
+    assert recorder.claims() == []
+    assert [each.heard_s for each in table] == [50.0]
+
+
+def test_what_is_not_believed_or_is_ourselves_is_not_dialled():
+    recorder, _ = a_recorder_without_links()
+
+    recorder.met(Contact(contact(1).peer, Address("224.0.0.1", 9)), 1.0)
+    recorder.met(Contact(contact(1).peer, Address("10.0.0.9", 0)), 1.0)
+    recorder.met(Contact(PeerId(OWN), Address("10.0.0.9", 9)), 1.0)
+
+    assert recorder.claims() == []
+
+
+def test_a_claim_that_was_refuted_is_not_checked_again():
+    recorder, _ = a_recorder_without_links()
+    recorder.met(CLAIM, 1.0)
+    recorder.checked(*recorder.claims(), None, 4.0)
+
+    recorder.met(CLAIM, 5.0)
+
+    assert recorder.claims() == []

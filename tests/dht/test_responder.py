@@ -1,7 +1,7 @@
 """What a node answers from its table and its store."""
 
 import pytest
-from dht.harness import CONFIG, HOME, KEY, a_table, contact, raw
+from dht.harness import CONFIG, HOME, KEY, a_table, anywhere, contact, raw
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.call_outcomes import CallRecorder
@@ -40,7 +40,9 @@ def node(*known: int) -> Responder:
 
 def node_with(table: Table, misses: NegativeCache) -> Responder:
     store = RecordStore(CONFIG, SignatureCache())
-    return Responder(OWN, table, store, CallRecorder(table, TimeoutEstimator(CONFIG)), misses)
+    return Responder(
+        OWN, table, store, CallRecorder(table, TimeoutEstimator(CONFIG), anywhere), misses
+    )
 
 
 def get(after: bytes = b"", *, closer: bool = False) -> Get:

@@ -88,3 +88,14 @@ def test_a_contact_is_found_by_its_peer_or_else_by_any_address_of_it():
     assert table.find(Contact(None, old)) == "new"
     assert table.find(Contact(SMALL, old)) is None
     assert table.find(Contact(None, elsewhere)) is None
+
+
+def test_a_link_leads_to_the_address_that_was_dialled_and_to_no_other():
+    table = LinkTable()
+    table.add(entry("here", LARGE, SMALL))
+
+    assert table.reaches(Contact(LARGE, Address("here", 1)))
+    assert not table.reaches(Contact(LARGE, Address("here", 2)))
+    assert not table.reaches(Contact(LARGE, Address("elsewhere", 1)))
+    assert not table.reaches(Contact(SMALL, Address("here", 1)))
+    assert not table.reaches(Contact(None, Address("here", 1)))

@@ -1,0 +1,107 @@
+"""Peers that claim addresses where they are not: nobody hears of these, and few are dialled."""
+
+import asyncio
+import random
+from collections import Counter
+
+from dht.harness import address, swarm
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.messages import Find, Found, contacts_in
+from p2pswarm.dht.node import Dht
+from p2pswarm.ids import Address, Contact
+from p2pswarm.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.sim.dht import DhtWorld
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.rpc import SimRpc
+from p2pswarm.wire.message import Message
+
+IDS = 300
+ROUNDS = 3
+
+
+class NotingRpc(SimRpc):
+    """Notes whom it calls."""
+
+    def __init__(self, world, host, limits):
+        super().__init__(world, host, limits)
+        self.called: list[Address] = []
+
+    async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
+        self.called.append(to.address)
+        return await super().call(to, request, timeout_s)
+
+
+def a_node(world: DhtWorld, config: DhtConfig | None = None) -> tuple[Dht, NotingRpc]:
+    identity = Identity.generate(world.rng.randbytes(32))
+    rpc = NotingRpc(world.net, world.net.enter(identity.peer_id, None), HandlerLimits())
+    world.net.start(rpc)
+    node = Dht(rpc, identity, config or DhtConfig(), random.Random(1), world.wall_s)
+    world.nodes.append(node)
+    world.rpcs.append(rpc)
+    return node, rpc
+
+
+async def handed_out(rpc: SimRpc, node: Dht, targets: list[bytes]) -> set[Address]:
+    """All addresses that a node names to a stranger."""
+    named: set[Address] = set()
+    for target in targets:
+        found = await rpc.call(node.contact, Find("", target), 5.0)
+        assert isinstance(found, Found)
+        named |= {each.address for each in contacts_in(found.peer_list)}
+    return named
+
+
+def strangers(world: DhtWorld, count: int) -> list[SimRpc]:
+    ids = [Identity.generate(world.rng.randbytes(32)).peer_id for _ in range(count)]
+    return [world.net.rpc(each) for each in ids]
+
+
+def test_of_300_invented_addresses_none_is_handed_out_and_none_is_dialled_twice():
+    async def main():
+        async with swarm(4) as world:
+            node, rpc = a_node(world)
+            await node.bootstrap(address(world.nodes[0]))
+            liars = strangers(world, IDS)
+            claims = [Address(f"{11 + i // 250}.{i % 250}.7.1", 4000 + i) for i in range(IDS)]
+            targets = [each.host.peer.raw for each in liars]
+            for _ in range(ROUNDS):
+                for liar, claim in zip(liars, claims, strict=True):
+                    await liar.call(node.contact, Find(str(claim), node.table.own.raw), 5.0)
+                    await asyncio.sleep(0.1)
+                assert not await handed_out(liars[0], node, targets) & set(claims)
+
+            dialled = Counter(each for each in rpc.called if each in set(claims))
+            assert dialled
+            assert set(dialled.values()) == {1}
+
+            newcomer, _ = a_node(world)
+            await newcomer.bootstrap(address(node))
+            assert newcomer.contact.address in await handed_out(liars[0], node, targets)
+
+    run(main(), 1)
+
+
+def test_a_victim_that_300_ids_claim_to_be_is_asked_once_and_stays_what_it_is():
+    async def main():
+        async with swarm(4) as world:
+            node, rpc = a_node(world)
+            await node.bootstrap(address(world.nodes[0]))
+            stranger, victim = strangers(world, 2)
+            liars = strangers(world, IDS)
+            for number, liar in enumerate(liars):
+                claim = Address(victim.contact.address.host, 1 + number)
+                await liar.call(node.contact, Find(str(claim), bytes(32)), 5.0)
+                await asyncio.sleep(0.05)
+
+            hosts = [each.host for each in rpc.called]
+            assert hosts.count(victim.contact.address.host) == 1
+            named = await handed_out(stranger, node, [each.host.peer.raw for each in liars])
+            assert victim.contact.address.host not in {each.host for each in named}
+
+            honest = victim.contact.address
+            await victim.call(node.contact, Find(str(honest), bytes(32)), 5.0)
+            assert honest in await handed_out(stranger, node, [victim.host.peer.raw])
+
+    run(main(), 1)
