@@ -208,3 +208,11 @@ def test_a_claim_that_was_refuted_is_not_checked_again():
     recorder.met(CLAIM, 5.0)
 
     assert recorder.claims() == []
+
+
+def test_checks_that_are_over_make_room_for_others():
+    recorder, _ = a_recorder_without_links()
+    for number in range(1, 40):
+        recorder.met(Contact(contact(number).peer, Address(f"10.0.1.{number}", 9)), 1.0)
+        (claimed,) = recorder.claims()
+        recorder.checked(claimed, None, 1.0)
