@@ -3,7 +3,7 @@
 The first bytes of a connection tell whether it opens a link or joins bulk to one.
 A peer that stalls, sends garbage or belongs to another network costs one of a limited
 number of handshakes and one line in the log. The decisions are in `raw_handshake`,
-`admission`, `handshake_limiter` and `link_table`.
+`admission`, `handshake_limiter`, `handshake_turns` and `link_table`.
 
 Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake and LinkLost from `link`, one line each; Unusable from
@@ -41,6 +41,7 @@ from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
+from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
@@ -84,6 +85,7 @@ class Endpoint:
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
+        self._gate = HandshakeGate()
         self._greeting: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[Listener] = []
@@ -138,6 +140,7 @@ class Endpoint:
     async def close(self) -> None:
         """End every link and every task of ours."""
         self._closing = True
+        self._gate.close()
         while self._tasks:
             task = next(iter(self._tasks))
             task.cancel()
@@ -308,7 +311,10 @@ class Endpoint:
                     self._introduction(stream.remote),
                 )
                 await _exchange_messages(
-                    stream, accepted, lambda: self._displace(self._limiter.answered(ticket))
+                    stream,
+                    accepted,
+                    lambda: self._displace(self._limiter.answered(ticket)),
+                    partial(self._gate.run, ticket, stream.remote.host),
                 )
                 if accepted.refusal is not None:
                     raise accepted.refusal
@@ -358,8 +364,12 @@ async def _exchange_messages(
     stream: Connection,
     side: DialledHandshake | AcceptedHandshake,
     before_answer: Callable[[], None] | None = None,
+    compute: Callable[[Callable[[], None]], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Send and receive until the handshake needs no more bytes."""
+    """Send and receive until the handshake needs no more bytes.
+
+    `compute`: runs what costs much time.
+    """
     while True:
         if ready := side.data_to_send():
             if before_answer is not None:
@@ -367,7 +377,11 @@ async def _exchange_messages(
             await stream.send(ready)
         if not side.wanted_bytes:
             return
-        side.receive(await stream.receive(side.wanted_bytes))
+        data = await stream.receive(side.wanted_bytes)
+        if compute is not None and side.computes:
+            await compute(partial(side.receive, data))
+        else:
+            side.receive(data)
 
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
