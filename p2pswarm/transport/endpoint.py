@@ -35,6 +35,7 @@ from p2pswarm.transport.admission import (
     own_contact,
 )
 from p2pswarm.transport.bulk import join
+from p2pswarm.transport.bulk.bulk_places import BulkPlaces
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.join import BulkJoin
@@ -82,6 +83,7 @@ class Endpoint:
         self._shared = NodeShares(upload, ReplyMemory())
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
+        self._joined: BulkPlaces[Link] = BulkPlaces(config.bulk_joined_max, lambda link: link.use)
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
@@ -200,6 +202,7 @@ class Endpoint:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
         self._places.remove(link, link.peer)
+        self._joined.remove(link)
         self._sessions.pop(join.session_of(link.session.exporter), None)
 
     def released(self, link: Link) -> None:
@@ -340,10 +343,14 @@ class Endpoint:
         assert link is not None
         nonce = self._entropy(join.NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
+        crowd = self._joined.make_room(link)
         if not link.claim_number(asked.number):
             raise BadHandshake(
                 f"bulk connection {asked.number} has joined before, or exceeds the limit"
             )
+        self._joined.add(link, link.remote.host)
+        for other in crowd:
+            other.close("made way for another, all bulk connections are in use")
         await stream.send(answer)
         key_in, key_out = asked.keys(exporter, nonce)
         link.add_bulk(stream, BulkKeys(key_out, key_in, link.session.keys.suite))
