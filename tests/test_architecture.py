@@ -116,6 +116,7 @@ SHELL = frozenset(
         "trainer/weights_download.py",
         "transport/bulk/channels.py",
         "transport/endpoint.py",
+        "transport/handshake_gate.py",
         "transport/link_io.py",
     }
 )

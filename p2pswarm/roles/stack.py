@@ -24,11 +24,13 @@ from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
+from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.file_budget import files_wanted, fitted, shortage
 
 BEYOND = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; nothing is sent to it
 LOOK_AGAIN_S = 1.0  # so soon we look again for a run that was not found
@@ -51,9 +53,11 @@ class NodeStack:
 async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[NodeStack]:
     """Listen, join the DHT, and stay in it while this block lasts."""
     through = seeds(config)
-    transport = TransportConfig(
-        bulk_connections=config.network.bulk_connections,
-        background_share=config.network.state_share,
+    transport = within_files(
+        TransportConfig(
+            bulk_connections=config.network.bulk_connections,
+            background_share=config.network.state_share,
+        )
     )
     endpoint = Endpoint(identity, SocketNet(), transport, os.urandom)
     async with endpoint:
@@ -68,6 +72,15 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
                 upkeep = tasks.create_task(dht.maintain())
                 yield NodeStack(config, identity, endpoint, rpc, dht)
                 upkeep.cancel()
+
+
+def within_files(transport: TransportConfig) -> TransportConfig:
+    """The same settings, with limits that fit into the files that this process may open."""
+    files = raise_file_limit(files_wanted(transport))
+    possible = fitted(transport, files)
+    if possible is not transport:
+        log.warning("%s", shortage(files, transport))
+    return possible
 
 
 async def _listen(endpoint: Endpoint, places: tuple[Address, ...]) -> Address:

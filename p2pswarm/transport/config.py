@@ -47,6 +47,9 @@ class TransportConfig:
     and as many lookups."""
     links_max: int = 1024
     """The most links: this limits what proven peers cost us."""
+    bulk_joined_max: int = 2048
+    """The most bulk connections that peers have joined to all links, a socket each: the most that
+    128 servers of the next stage use."""
     suite: Suite = Suite.AES_GCM
     """The cipher of links that we dial; ChaCha20 suits a processor without AES."""
 

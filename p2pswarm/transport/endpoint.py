@@ -3,7 +3,7 @@
 The first bytes of a connection tell whether it opens a link or joins bulk to one.
 A peer that stalls, sends garbage or belongs to another network costs one of a limited
 number of handshakes and one line in the log. The decisions are in `raw_handshake`,
-`admission`, `handshake_limiter` and `link_table`.
+`admission`, `handshake_limiter`, `handshake_turns` and `link_table`.
 
 Units:   bytes, seconds.
 Errors:  DialFailed, BadHandshake and LinkLost from `link`, one line each; Unusable from
@@ -35,12 +35,14 @@ from p2pswarm.transport.admission import (
     own_contact,
 )
 from p2pswarm.transport.bulk import join
+from p2pswarm.transport.bulk.bulk_places import BulkPlaces
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
+from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
@@ -81,9 +83,11 @@ class Endpoint:
         self._shared = NodeShares(upload, ReplyMemory())
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
+        self._joined: BulkPlaces[Link] = BulkPlaces(config.bulk_joined_max, lambda link: link.use)
         self._sessions: dict[bytes, Link] = {}
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
+        self._gate = HandshakeGate()
         self._greeting: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._listeners: list[Listener] = []
@@ -145,6 +149,7 @@ class Endpoint:
     async def close(self) -> None:
         """End every link and every task of ours."""
         self._closing = True
+        self._gate.close()
         while self._tasks:
             task = next(iter(self._tasks))
             task.cancel()
@@ -204,6 +209,7 @@ class Endpoint:
         """Stop using a link that has ended."""
         self._table.remove(link.peer, link)
         self._places.remove(link, link.peer)
+        self._joined.remove(link)
         self._sessions.pop(join.session_of(link.session.exporter), None)
 
     def released(self, link: Link) -> None:
@@ -315,7 +321,10 @@ class Endpoint:
                     self._introduction(stream.remote),
                 )
                 await _exchange_messages(
-                    stream, accepted, lambda: self._displace(self._limiter.answered(ticket))
+                    stream,
+                    accepted,
+                    lambda: self._displace(self._limiter.answered(ticket)),
+                    partial(self._gate.run, ticket, stream.remote.host),
                 )
                 if accepted.refusal is not None:
                     raise accepted.refusal
@@ -341,10 +350,14 @@ class Endpoint:
         assert link is not None
         nonce = self._entropy(join.NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
+        crowd = self._joined.make_room(link)
         if not link.claim_number(asked.number):
             raise BadHandshake(
                 f"bulk connection {asked.number} has joined before, or exceeds the limit"
             )
+        self._joined.add(link, link.remote.host)
+        for other in crowd:
+            other.close("made way for another, all bulk connections are in use")
         await stream.send(answer)
         key_in, key_out = asked.keys(exporter, nonce)
         link.add_bulk(stream, BulkKeys(key_out, key_in, link.session.keys.suite))
@@ -365,8 +378,12 @@ async def _exchange_messages(
     stream: Connection,
     side: DialledHandshake | AcceptedHandshake,
     before_answer: Callable[[], None] | None = None,
+    compute: Callable[[Callable[[], None]], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Send and receive until the handshake needs no more bytes."""
+    """Send and receive until the handshake needs no more bytes.
+
+    `compute`: runs what costs much time.
+    """
     while True:
         if ready := side.data_to_send():
             if before_answer is not None:
@@ -374,7 +391,11 @@ async def _exchange_messages(
             await stream.send(ready)
         if not side.wanted_bytes:
             return
-        side.receive(await stream.receive(side.wanted_bytes))
+        data = await stream.receive(side.wanted_bytes)
+        if compute is not None and side.computes:
+            await compute(partial(side.receive, data))
+        else:
+            side.receive(data)
 
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:

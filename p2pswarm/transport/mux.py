@@ -14,8 +14,6 @@ Errors:  BadFrame if the peer breaks the rules; Busy if we would open too many s
 Source:  docs/wire.md; HTTP/2 (RFC 9113 5.2) for two levels of credit.
 """
 
-from collections import deque
-
 from p2pswarm.errors import BadFrame, Busy
 from p2pswarm.transport import frames
 from p2pswarm.transport.events import (
@@ -31,10 +29,10 @@ from p2pswarm.transport.events import (
     StreamReset,
 )
 from p2pswarm.transport.reply_memory import LINK_BYTES_FREE, STREAM_BYTES, LinkReplies
+from p2pswarm.transport.send_lines import MESSAGE_COST_BYTES, SendLines
 from p2pswarm.transport.stream_state import STREAM_NUMBERS, STREAM_WINDOW_BYTES, StreamState
 
 SESSION_WINDOW_BYTES = 4 * 1024 * 1024  # 300 Mbit/s at 100 ms; tensors use bulk connections
-MESSAGE_COST_BYTES = 64  # about what Python adds to a message that waits
 LARGEST_COST_BYTES = frames.MESSAGE_BYTES_MAX + MESSAGE_COST_BYTES
 STREAMS_MAX = 1024  # opened by one side and not yet ended
 QUEUE_BYTES = frames.MESSAGE_BYTES_MAX  # a stream with less queued is writable
@@ -59,10 +57,7 @@ class Mux:
         self._count = [0, 0]  # live streams: the peer's, ours
         self._control: list[bytes] = []
         self._control_bytes = 0
-        self._in_line = 0
-        self._lines: tuple[deque[StreamState], ...] = tuple(
-            deque() for _ in range(frames.PRIORITIES)
-        )
+        self._lines = SendLines()
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
@@ -198,7 +193,7 @@ class Mux:
 
     def data_to_send(self) -> bytes:
         """The plaintext of the next record, or empty bytes."""
-        if not (self._in_line or self._control):
+        if not (self._lines.count or self._control):
             return b""
         parts, self._control = self._control, []
         size, self._control_bytes = self._control_bytes, 0
@@ -207,15 +202,9 @@ class Mux:
             self._control = parts[count:]
             self._control_bytes = sum(map(len, self._control))
             del parts[count:]
-        for line in self._lines:
-            while line:
-                stream = line[0]
-                data, _flags = stream.queue[0]
-                cost = len(data) + MESSAGE_COST_BYTES
-                size += len(data) + frames.HEADER_BYTES
-                if size > frames.RECORD_BYTES_MAX or cost > self._credit:
-                    return b"".join(parts)
-                parts.append(self._take(stream, line, cost))
+        while stream := self._lines.take(self._credit, frames.RECORD_BYTES_MAX - size):
+            parts.append(self._take(stream))
+            size += len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     # inside
@@ -229,25 +218,12 @@ class Mux:
         stream.queued_bytes += len(data)
         if stream.theirs:
             self.held_bytes += len(data)
-        self._line_up(stream)
+        self._lines.add(stream)
 
-    def _line_up(self, stream: StreamState) -> None:
-        """Queue the stream for sending if it has a message and credit for it."""
-        if (
-            not stream.ready
-            and stream.queue
-            and len(stream.queue[0][0]) + MESSAGE_COST_BYTES <= stream.credit
-        ):
-            stream.ready = True
-            self._in_line += 1
-            self._lines[stream.priority].append(stream)
-
-    def _take(self, stream: StreamState, line: deque[StreamState], cost: int) -> bytes:
-        """Take a message of the first stream in `line`, and move that stream to the end."""
-        line.popleft()
-        self._in_line -= 1
-        stream.ready = False
+    def _take(self, stream: StreamState) -> bytes:
+        """Take a message of the stream, and put it into line again if it has another."""
         data, flags = stream.queue.popleft()
+        cost = len(data) + MESSAGE_COST_BYTES
         stream.queued_bytes -= len(data)
         if stream.theirs:
             self.held_bytes -= len(data)
@@ -260,7 +236,7 @@ class Mux:
             if stream.remote_ended:
                 self._forget(stream)
         elif stream.queue:
-            self._line_up(stream)
+            self._lines.add(stream)
         if stream.wanted and stream.queued_bytes < QUEUE_BYTES:
             stream.wanted = False
             self.happened.append(CreditGained(stream.handle))
@@ -356,7 +332,7 @@ class Mux:
                 return
             stream.credit += gained
             credit = stream.credit
-            self._line_up(stream)
+            self._lines.add(stream)
         if credit > CREDIT_MAX:
             raise BadFrame(f"credit of {credit} bytes on stream {number}")
 
@@ -390,9 +366,7 @@ class Mux:
             self.held_bytes -= STREAM_BYTES + stream.queued_bytes
         else:
             self._count[1] -= 1
-        if stream.ready:
-            self._in_line -= 1
-            self._lines[stream.priority].remove(stream)
+        self._lines.remove(stream)
         stream.queue.clear()
         if stream.unconsumed:
             self._repay(stream.unconsumed)

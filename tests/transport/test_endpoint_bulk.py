@@ -3,12 +3,10 @@
 import asyncio
 import random
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
-from transport.harness import (
-    linked,
-    transfer,
-)
+from transport.harness import EchoEnd, End, call, linked, listening, transfer
 
 from p2pswarm.errors import BadChunk, BadFrame, LinkLost
 from p2pswarm.ids import Address
@@ -160,3 +158,24 @@ async def test_last_words_are_heard_although_a_bulk_connection_ended_before_them
 
         assert heard.data == b"last words"
         assert isinstance(await dialler.loss(), LinkLost)
+
+
+async def test_bulk_connections_that_nobody_asked_for_are_counted_over_all_links():
+    """A crowd of one host holds all places; the newcomer's tensor costs the oldest idle link."""
+    async with EchoEnd(bulk_joined_max=4) as acceptor, AsyncExitStack() as ends:
+        await listening(acceptor)
+        crowd = [await ends.enter_async_context(End()) for _ in range(2)]
+        for dialler in crowd:
+            link = await dialler.link(acceptor.contact)
+            for number in (0, 1):
+                await dialler._join_as(link, number)
+        newcomer = await ends.enter_async_context(End())
+        link = await newcomer.link(acceptor.contact)
+        await call(newcomer, acceptor)
+        back = acceptor.links()[-1]
+
+        assert await transfer(link, back, b"tensor") == b"tensor"
+
+        await crowd[0].loss()
+        assert crowd[0].links() == ()
+        assert len(crowd[1].links()) == len(newcomer.links()) == 1

@@ -1,0 +1,52 @@
+"""BulkPlaces: how many bulk connections peers may join to our links, over all links together.
+
+A peer joins up to 16 to each link, and nobody needs to have asked for them. If all places are
+taken, a link of the largest group of addresses makes way (`fair_places.py`): the oldest that nobody
+uses, then the oldest that only its peer uses. A link with a stream of ours or a tensor never does.
+
+Units:   counts.
+Errors:  BadHandshake if no link can make way.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+from p2pswarm.errors import BadHandshake
+from p2pswarm.net.address_groups import address_groups
+from p2pswarm.transport.fair_places import FairPlaces
+from p2pswarm.transport.link_places import LinkUse
+
+L = TypeVar("L", bound=Hashable)
+
+
+class BulkPlaces(Generic[L]):
+    """The bulk connections that have joined, by link and by group of addresses."""
+
+    def __init__(self, most: int, use: Callable[[L], LinkUse]) -> None:
+        """`use`: tells who uses a link now."""
+        self._most = most
+        self._use = use
+        self._places: FairPlaces[tuple[L, int]] = FairPlaces()
+        self._counts: dict[L, int] = {}
+
+    def make_room(self, link: L) -> list[L]:
+        """The links to close before one more connection joins `link`."""
+        if len(self._places) < self._most:
+            return []
+        crowd = [other for other, _ in self._places.next_to_go() if other is not link]
+        for use in (LinkUse.NOBODY, LinkUse.THEM):
+            for other in crowd:
+                if self._use(other) is use:
+                    return [other]
+        raise BadHandshake(f"{self._most} bulk connections have joined, and none can make way")
+
+    def add(self, link: L, host: str) -> None:
+        """Count a connection that joins `link`, whose peer is at `host`."""
+        number = self._counts.get(link, 0)
+        self._counts[link] = number + 1
+        self._places.add((link, number), address_groups(host))
+
+    def remove(self, link: L) -> None:
+        """Forget the connections of a link that is over."""
+        for number in range(self._counts.pop(link, 0)):
+            self._places.remove((link, number))
