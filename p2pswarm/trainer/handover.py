@@ -149,7 +149,7 @@ class Knocks:
 
     def __init__(self) -> None:
         self._knocks: dict[bytes, tuple[float, Knock]] = {}
-        self._seekers_s: dict[Unheard, float] = {}
+        self._seekers: dict[bytes, tuple[float, Unheard]] = {}
 
     def knocked(self, knock: Knock, now_s: float) -> None:
         """A server asks for a stage."""
@@ -160,8 +160,8 @@ class Knocks:
     def sought(self, member: Unheard, now_s: float) -> None:
         """A member that hears nothing from its coordinator asks who leads."""
         self._forget(now_s)
-        if len(self._seekers_s) < KNOCKS_MAX or member in self._seekers_s:
-            self._seekers_s[member] = now_s
+        if len(self._seekers) < KNOCKS_MAX or member.peer in self._seekers:
+            self._seekers[member.peer] = now_s, member
 
     def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
         """Those who asked for a stage a moment ago."""
@@ -171,8 +171,8 @@ class Knocks:
     def seekers(self, now_s: float) -> tuple[Unheard, ...]:
         """The members that asked a moment ago who leads."""
         self._forget(now_s)
-        return tuple(self._seekers_s)
+        return tuple(member for _, member in self._seekers.values())
 
     def _forget(self, now_s: float) -> None:
         self._knocks = {p: one for p, one in self._knocks.items() if now_s < one[0] + KNOCK_S}
-        self._seekers_s = {m: s for m, s in self._seekers_s.items() if now_s < s + SEEK_S}
+        self._seekers = {p: one for p, one in self._seekers.items() if now_s < one[0] + SEEK_S}

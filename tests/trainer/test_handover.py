@@ -229,6 +229,18 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
     assert 2 <= count <= 2 * (5000 / PAUSE_MAX_S + 7)
 
 
+def test_one_server_is_one_seeker_whatever_incarnations_it_names():
+    knocks = Knocks()
+    for number in range(2 * KNOCKS_MAX):
+        knocks.sought(Unheard(peer("liar"), number), 0.0)
+    knocks.sought(Unheard(peer("honest"), 7), 0.0)
+
+    assert knocks.seekers(0.0) == (
+        Unheard(peer("liar"), 2 * KNOCKS_MAX - 1),
+        Unheard(peer("honest"), 7),
+    )
+
+
 def test_knocks_are_forgotten_and_their_number_is_limited():
     knocks = Knocks()
     for number in range(2 * KNOCKS_MAX):
