@@ -131,8 +131,9 @@ class Leadership:
 
     async def _ask(self, trainer: Contact) -> None:
         context = self._context
+        question = WhoLeads(context.run_id, self._lifecycle.incarnation)
         try:
-            answer = await context.rpc.call(trainer, WhoLeads(context.run_id), ASK_AGAIN_S)
+            answer = await context.rpc.call(trainer, question, ASK_AGAIN_S)
         except SwarmError as error:
             log.info("%s did not say who leads: %s", trainer.address, error)
             return

@@ -87,7 +87,8 @@ class Lifecycle:
         self._told_gone = False
         self._last = False  # the trainer says that nobody else has the weights of the stage
         self._term = 0  # of the highest leader that was heard of
-        self._term_here = 0  # of the coordinator that it serves, or served last
+        self.incarnation: int | None = None
+        """Its own, or its last one; None if it was never in the run."""
         self._remarks: list[str] = []
         self.end: ServerEnd | None = None
         """Set when the server is over."""
@@ -192,7 +193,7 @@ class Lifecycle:
                 f"the trainer at {self.trainers.present.address} leads term {term}, "
                 f"and another leads term {self._term}"
             )
-        self._term = self._term_here = term
+        self._term, self.incarnation = term, message.incarnation
         self._met = self._ever_met = True
         self.trainers.coordinates()
         if self._told_gone:
@@ -335,7 +336,7 @@ class Lifecycle:
 
     def _outside(self, term: int) -> bool:
         """Whether a leader of `term` is another one than the coordinator that it serves."""
-        return self.seeking or term > self._term_here
+        return self.seeking or self.incarnation is None or term > term_of(self.incarnation)
 
     def _rather(self, leader: Contact | None, now_s: float) -> bool:
         """Ask this one next; True if it takes the end of a session or of a join to do so."""

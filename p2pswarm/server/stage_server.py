@@ -179,6 +179,7 @@ class StageServer:
             assigned = lifecycle.answered(await self.seeker.knocking(JOIN_S, stream.receive()))
             if assigned is None:
                 return
+            self.leadership.heard(assigned)
             log.info("stage %d, incarnation %d", assigned.stage, assigned.incarnation)
             try:
                 await self._serve(stream, trainer, assigned)

@@ -8,6 +8,7 @@
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
 A push that finds nobody whom it can reach is given up soon: the coordinator takes another path.
+It need not try itself: what other pushes found counts.
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
 receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
 push never left. NotComputed is definite too, but ends the attempt: the server has told the
@@ -90,6 +91,10 @@ class Candidates(Protocol):
         """A server cannot be reached."""
         ...
 
+    def nobody_reached(self, now_s: float) -> bool:
+        """Whether no server was reached the last time, by this push or by another."""
+        ...
+
     def free_at_s(self) -> float | None:
         """When the first busy server may be asked again; None if no server is known."""
         ...
@@ -133,6 +138,11 @@ class OnlyPeer:
         """It cannot be reached."""
         self.refused(peer, now_s)
 
+    def nobody_reached(self, now_s: float) -> bool:
+        """What was not reached is gone."""
+        del now_s
+        return False
+
     def free_at_s(self) -> float | None:
         """When it may be asked again; None if never."""
         known = not self._gone and self._members.record(self._peer) is not None
@@ -169,6 +179,8 @@ class PushProgress:
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to ask now; None if there is none, at present or for good."""
         self._due_s = None
+        if self._candidates.nobody_reached(now_s):
+            self._unreachable_s = min(self._unreachable_s, now_s)
         give_up_s = min(self._give_up_s, self._unreachable_s + UNREACHABLE_S)
         if now_s >= give_up_s:
             self._move(PushState.GIVEN_UP)

@@ -4,12 +4,13 @@ A link ends after 15 s of silence. A push or an averaging that waits for a serve
 wants to know sooner, because all others wait for it. So a server asks each peer for which a stream
 of it has waited a second whether it is still there, and again each second. The other's event loop
 answers at once, whatever it computes. A road without an answer for `SILENT_S` is broken: its
-streams end, and new ones are refused, until there is an answer or the link has ended.
+streams end, and new ones are refused, until there is an answer. When the link has ended it asks on:
+a question dials. Else every 15 s of a long cut would cost the time anew in which it is found.
 
 A peer whose answer came late, but came, is given twice that time from then on.
 
     WAITING -> ASKED -> WAITING       a stream is in use for a while; an answer came
-    ASKED -> BROKEN -> WAITING        no answer came; one came later, or the link ended
+    ASKED -> BROKEN -> WAITING        no answer came; one came later, or none for a minute
 
 Units:   seconds on the caller's clock.
 Errors:  none.
@@ -23,6 +24,7 @@ ASK_AFTER_S = 1.0  # most streams are over by then, and cost no question
 SILENT_S = 3.0  # TCP has sent a lost packet again by then, three times
 AVERAGING_SILENT_S = 8.0  # an averaging fills links both ways; an answer waits behind its bytes
 SILENT_MAX_S = 15.0  # then the link ends anyway
+FORGOTTEN_S = 60.0  # a peer that was not reached for so long has left, or comes back as another
 LEARNED = 2.0  # times the slowest answer that came
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
@@ -46,6 +48,8 @@ class _Road:
     streams: int = 0
     state: RoadState = RoadState.WAITING
     asked_s: float = 0.0
+    asking: bool = False
+    broke_s: float = 0.0
 
 
 class Roads:
@@ -68,8 +72,7 @@ class Roads:
         """
         for peer, road in list(self._roads.items()):
             if road.state is RoadState.BROKEN:
-                road.asked_s = now_s
-                self._to_ask.append(peer)
+                self._ask(peer, road, now_s)
             elif road.streams:
                 road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
             else:
@@ -98,6 +101,10 @@ class Roads:
         """A question is over: with an answer, or because the link ended or time did."""
         road = self._roads[peer]
         took_s = now_s - road.asked_s
+        road.asking = False
+        if not there and road.state is RoadState.BROKEN and now_s < road.broke_s + FORGOTTEN_S:
+            road.due_s = now_s + self._ask_after_s
+            return
         if there and LEARNED * took_s > self._silent_s:
             self._slowest_s[peer] = min(SILENT_MAX_S, took_s)
         elif there:
@@ -118,23 +125,30 @@ class Roads:
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
-        due = (r.due_s for r in self._roads.values() if r.state is not RoadState.BROKEN)
+        roads = self._roads.values()
+        due = (r.due_s for r in roads if r.state is not RoadState.BROKEN or not r.asking)
         return min(due, default=None)
 
     def on_deadline(self, now_s: float) -> None:
         """Ask, and see who has not answered."""
         for peer, road in self._roads.items():
-            if road.state is RoadState.BROKEN or now_s < road.due_s:
+            if now_s < road.due_s:
                 continue
-            if road.state is RoadState.WAITING:
-                road.state, road.asked_s = RoadState.ASKED, now_s
-                road.due_s = now_s + self._limit_s(peer)
-                self._to_ask.append(peer)
+            if road.state is RoadState.BROKEN:
+                if not road.asking:
+                    self._ask(peer, road, now_s)
+            elif road.state is RoadState.WAITING:
+                road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
+                self._ask(peer, road, now_s)
             elif now_s - road.due_s > LATE_S:
                 road.due_s = now_s + self._limit_s(peer)
             else:
-                road.state = RoadState.BROKEN
+                road.state, road.broke_s = RoadState.BROKEN, now_s
                 self._broken.append(peer)
+
+    def _ask(self, peer: bytes, road: _Road, now_s: float) -> None:
+        road.asked_s, road.asking = now_s, True
+        self._to_ask.append(peer)
 
     def _limit_s(self, peer: bytes) -> float:
         learned_s = LEARNED * self._slowest_s.get(peer, 0.0)

@@ -13,7 +13,8 @@ tried at once, and not flooded.
 
 A server that fails answers fast, but failing is not being fast: it is not measured then, and is
 avoided for a while, twice as long after each failure, if there is another. One that cannot be
-reached is not tried for as long.
+reached is not tried for as long. What fails while a server is avoided was begun before: it is the
+same failure, and makes no pause longer.
 
 Units:   seconds on the caller's clock.
 Errors:  none; an unknown peer is ignored, since views and answers cross on the way.
@@ -45,6 +46,8 @@ class _ServerEstimate:
     settled_s: float = float("-inf")
     busy_until_s: float = float("-inf")
     avoid_until_s: float = float("-inf")
+    lost_until_s: float = float("-inf")
+    """It was not reached, and is not tried before."""
     avoid_s: float = AVOID_FIRST_S
     """The pause after its next failure."""
 
@@ -96,6 +99,7 @@ class Router:
         server.settled_s = now_s
         server.measured_s.add(interval_s)
         server.avoid_s = AVOID_FIRST_S
+        server.lost_until_s = float("-inf")
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """It is full: do not choose it before `until_s`, and take the charge back."""
@@ -109,7 +113,8 @@ class Router:
 
     def failed(self, peer: bytes, now_s: float) -> None:
         """It could not compute what it took: avoid it, and let the charge stand."""
-        if server := self._servers.get(peer):
+        server = self._servers.get(peer)
+        if server is not None and server.avoid_until_s <= now_s:
             server.avoid_until_s = now_s + server.avoid_s
             server.avoid_s = min(2 * server.avoid_s, AVOID_MAX_S)
 
@@ -117,7 +122,12 @@ class Router:
         """It cannot be reached: do not try it for a while; a view may come that lacks it."""
         self.failed(peer, now_s)
         if server := self._servers.get(peer):
-            server.busy_until_s = server.avoid_until_s
+            server.busy_until_s = server.lost_until_s = server.avoid_until_s
+
+    def nobody_reached(self, now_s: float) -> bool:
+        """Whether there are servers, and none of them was reached the last time."""
+        servers = self._servers.values()
+        return bool(servers) and all(now_s < server.lost_until_s for server in servers)
 
     def free_at_s(self) -> float | None:
         """When the first busy server may be asked again; None if there is no server at all."""

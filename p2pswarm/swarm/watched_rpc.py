@@ -66,9 +66,9 @@ class WatchedRpc:
         """As `Rpc.open_stream`."""
         assert to.peer is not None, "servers know whom they dial"
         peer = to.peer.raw
+        self._contacts[peer] = to  # it may have moved; a broken road is asked for there
         if self._roads.is_broken(peer):
             raise DialFailed(f"nothing comes from {to.peer.short}")
-        self._contacts[peer] = to
         self._roads.opened(peer, self._now_s())
         self._pump()
         try:

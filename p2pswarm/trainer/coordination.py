@@ -19,7 +19,7 @@ from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.checkpoint import LoadState
 from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave, StandsBy
-from p2pswarm.swarm.messages.trainers import Trainers
+from p2pswarm.swarm.messages.trainers import Trainers, Unheard
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper, newest_copy
@@ -216,9 +216,10 @@ class Coordination:
             self.coordinator.lost(connection.incarnation, reason, self.now_s())
             self.pump()
 
-    def not_heard(self, peers: Sequence[bytes]) -> None:
+    def not_heard(self, members: Sequence[Unheard]) -> None:
         """A standby says that these members hear nothing from this trainer."""
-        self.coordinator.silence.not_heard(peers, self.now_s())
+        deaf = [Incarnation(one.peer, one.incarnation) for one in members]
+        self.coordinator.silence.not_heard(deaf, self.now_s())
         self.pump()
 
     def silent(self, member: Incarnation) -> bool:

@@ -17,7 +17,14 @@ from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.messages.membership import Join
 from p2pswarm.swarm.messages.road import StillThere
-from p2pswarm.swarm.messages.trainers import Knock, NotHeard, Reaches, Whereabouts, WhomReach
+from p2pswarm.swarm.messages.trainers import (
+    Knock,
+    NotHeard,
+    Reaches,
+    Unheard,
+    Whereabouts,
+    WhomReach,
+)
 from p2pswarm.trainer.coordination import Coordination
 from p2pswarm.trainer.handover import Handover, Knocks
 from p2pswarm.trainer.trainer_roll import TrainerRoll
@@ -92,9 +99,11 @@ class HandingOver:
                 async with asyncio.timeout(LEAD_S):
                     await self._began.wait()
 
-    def sought(self, peer: bytes) -> None:
-        """A peer asks this trainer who leads; if another does, that one is told."""
-        self._knocks.sought(peer, asyncio.get_running_loop().time())
+    def sought(self, peer: bytes, unheard_in: int | None) -> None:
+        """A peer asks this trainer who leads; a coordinator that it does not hear is told so."""
+        if unheard_in is None:
+            return
+        self._knocks.sought(Unheard(peer, unheard_in), asyncio.get_running_loop().time())
         if self._coordination is None and self._telling is None:
             self._telling = self._tasks.create_task(self._tell())
 
@@ -117,7 +126,7 @@ class HandingOver:
         if peer.raw not in self._roll.standbys or said.run != self._run:
             raise Refused("only a trainer that stands by may say this")
         if self._coordination is not None:
-            self._coordination.not_heard(said.peers)
+            self._coordination.not_heard(said.members)
         return said
 
     async def _whom_reach(self, peer: PeerId, question: WhomReach) -> Reaches:

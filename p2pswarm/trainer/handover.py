@@ -17,7 +17,7 @@ Source:  docs/chain.md.
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from p2pswarm.swarm.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Whereabouts
+from p2pswarm.swarm.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Unheard, Whereabouts
 from p2pswarm.swarm.messages.types import VOTERS_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Member
@@ -149,7 +149,7 @@ class Knocks:
 
     def __init__(self) -> None:
         self._knocks: dict[bytes, tuple[float, Knock]] = {}
-        self._seekers_s: dict[bytes, float] = {}
+        self._seekers: dict[bytes, tuple[float, Unheard]] = {}
 
     def knocked(self, knock: Knock, now_s: float) -> None:
         """A server asks for a stage."""
@@ -157,22 +157,22 @@ class Knocks:
         if len(self._knocks) < KNOCKS_MAX or knock.where.peer in self._knocks:
             self._knocks[knock.where.peer] = now_s, knock
 
-    def sought(self, peer: bytes, now_s: float) -> None:
-        """A peer asks who leads."""
+    def sought(self, member: Unheard, now_s: float) -> None:
+        """A member that hears nothing from its coordinator asks who leads."""
         self._forget(now_s)
-        if len(self._seekers_s) < KNOCKS_MAX or peer in self._seekers_s:
-            self._seekers_s[peer] = now_s
+        if len(self._seekers) < KNOCKS_MAX or member.peer in self._seekers:
+            self._seekers[member.peer] = now_s, member
 
     def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
         """Those who asked for a stage a moment ago."""
         self._forget(now_s)
         return tuple(knock for _, knock in self._knocks.values())
 
-    def seekers(self, now_s: float) -> tuple[bytes, ...]:
-        """Those who asked a moment ago who leads."""
+    def seekers(self, now_s: float) -> tuple[Unheard, ...]:
+        """The members that asked a moment ago who leads."""
         self._forget(now_s)
-        return tuple(self._seekers_s)
+        return tuple(member for _, member in self._seekers.values())
 
     def _forget(self, now_s: float) -> None:
         self._knocks = {p: one for p, one in self._knocks.items() if now_s < one[0] + KNOCK_S}
-        self._seekers_s = {p: s for p, s in self._seekers_s.items() if now_s < s + SEEK_S}
+        self._seekers = {p: one for p, one in self._seekers.items() if now_s < one[0] + SEEK_S}

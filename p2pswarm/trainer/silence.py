@@ -10,7 +10,8 @@ Python holds up a member's event loop for moments (an import, the first use of a
 that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
 
 A member that hears nothing from the coordinator is as good as silent: it asks the standbys who
-leads, and they tell.
+leads, and they tell. What was asked in another incarnation, of another coordinator or of this one,
+tells nothing: a question may be on its road for as long as a link is cut.
 
 Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
 Errors:  none; a member that was never heard of is not silent.
@@ -20,7 +21,6 @@ import math
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from p2pswarm.swarm.messages.trainers import SILENCE_S
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Reduction
@@ -45,12 +45,10 @@ class Silence:
         self._silent_s = silent_s
         self._max_s = max_s
         self._heard_s: dict[Incarnation, float] = {}
-        self._deaf_s: dict[bytes, float] = {}
-        """When a standby said last that a peer hears nothing from us."""
+        self._deaf_s: dict[Incarnation, float] = {}
+        """When a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
         """When to look at those."""
-        self._came_s: dict[Incarnation, float] = {}
-        """When a member was heard first."""
         self._left_s: dict[bytes, float] = {}
         """When a peer was heard last that has no incarnation now."""
         self._longest_s: dict[bytes, float] = {}
@@ -65,24 +63,22 @@ class Silence:
         before_s = self._heard_s.get(one)
         self._heard_s[one] = now_s
         if before_s is None:
-            self._came_s[one] = now_s
             before_s = self._left_s.pop(one.peer, now_s)
             heappush(self._looks, (now_s + self.limit_s(one.peer), one.number, one.peer))
         pause_s = now_s - before_s
         if LEARNED * pause_s > self._silent_s and pause_s <= self._max_s:
             self._longest_s[one.peer] = max(self._longest_s.get(one.peer, 0.0), pause_s)
 
-    def not_heard(self, peers: Iterable[bytes], now_s: float) -> None:
-        """A standby says that these peers hear nothing from us."""
+    def not_heard(self, deaf: Iterable[Incarnation], now_s: float) -> None:
+        """A standby says that these members hear nothing from us; former ones are passed over."""
         recent_s = now_s - NOT_HEARD_S
-        self._deaf_s = {peer: said_s for peer, said_s in self._deaf_s.items() if said_s > recent_s}
-        self._deaf_s |= dict.fromkeys(peers, now_s)
+        self._deaf_s = {one: said_s for one, said_s in self._deaf_s.items() if said_s > recent_s}
+        self._deaf_s |= dict.fromkeys((one for one in deaf if one in self._heard_s), now_s)
         self._look_s = now_s
 
     def end(self, one: Incarnation) -> None:
         """An incarnation is over."""
         if (heard_s := self._heard_s.pop(one, None)) is not None:
-            del self._came_s[one]
             self._left_s[one.peer] = heard_s
 
     def limit_s(self, peer: bytes) -> float:
@@ -95,9 +91,7 @@ class Silence:
         heard_s = self._heard_s.get(one)
         if heard_s is None:
             return False
-        said_s = self._deaf_s.get(one.peer, -math.inf)
-        before = said_s < self._came_s[one] + SILENCE_S  # it is said of its life before this one
-        deaf = now_s < said_s + NOT_HEARD_S and not before
+        deaf = now_s < self._deaf_s.get(one, -math.inf) + NOT_HEARD_S
         return deaf or now_s >= heard_s + self.limit_s(one.peer)
 
     def may_come_back(self, one: Incarnation, now_s: float) -> bool:
@@ -120,8 +114,7 @@ class Silence:
 
     def _overdue(self, now_s: float) -> list[Incarnation]:
         """The members that are silent at a look that is due; they are looked at again."""
-        deaf = [member for peer in self._deaf_s if (member := self._members.of_peer(peer))]
-        silent = [one.incarnation for one in deaf if self.silent(one.incarnation, now_s)]
+        silent = [one for one in self._deaf_s if self.silent(one, now_s)]
         self._look_s = math.inf
         while self._looks and self._looks[0][0] <= now_s:
             _, number, peer = heappop(self._looks)

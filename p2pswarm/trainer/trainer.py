@@ -227,7 +227,7 @@ class Trainer:
 
     def _who_leads(self, peer: PeerId, question: WhoLeads) -> StandsBy:
         self._check_run(question.run)
-        self._handing.sought(peer.raw)
+        self._handing.sought(peer.raw, question.unheard_in)
         return self._standing()
 
     def _standing(self) -> StandsBy:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.swarm.roads import ASK_AFTER_S, LATE_S, SILENT_MAX_S, SILENT_S, Roads
+from p2pswarm.swarm.roads import ASK_AFTER_S, FORGOTTEN_S, LATE_S, SILENT_MAX_S, SILENT_S, Roads
 
 ANN, BOB = b"a" * 32, b"b" * 32
 
@@ -80,7 +80,7 @@ def test_a_broken_road_is_whole_again_with_the_answer():
     assert town.roads.next_deadline_s() is None
 
 
-def test_a_link_that_ended_is_forgotten_so_that_another_is_tried():
+def test_a_broken_road_whose_link_ended_stays_so_until_a_question_that_dials_is_answered():
     town = Town()
     town.opened()
     town.pass_by(ASK_AFTER_S + SILENT_S)
@@ -88,7 +88,25 @@ def test_a_link_that_ended_is_forgotten_so_that_another_is_tried():
 
     town.answered(there=False)
 
+    assert town.roads.is_broken(ANN)
+    assert town.pass_by(ASK_AFTER_S) == ([ANN], [])
+    assert town.pass_by(SILENT_MAX_S) == ([], [])
+    town.answered()
     assert not town.roads.is_broken(ANN)
+
+
+def test_a_peer_that_is_not_reached_for_a_minute_is_forgotten():
+    town = Town()
+    town.opened()
+    town.pass_by(ASK_AFTER_S + SILENT_S)
+    town.roads.closed(ANN)
+    asked = 0
+    while town.roads.is_broken(ANN):
+        town.answered(there=False)
+        asked += len(town.pass_by(ASK_AFTER_S)[0])
+
+    assert asked == FORGOTTEN_S / ASK_AFTER_S
+    assert town.roads.next_deadline_s() is None
 
 
 def test_streams_that_wait_on_while_the_link_is_made_anew_are_watched_again():

@@ -122,6 +122,31 @@ def test_pauses_after_failures_double_to_a_limit_and_a_success_makes_them_short_
     assert built.free_at_s() == now_s + AVOID_FIRST_S
 
 
+def test_pushes_that_fail_together_are_one_failure():
+    """A cut ends all that go over it at once: that says no more than one of them."""
+    one, two = member(1), member(2)
+    built = router(one, two)
+
+    for late_s in range(8):
+        built.lost(one.peer, 1.0 + 0.05 * late_s)
+
+    assert one in {built.choose(1.0 + AVOID_FIRST_S) for _ in range(4)}
+
+
+def test_nobody_is_reached_while_all_servers_were_lost_a_moment_ago():
+    one, two = member(1), member(2)
+    built = router(one, two)
+    assert not router().nobody_reached(0.0)
+    built.lost(one.peer, 0.0)
+    assert not built.nobody_reached(0.0)
+    built.lost(two.peer, 0.1)
+
+    assert built.nobody_reached(0.1)
+    assert not built.nobody_reached(AVOID_FIRST_S)
+    built.settle(two.peer, 0.0, 0.2)
+    assert not built.nobody_reached(0.2)
+
+
 def test_the_only_server_is_asked_again_though_it_failed():
     one, two = member(1), member(2)
     built = router(one)

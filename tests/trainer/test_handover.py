@@ -5,7 +5,13 @@ from random import Random
 
 import pytest
 
-from p2pswarm.swarm.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Whereabouts
+from p2pswarm.swarm.messages.trainers import (
+    KNOCKS_MAX,
+    PROBES_MAX,
+    Knock,
+    Unheard,
+    Whereabouts,
+)
 from p2pswarm.swarm.messages.types import STAGES_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.handover import (
@@ -223,16 +229,28 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
     assert 2 <= count <= 2 * (5000 / PAUSE_MAX_S + 7)
 
 
+def test_one_server_is_one_seeker_whatever_incarnations_it_names():
+    knocks = Knocks()
+    for number in range(2 * KNOCKS_MAX):
+        knocks.sought(Unheard(peer("liar"), number), 0.0)
+    knocks.sought(Unheard(peer("honest"), 7), 0.0)
+
+    assert knocks.seekers(0.0) == (
+        Unheard(peer("liar"), 2 * KNOCKS_MAX - 1),
+        Unheard(peer("honest"), 7),
+    )
+
+
 def test_knocks_are_forgotten_and_their_number_is_limited():
     knocks = Knocks()
     for number in range(2 * KNOCKS_MAX):
         knocks.knocked(Knock(0, 1, where(f"k{number}")), 0.0)
-        knocks.sought(peer(f"k{number}"), 0.0)
+        knocks.sought(Unheard(peer(f"k{number}"), 7), 0.0)
     again = Knock(1, 2, where("k0"))
     knocks.knocked(again, 1.0)
-    knocks.sought(peer("k0"), 1.0)
+    knocks.sought(Unheard(peer("k0"), 7), 1.0)
 
     assert len(knocks.at_the_door(1.0)) == len(knocks.seekers(1.0)) == KNOCKS_MAX
-    assert knocks.seekers(SEEK_S) == (peer("k0"),)
+    assert knocks.seekers(SEEK_S) == (Unheard(peer("k0"), 7),)
     assert knocks.at_the_door(KNOCK_S) == (again,)
     assert knocks.at_the_door(1.0 + KNOCK_S) == knocks.seekers(1.0 + SEEK_S) == ()

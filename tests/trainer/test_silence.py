@@ -121,26 +121,30 @@ def test_a_member_that_hears_nothing_is_out_as_if_it_were_silent():
     play.stuck(0)
     play.promise(bob)
 
-    play.coordinator.silence.not_heard([ann.peer, b"stranger" * 4], play.now_s)
+    stranger = Incarnation(b"stranger" * 4, ann.number)
+    play.coordinator.silence.not_heard([ann, stranger], play.now_s)
 
     assert play.live(1) == [ann]
 
 
 def test_where_all_of_a_stage_hear_nothing_nobody_is_out_and_a_standbys_word_is_soon_forgotten():
     silence, one = heard_at(0.0, 5.0)
-    silence.not_heard([one.peer], 5.0)
+    silence.not_heard([one], 5.0)
 
     assert silence.silent(one, 5.0)
     assert not silence.may_come_back(one, 5.0)
     assert not silence.silent(one, 5.0 + NOT_HEARD_S)
 
 
-def test_what_is_said_of_a_member_before_it_can_know_is_of_its_former_life():
-    silence, one = heard_at(0.0, 3.9)
+@given(st.integers(-3, 3), st.floats(0.0, 20.0))
+def test_what_a_member_asked_in_another_life_however_late_it_comes_tells_nothing(lives, said_s):
+    silence, one = heard_at(0.0, said_s)
+    asked_in = Incarnation(one.peer, one.number + lives)
 
-    silence.not_heard([one.peer], 3.9)
+    silence.not_heard([asked_in], said_s)
 
-    assert not silence.silent(one, 3.9)
+    assert silence.silent(one, said_s) == (lives == 0)
+    assert not silence.silent(asked_in, said_s) or lives == 0
 
 
 def test_a_newcomer_that_is_silent_holds_nobody_up():

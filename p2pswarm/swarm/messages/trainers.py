@@ -10,6 +10,7 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import (
     TRAINERS_MAX,
     VOTERS_MAX,
+    IncarnationNumber,
     Peer,
     RunId,
     Stage,
@@ -92,6 +93,8 @@ class WhoLeads(Message):
     """
 
     run: RunId
+    unheard_in: IncarnationNumber | None = None
+    """The sender's, in which it hears nothing from its coordinator; None: it only asks."""
 
 
 @message(105)
@@ -128,6 +131,14 @@ class Reaches(Message):
     knocks: Annotated[tuple[Knock, ...], Size(KNOCKS_MAX)]
 
 
+@dataclass(frozen=True, slots=True)
+class Unheard(Message):
+    """One incarnation of a member that hears nothing from its coordinator."""
+
+    peer: Peer
+    incarnation: IncarnationNumber
+
+
 @message(109)
 @dataclass(frozen=True, slots=True)
 class NotHeard(Message):
@@ -137,4 +148,4 @@ class NotHeard(Message):
     """
 
     run: RunId
-    peers: Annotated[tuple[Peer, ...], Size(KNOCKS_MAX)]
+    members: Annotated[tuple[Unheard, ...], Size(KNOCKS_MAX)]
