@@ -1,13 +1,11 @@
 """Endpoint: dials and accepts links, and keeps one link to each peer in use.
 
-The first bytes of a connection tell whether it opens a link or joins bulk to one.
-A peer that stalls, sends garbage or belongs to another network costs one of a limited
-number of handshakes and one line in the log. The decisions are in `raw_handshake`,
-`admission`, `handshake_limiter`, `handshake_turns` and `link_table`.
+The first bytes of a connection tell whether it opens a link or joins bulk to one. A peer that
+stalls, sends garbage or belongs to another network costs one of a limited number of handshakes and
+a line in the log. Decisions: `raw_handshake`, `admission`, `handshake_limiter`, `link_table`.
 
 Units:   bytes, seconds.
-Errors:  DialFailed, BadHandshake and LinkLost from `link`, one line each; Unusable from
-         `listen`.
+Errors:  DialFailed, BadHandshake and LinkLost from `link`; Unusable from `listen`.
 Source:  docs/wire.md.
 """
 
