@@ -202,7 +202,8 @@ class Mux:
             self._control = parts[count:]
             self._control_bytes = sum(map(len, self._control))
             del parts[count:]
-        while stream := self._lines.take(self._credit, frames.RECORD_BYTES_MAX - size):
+        lines = self._lines
+        while lines.count and (stream := lines.take(self._credit, frames.RECORD_BYTES_MAX - size)):
             parts.append(self._take(stream))
             size += len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -313,9 +314,7 @@ class Mux:
             self._say(frames.encode(frames.PONG, 0, payload))
         elif kind == frames.PONG:
             self.link_happened.append(Ponged(payload))
-            if self.replies.unbearable(
-                self.held_bytes
-            ):  # every 5 s is enough, and costs calls nothing
+            if self.replies.unbearable(self.held_bytes):  # here it costs calls nothing
                 raise BadFrame(f"{self.held_bytes} bytes wait: the peer does not read")
         elif kind == frames.GOAWAY:
             self.link_happened.append(GoneAway())
