@@ -336,6 +336,7 @@ class Coordination:
                 self._connections.say(incarnation, MayLeave(may))
             case act.Assign():
                 self._connections.assign(action.incarnation, action.message)
+                self.coordinator.silence.heard(action.incarnation, self.now_s())  # its Join
                 self._owner.came()
                 if action.message.loads:
                     self._told_to_load.append(action.incarnation)

@@ -9,9 +9,11 @@ from p2pswarm.config import BatchConfig
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
 from p2pswarm.sim.loop import run
+from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.leadership_reports import Leads, SteppedDown
 
 ALL_DONE = act.RunFinished("all steps are done", failed=False)
@@ -145,3 +147,43 @@ def test_a_coordinator_stays_where_no_trainer_reaches_the_stage_that_it_misses()
 
     assert result.ended == ALL_DONE
     assert terms(swarm) == [1]
+
+
+def test_a_server_that_stands_still_as_soon_as_it_has_joined_is_missed_like_any_other():
+    """It had its weights, so it was ready, and given work, before it had said a word."""
+    config = SwarmConfig(
+        seed=SEED,
+        run=small_run(steps=6, batch=BatchConfig(microbatches=8, rows=1, evaluate_every=0)),
+        trainers=3,  # a majority of the voters without any server
+        servers=8,
+        cost=Cost(forward_s=0.05, state_bytes=1 << 14),
+        patience_s=120.0,
+    )
+    swarm = SimSwarm(config)
+    times_s: dict[str, float] = {}
+    stopped: list[SimProcess] = []
+
+    def end_the_coordinator() -> None:
+        swarm.end(0, silent=False, same=False)
+
+    def heard(report: act.Report) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(report, act.StepDone):
+            if report.step == 3:
+                asyncio.get_running_loop().call_later(0.1, end_the_coordinator)
+            elif report.step == 4:
+                times_s["done"] = now_s
+                swarm.world.thaw(stopped[0])
+        elif isinstance(report, act.MemberReady) and "stopped" not in times_s:
+            if report.incarnation.number >= 2 << 32:
+                servers = range(config.trainers, config.trainers + config.servers)
+                peers = {swarm.process_at(seat).host.peer.raw: seat for seat in servers}
+                stopped.append(swarm.process_at(peers[report.incarnation.peer]))
+                swarm.world.freeze(stopped[0])
+                times_s["stopped"] = now_s
+
+    swarm.heard = heard
+    result = run(swarm.play(), config.seed)
+
+    assert result.ended == ALL_DONE
+    assert times_s["done"] - times_s["stopped"] < FENCE_S
