@@ -358,12 +358,13 @@ class Trainer:
 
     def _find(self, peer: bytes) -> Contact | None:
         """Where a trainer, a voter or a member is dialled."""
-        if (known := self._roll.find(peer)) is not None:
-            return known
         member = (
             self._coordination.coordinator.members.of_peer(peer) if self._coordination else None
         )
-        return contact(member.record) if member else None
+        if member is None:
+            return self._roll.find(peer)
+        self._roll.voter_at(peer, member.address)  # its vote may be needed when it is no member
+        return contact(member.record)
 
     def _told_over(self, finished: Finished) -> None:
         """The coordinator says that the run is over; its last record may not have come here."""
