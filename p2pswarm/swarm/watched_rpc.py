@@ -114,15 +114,20 @@ class WatchedRpc:
         self._pump()
 
     async def _ask(self, peer: bytes) -> None:
-        there = True
-        try:
-            await self._rpc.call(self._contacts[peer], StillThere(), SILENT_MAX_S)
-        except (PathError, Late):
-            there = False
-        except SwarmError:
-            pass  # a refusal is an answer
+        there = await is_there(self._rpc, self._contacts[peer], SILENT_MAX_S)
         self._roads.answered(peer, self._now_s(), there=there)
         self._pump()
+
+
+async def is_there(rpc: Rpc, peer: Contact, within_s: float) -> bool:
+    """Whether a server's event loop answers in time; a refusal is an answer, too."""
+    try:
+        await rpc.call(peer, StillThere(), within_s)
+    except (PathError, Late):
+        return False
+    except SwarmError:
+        return True
+    return True
 
 
 def _answer(peer: PeerId, question: StillThere) -> StillThere:

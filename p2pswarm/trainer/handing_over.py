@@ -11,12 +11,11 @@ from contextlib import suppress
 
 from p2pswarm.chain.chain_node import ChainNode
 from p2pswarm.chain.seat import Seat
-from p2pswarm.errors import Busy, Late, PathError, Refused, SwarmError
+from p2pswarm.errors import Busy, Refused, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.messages.membership import Join
-from p2pswarm.swarm.messages.road import StillThere
 from p2pswarm.swarm.messages.trainers import (
     Knock,
     NotHeard,
@@ -25,6 +24,7 @@ from p2pswarm.swarm.messages.trainers import (
     Whereabouts,
     WhomReach,
 )
+from p2pswarm.swarm.watched_rpc import is_there
 from p2pswarm.trainer.coordination import Coordination
 from p2pswarm.trainer.handover import Handover, Knocks
 from p2pswarm.trainer.trainer_roll import TrainerRoll
@@ -212,13 +212,7 @@ class HandingOver:
         contact = peer.contact
         if peer.peer == self._me or contact is None:
             return peer.peer == self._me
-        try:
-            await self._rpc.call(contact, StillThere(), within_s)
-        except (PathError, Late):
-            return False
-        except SwarmError:
-            pass  # a refusal is an answer
-        return True
+        return await is_there(self._rpc, contact, within_s)
 
     @property
     def _me(self) -> bytes:
