@@ -196,9 +196,9 @@ class Trainer:
     async def _attend(self, stream: Stream, join: Join) -> None:
         """A member joins: only the coordinator takes it."""
         self._check_run(join.run)
+        if stream.peer.raw in self._seat.voters:
+            self._roll.voter_at(stream.peer.raw, join.address)
         if self._coordination is None:
-            if stream.peer.raw in self._seat.voters:
-                self._roll.voter_at(stream.peer.raw, join.address)
             self._handing.knocked(stream.peer.raw, join)
             await self._handing.about_to_lead()
         if self._coordination is None:
@@ -358,13 +358,12 @@ class Trainer:
 
     def _find(self, peer: bytes) -> Contact | None:
         """Where a trainer, a voter or a member is dialled."""
+        if (known := self._roll.find(peer)) is not None:
+            return known
         member = (
             self._coordination.coordinator.members.of_peer(peer) if self._coordination else None
         )
-        if member is None:
-            return self._roll.find(peer)
-        self._roll.voter_at(peer, member.address)  # its vote may be needed when it is no member
-        return contact(member.record)
+        return contact(member.record) if member else None
 
     def _told_over(self, finished: Finished) -> None:
         """The coordinator says that the run is over; its last record may not have come here."""
