@@ -25,6 +25,7 @@ from p2pswarm.dht.address_scope import believable
 from p2pswarm.dht.bucket import Bucket, Neighbour
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.ids import PEER_ID_BYTES, Contact, PeerId
+from p2pswarm.net.address_groups import address_groups
 
 ID_BITS = 8 * PEER_ID_BYTES
 NEVER = float("-inf")
@@ -249,7 +250,5 @@ def networks(host: str) -> tuple[str, str]:
         return (domain, domain) if "." in domain else ("", "")
     if not ip.is_global:
         return "", ""
-    near, wide = (24, 16) if ip.version == 4 else (48, 32)  # noqa: PLR2004
-    return tuple(  # type: ignore[return-value]
-        str(ipaddress.ip_network((host, bits), strict=False)) for bits in (near, wide)
-    )
+    _, wide, near, _ = address_groups(host)
+    return near, wide

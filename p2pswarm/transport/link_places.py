@@ -10,7 +10,7 @@ Units:   counts.
 Errors:  DialFailed if no link can make way.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
@@ -35,6 +35,13 @@ class LinkUse(Enum):
     """A stream of ours is open, or a tensor is under way."""
 
 
+def least_used(
+    crowd: Sequence[L], use: Callable[[L], LinkUse], uses: Iterable[LinkUse]
+) -> L | None:
+    """The first of `crowd` with the first of `uses` that any has; None if none has one."""
+    return next((link for wanted in uses for link in crowd if use(link) is wanted), None)
+
+
 class LinkPlaces(Generic[L]):
     """The links that are up, by peer and by group of addresses."""
 
@@ -56,10 +63,8 @@ class LinkPlaces(Generic[L]):
         uses = [LinkUse.NOBODY]
         if len(crowd) > self._most * BUSY_SHARE:
             uses.append(LinkUse.THEM)
-        for use in uses:
-            for link in crowd:
-                if self._use(link) is use:
-                    return [link]
+        if (least := least_used(crowd, self._use, uses)) is not None:
+            return [least]
         raise DialFailed(f"{self._most} links are up already, and none can make way")
 
     def add(self, link: L, peer: PeerId, host: str) -> None:

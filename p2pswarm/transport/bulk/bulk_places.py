@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from p2pswarm.errors import BadHandshake
 from p2pswarm.net.address_groups import address_groups
 from p2pswarm.transport.fair_places import FairPlaces
-from p2pswarm.transport.link_places import LinkUse
+from p2pswarm.transport.link_places import LinkUse, least_used
 
 L = TypeVar("L", bound=Hashable)
 
@@ -34,10 +34,9 @@ class BulkPlaces(Generic[L]):
         if len(self._places) < self._most:
             return []
         crowd = [other for other, _ in self._places.next_to_go() if other is not link]
-        for use in (LinkUse.NOBODY, LinkUse.THEM):
-            for other in crowd:
-                if self._use(other) is use:
-                    return [other]
+        least = least_used(crowd, self._use, (LinkUse.NOBODY, LinkUse.THEM))
+        if least is not None:
+            return [least]
         raise BadHandshake(f"{self._most} bulk connections have joined, and none can make way")
 
     def add(self, link: L, host: str) -> None:
