@@ -125,7 +125,7 @@ class Leader:
             return
         if self.votes.answered(sender, answer.memory):
             self._votes_changed()
-        if VoterId(sender, answer.memory) not in self._voters():
+        if VoterId(sender, answer.memory) not in self.voters:
             return
         match answer:
             case Promise():
@@ -341,10 +341,11 @@ class Leader:
 
     def _peers(self) -> list[bytes]:
         """Everybody that is spoken to."""
-        voters = (voter.peer for voter in self._voters())
+        voters = (voter.peer for voter in self.voters)
         return list(dict.fromkeys((*self.head.trainers, *voters, *self._prospects)))
 
-    def _voters(self) -> list[VoterId]:
+    @property
+    def voters(self) -> list[VoterId]:
         """Everybody whose word counts."""
         electorates = self._electorates(self._pending or self._best())
         return [voter for voters in electorates for voter in voters]

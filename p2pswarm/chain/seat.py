@@ -50,10 +50,14 @@ class Seat:
 
     @property
     def voters(self) -> set[bytes]:
-        """The peers whose votes this trainer would need to lead."""
+        """The peers whose votes this trainer would need to lead, or needs now.
+
+        An attempt may learn from a promise that others vote than those that this trainer knows.
+        """
         accepted = self.voter.register.accepted
         named = (*self.follower.chain.head.voters, *(accepted.voters if accepted else ()))
-        return {voter.peer for voter in named}
+        needed = self.leader.voters if self.leader else ()
+        return {voter.peer for voter in (*named, *needed)}
 
     @property
     def next_deadline_s(self) -> float | None:
