@@ -14,8 +14,10 @@ from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.errors import BadHandshake
+from p2pswarm.transport import resumption
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.resumption import Resume
 
 LENGTH_BYTES = 2  # before each message of the handshake
 MAGIC_BYTES = len(LINK_MAGIC)
@@ -96,6 +98,8 @@ class AcceptedHandshake:
         """The reason to refuse the peer, after `data_to_send` was sent."""
         self.join: BulkJoin | None = None
         """The request to join a link, if the connection opens none."""
+        self.resume: Resume | None = None
+        """The request to take over a link, if the connection opens none."""
         self._us = us
         self._static = static
         self._ephemeral = ephemeral
@@ -126,6 +130,9 @@ class AcceptedHandshake:
         elif self._magic == join.MAGIC:
             self.join = BulkJoin.parse(self._magic + data)
             self.wanted_bytes = 0
+        elif self._magic == resumption.MAGIC:
+            self.resume = Resume.parse(self._magic + data)
+            self.wanted_bytes = 0
         else:
             self._greet(self._magic + data)
 
@@ -137,6 +144,8 @@ class AcceptedHandshake:
     def _begin(self, magic: bytes) -> None:
         if magic == join.MAGIC:
             self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
+        elif magic == resumption.MAGIC:
+            self.wanted_bytes = resumption.RESUME_BYTES - MAGIC_BYTES
         elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:
