@@ -10,7 +10,6 @@ Source:  docs/paths.md.
 """
 
 from collections import deque
-from collections.abc import Iterator
 
 from p2pswarm.crypto.handshake import Keys
 from p2pswarm.crypto.records import PREFIX_BYTES, Opener, Sealer
@@ -28,13 +27,14 @@ LABEL = b"ctrl"  # each direction has a key of its own
 class ControlRecords:
     """What one side of a link seals and opens."""
 
-    __slots__ = ("_again", "_cutter", "_opener", "_sealer", "_skip", "unacked")
+    __slots__ = ("_again", "_cutter", "_opener", "_skip", "seal", "unacked")
 
     def __init__(self, keys: Keys, now_s: float, memory: LinkReplies) -> None:
         """`memory`: this link's part of what all links may keep to send it again."""
         self._cutter = _new_cutter()
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
-        self._sealer = Sealer(keys.send_key, keys.suite, LABEL, now_s)
+        self.seal = Sealer(keys.send_key, keys.suite, LABEL, now_s).seal
+        """Makes a record of a plaintext: give it to `unacked.add`, unless it is the last."""
         self.unacked = ResendBuffer(memory)
         """The records that the peer may not have."""
         self._again: deque[bytes] = deque()
@@ -50,22 +50,14 @@ class ControlRecords:
         """Whether records wait that were sent by the path before."""
         return bool(self._again)
 
-    def receive(self, data: bytes) -> Iterator[bytes]:
+    def receive(self, data: bytes) -> list[bytes]:
         """The plaintexts of the records that are complete with these bytes."""
-        for prefix, ciphertext in self._cutter.receive(data):
-            if self._skip:
-                self._skip -= 1
-            else:
-                yield self._opener.open(ciphertext, prefix)
-
-    def seal(self, plaintext: bytes, now_s: float) -> tuple[bytes, bool]:
-        """The record of `plaintext`, and whether to call `unacked.wants_ack`."""
-        record = self._sealer.seal(plaintext, now_s)
-        return record, self.unacked.add(record)
-
-    def seal_last(self, plaintext: bytes, now_s: float) -> bytes:
-        """A record that is never sent again."""
-        return self._sealer.seal(plaintext, now_s)
+        records = self._cutter.receive(data)
+        if self._skip:
+            skipped = min(self._skip, len(records))
+            self._skip -= skipped
+            del records[:skipped]
+        return [self._opener.open(ciphertext, prefix) for prefix, ciphertext in records]
 
     def again(self) -> bytes:
         """The next record that is sent again."""

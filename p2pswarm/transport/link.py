@@ -54,15 +54,18 @@ class LinkMachine:
         "_abort_at_s",
         "_config",
         "_ended",
-        "_life",
+        "_keep",
+        "_moved",
         "_mute",
         "_name",
         "_path_by_s",
         "_quiet_since_s",
+        "_seal",
         "_why_no_path",
         "bulk",
         "dials",
         "error",
+        "life",
         "mux",
         "news",
         "peer_closed",
@@ -90,6 +93,7 @@ class LinkMachine:
         """The streams; call `data_to_send` after each method of it."""
         self.records = ControlRecords(session.keys, now_s, LinkReplies(unacknowledged))
         """What is sealed and opened; only read it here."""
+        self._seal, self._keep = self.records.seal, self.records.unacked.add
         self.state = LinkState.UP
         self.error: SwarmError | None = None
         """What ended the link; None while it can be used."""
@@ -97,14 +101,15 @@ class LinkMachine:
         self.news: list[LinkNews] = []
         """The events that `link_events` will return; only read it here."""
         self._ended: list[StreamEvent] = []
-        self._life = Liveness(config)
+        self.life = Liveness(config)
+        """What it has heard, and the round trip of pings; only read it."""
         self.bulk = BulkWishes(config, dialled=session.dialled)
-        """The bulk connections that are joined and wanted; only read it, or claim a number."""
+        """The bulk connections that are joined and wanted; `joined` may change the deadline."""
         self.dials = session.dialled
         """Whether we dialled the present path: then we dial its bulk connections, too."""
         self.peer_closed = False
         """Whether the peer has said that it ends the link: call `fail` when all is reported."""
-        self._mute = 0
+        self._mute, self._moved = 0, False
         self._quiet_since_s: float | None = None
         self._path_by_s: float | None = None
         self._why_no_path: SwarmError | None = None
@@ -114,11 +119,6 @@ class LinkMachine:
         """Start with LinkUp and a ping; sets the deadline."""
         self.news.append(LinkUp())
         self._ping(now_s)
-
-    @property
-    def rtt_s(self) -> float:
-        """The smoothed round trip of pings; 0 before the first has come back."""
-        return self._life.rtt_s
 
     # streams
 
@@ -131,7 +131,7 @@ class LinkMachine:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
-        self._life.heard = True
+        self.life.heard = True
         self.received_bytes += len(data)
         try:
             for plaintext in self.records.receive(data):
@@ -160,14 +160,18 @@ class LinkMachine:
             return self._sparingly(now_s)
         if not (plaintext := self.mux.data_to_send()):
             return b""
-        return self._seal(plaintext, now_s)
+        record = self._seal(plaintext, now_s)
+        self.sent_bytes += len(record)
+        if self._keep(record):
+            self._ask_what_came(now_s)
+        return record
 
     def goodbye(self, now_s: float) -> bytes:
         """The last record of a link that has ended: the peer need not look for another path."""
         if not self.has_path or self.records.resends:
             return b""
         self.mux.close()
-        return self.records.seal_last(self.mux.control_to_send(), now_s)
+        return self._seal(self.mux.control_to_send(), now_s)
 
     def pause_writing(self) -> None:
         """The kernel takes no more: messages stay queued here, in order of priority."""
@@ -209,8 +213,8 @@ class LinkMachine:
         if self.records.resends:
             self._mute |= AGAIN
         self._hold_up()
-        self._life.heard = True
-        self._path_by_s = None
+        self.life.heard = True
+        self._path_by_s, self._moved = None, True
         self.dials = dialled
         self.bulk.path_changed()
 
@@ -226,18 +230,11 @@ class LinkMachine:
         if self.bulk.wanted or self.error is not None or not self.has_path:
             return False
         if self.dials:
-            self.news.append(BulkWanted(self.bulk.want(self.rtt_s)))
+            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s)))
         else:
             self.bulk.ask(now_s)
             self.mux.ask_for_bulk()
         return True
-
-    def bulk_joined(self, now_s: float) -> None:
-        """Note that a bulk connection has joined; may change the deadline."""
-        if self.dials:
-            self.bulk.dialled(now_s)
-        else:
-            self.bulk.joined(now_s)
 
     def bulk_lost(self, error: SwarmError, now_s: float) -> None:
         """Note that a bulk connection ended: it costs its chunks' time; changes the deadline."""
@@ -251,7 +248,7 @@ class LinkMachine:
         """When `on_deadline` is due, or None."""
         if self.error is not None:
             return self._abort_at_s
-        times = (self._life.ping_at_s, self.bulk.by_s, self.bulk.again_at_s, self._path_by_s)
+        times = (self.life.ping_at_s, self.bulk.by_s, self.bulk.again_at_s, self._path_by_s)
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float) -> None:
@@ -268,7 +265,7 @@ class LinkMachine:
             missing = self.bulk.missing()
             if missing and self.dials and self.has_path:
                 self.news.append(BulkWanted(missing))
-        elif _is_due(self._life.ping_at_s, now_s):
+        elif _is_due(self.life.ping_at_s, now_s):
             self._on_period(now_s)
 
     # the end
@@ -331,16 +328,16 @@ class LinkMachine:
         self._ended.append(LinkEnded(error))
 
     def _ping(self, now_s: float) -> None:
-        self.mux.ping(self._life.ping(self.records.unacked.asked(), now_s))
+        self.mux.ping(self.life.ping(self.records.unacked.asked(), now_s))
 
     def _on_period(self, now_s: float) -> None:
         """A period between two pings is over."""
-        silence = self._life.on_period()
+        silence = self.life.on_period()
         if silence is LinkSilence.LINK:
-            self.fail(LinkLost(f"{self._name}: silent for {self._life.silent_s:g} s"))
+            self.fail(LinkLost(f"{self._name}: silent for {self.life.silent_s:g} s"))
             return
         if silence is LinkSilence.PATH and self.has_path:
-            self.news.append(PathWanted(LinkLost(f"silent for {self._life.silent_s:g} s")))
+            self.news.append(PathWanted(LinkLost(f"silent for {self.life.silent_s:g} s")))
         try:
             self._ping(now_s)
         except PeerError as error:
@@ -355,13 +352,10 @@ class LinkMachine:
             if not self.records.resends:
                 self._mute &= ~AGAIN
             return record
-        plaintext = self.mux.control_to_send()
-        return self._seal(plaintext, now_s) if plaintext else b""
-
-    def _seal(self, plaintext: bytes, now_s: float) -> bytes:
-        record, much = self.records.seal(plaintext, now_s)
-        self.sent_bytes += len(record)
-        if much:
+        if not (plaintext := self.mux.control_to_send()):
+            return b""
+        record = self._seal(plaintext, now_s)
+        if self._keep(record):
             self._ask_what_came(now_s)
         return record
 
@@ -380,7 +374,7 @@ class LinkMachine:
     def _on_link_event(self, event: LinkEvent, now_s: float) -> None:
         match event:
             case Ponged(payload):
-                if upto := self._life.ponged(payload, now_s):
+                if upto := self.life.ponged(payload, now_s):
                     self.records.unacked.acknowledged(upto)
                     self._hold_up()
             case GoneAway():
@@ -390,9 +384,10 @@ class LinkMachine:
             case BulkDone() | BulkOver():
                 self.news.append(event)
             case AskedForBulk():
-                if not self.dials:
+                if self.dials:
+                    self.want_bulk(now_s)
+                elif not self._moved:  # else it meant the path before
                     raise BadFrame("the peer asked us to join bulk to a path that it dialled")
-                self.want_bulk(now_s)
 
 
 def _is_due(at_s: float | None, now_s: float) -> bool:

@@ -182,7 +182,7 @@ class Link:
         if self.over:
             connection.close()
             return
-        self._machine.bulk_joined(self._loop.time())
+        self._machine.bulk.joined(number, self._loop.time())
         self._set_timer()
         self._channels.add(connection, keys, number)
         self._open_sockets += 1

@@ -207,7 +207,10 @@ class Mux:
         lines = self._lines
         if not (lines.count or self._control):
             return b""
-        parts, size = self._take_control()
+        parts: list[bytes] = []
+        size = 0
+        if self._control:
+            parts, size = self._take_control()
         while lines.count and (stream := lines.take(self._credit, frames.RECORD_BYTES_MAX - size)):
             parts.append(self._take(stream))
             size += len(parts[-1])

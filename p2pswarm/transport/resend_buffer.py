@@ -26,7 +26,7 @@ HELD_BYTES_MAX = LINK_BYTES_MAX + 1024 * 1024  # control frames alone, beyond wh
 class ResendBuffer:
     """What one side of a link has sent and cannot forget yet."""
 
-    __slots__ = ("_check_at", "_memory", "_records", "first", "held_bytes", "unasked_bytes")
+    __slots__ = ("_asked", "_check_at", "_forgotten", "_kept", "_memory", "_records", "first")
 
     def __init__(self, memory: LinkReplies) -> None:
         """`memory`: this link's part of what all links may hold."""
@@ -34,10 +34,15 @@ class ResendBuffer:
         self._records: deque[bytes] = deque()
         self.first = 0
         """The number of the oldest record that is held."""
-        self.held_bytes = 0
-        self.unasked_bytes = 0
-        """What was sent since the peer was asked what it has; only read it."""
+        self._kept = 0  # bytes of all records, with their cost; the next three count the same
+        self._forgotten = 0
+        self._asked = 0  # when the peer was asked what it has
         self._check_at = CHECK_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the records that are held."""
+        return self._kept - self._forgotten
 
     @property
     def next(self) -> int:
@@ -47,24 +52,22 @@ class ResendBuffer:
     def add(self, record: bytes) -> bool:
         """Keep a record that is sent now; returns whether to call `wants_ack`."""
         self._records.append(record)
-        cost = len(record) + RECORD_COST_BYTES
-        self.held_bytes += cost
-        self.unasked_bytes += cost
-        return self.unasked_bytes >= self._check_at
+        self._kept += len(record) + RECORD_COST_BYTES
+        return self._kept >= self._check_at
 
     def wants_ack(self) -> bool:
         """Whether to ask the peer now what it has, with a ping; BadFrame if it never answers."""
         if self.held_bytes > HELD_BYTES_MAX:
             raise BadFrame(f"{self.held_bytes} bytes were sent that the peer does not acknowledge")
-        if self.unasked_bytes >= ACK_BYTES or self.full:
+        if self._kept - self._asked >= ACK_BYTES or self.full:
             return True
-        self._check_at = self.unasked_bytes + CHECK_BYTES
+        self._check_at = self._kept + CHECK_BYTES
         return False
 
     def asked(self) -> int:
         """Note that a ping goes out; returns the number of the next record."""
-        self.unasked_bytes = 0
-        self._check_at = CHECK_BYTES
+        self._asked = self._kept
+        self._check_at = self._kept + CHECK_BYTES
         return self.next
 
     @property
@@ -76,7 +79,7 @@ class ResendBuffer:
         """Forget the records before number `upto`, which the peer has."""
         records = self._records
         while records and self.first < upto:
-            self.held_bytes -= len(records.popleft()) + RECORD_COST_BYTES
+            self._forgotten += len(records.popleft()) + RECORD_COST_BYTES
             self.first += 1
         self._memory.tell(self.held_bytes)
 
@@ -90,5 +93,5 @@ class ResendBuffer:
     def close(self) -> None:
         """Forget everything: the link is over."""
         self._records.clear()
-        self.held_bytes = 0
+        self._forgotten = self._kept
         self._memory.leave()

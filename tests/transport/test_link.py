@@ -49,13 +49,13 @@ def test_a_link_begins_with_its_event_and_a_ping():
 
 def test_a_ping_measures_the_round_trip():
     pair = LinkPair(now_s=0.0)
-    assert pair.dialler.rtt_s == 0.0
+    assert pair.dialler.life.rtt_s == 0.0
 
     pair.dialler.on_deadline(5.0)
     pair.carry(pair.dialler, pair.acceptor, 5.1)
     pair.carry(pair.acceptor, pair.dialler, 5.2)
 
-    assert pair.dialler.rtt_s == pytest.approx(0.2 / 8)  # the first, in no time, was 0 s
+    assert pair.dialler.life.rtt_s == pytest.approx(0.2 / 8)  # the first, in no time, was 0 s
 
 
 @pytest.mark.parametrize("clock_s", [1e9, -1e9, float("nan"), float("inf")])
@@ -65,7 +65,7 @@ def test_a_pong_that_answers_no_ping_of_ours_measures_nothing(clock_s: float):
     pair.acceptor.mux._say(struct.pack(">BBBxIId", 6, 0, 0, 0, 8, clock_s))
     pair.settle(1.0)
 
-    assert pair.dialler.rtt_s == 0.0
+    assert pair.dialler.life.rtt_s == 0.0
     assert pair.dialler.error is None
 
 
@@ -141,7 +141,7 @@ def test_a_bulk_connection_in_time_ends_the_wait():
     pair = LinkPair(dial_s=1.0, handshake_s=2.0)
     pair.acceptor.want_bulk(0.5)
 
-    pair.acceptor.bulk_joined(1.0)
+    pair.acceptor.bulk.joined(0, 1.0)
 
     assert pair.acceptor.next_deadline_s() == 5.0
     assert not pair.acceptor.want_bulk(1.0)
@@ -160,8 +160,9 @@ def test_a_bulk_connection_that_ends_is_replaced_by_who_dialled_it_and_costs_no_
     pair = LinkPair()
     pair.dialler.want_bulk(0.0)
     pair.dialler.link_events()
+    assert pair.acceptor.bulk.claim(0)
     for side in (pair.dialler, pair.acceptor):
-        side.bulk_joined(0.5)
+        side.bulk.joined(0, 0.5)
 
         side.bulk_lost(LinkLost("reset"), 3.0)
         tick(side, 3.0)
@@ -175,7 +176,7 @@ def test_a_bulk_connection_that_ends_at_once_is_replaced_after_a_pause():
     pair = LinkPair()
     pair.dialler.want_bulk(0.0)
     pair.dialler.link_events()
-    pair.dialler.bulk_joined(3.0)
+    pair.dialler.bulk.joined(0, 3.0)
 
     pair.dialler.bulk_lost(LinkLost("reset"), 3.1)
 

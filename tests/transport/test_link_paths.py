@@ -262,3 +262,19 @@ def test_a_peer_that_answers_no_ping_for_hours_loses_the_link():
         pair.dialler.link_events()
 
     assert "pings were not answered" in str(pair.dialler.error)
+
+
+def test_a_question_for_bulk_that_meant_the_path_before_harms_nothing():
+    """The acceptor asks, the path breaks, and the acceptor makes the next one itself."""
+    pair = LinkPair()
+    pair.acceptor.want_bulk(1.0)
+    for side in (pair.dialler, pair.acceptor):
+        side.path_lost(CUT, 1.0)
+    wanted = pair.dialler.records.expected, pair.acceptor.records.expected
+    pair.dialler.path_up(wanted[0], wanted[1], dialled=False)
+    pair.acceptor.path_up(wanted[1], wanted[0], dialled=True)
+
+    pair.settle(2.0)
+
+    assert pair.dialler.error is None
+    assert pair.acceptor.want_bulk(2.0), "it asks again, itself now"

@@ -81,13 +81,10 @@ class BulkWishes:
         """Note that a connection whose number was claimed has not joined."""
         self.live -= 1
 
-    def dialled(self, now_s: float) -> None:
-        """Note that one has joined which we dialled."""
-        self.live += 1
-        self.joined(now_s)
-
-    def joined(self, now_s: float) -> None:
-        """Note that one has joined whose number was claimed."""
+    def joined(self, number: int, now_s: float) -> None:
+        """Note that one has joined; one that the peer dialled was counted with its claim."""
+        if (number >= SIDE) is (self._next >= SIDE):
+            self.live += 1
         self.wanted = max(self.wanted, 1)
         self.by_s = None
         self._joined_at_s = now_s

@@ -44,7 +44,7 @@ def test_what_ended_is_missing_after_a_pause():
     held = wishes(dialled=True, bulk_connections=2, bulk_connections_far=2)
     assert held.want(0.0) == 2
     for now_s in (1.0, 1.1):
-        held.dialled(now_s)
+        held.joined(held.take_number(), now_s)
 
     held.lost(1.2)
 
@@ -57,7 +57,7 @@ def test_what_ended_is_missing_after_a_pause():
 def test_a_new_path_begins_without_any():
     held = wishes(dialled=True)
     held.want(0.0)
-    held.dialled(1.0)
+    held.joined(held.take_number(), 1.0)
     held.lost(5.0)
 
     held.path_changed()
