@@ -86,3 +86,8 @@ def _drop(data: bytes) -> None:
 
 def _ignore() -> None:
     """A path that is not in use has nothing to send."""
+
+
+def no_pipe(record: bytes) -> None:
+    """What sends while there is no path: the machine gives nothing then."""
+    raise AssertionError(f"{len(record)} bytes to send, and no path")

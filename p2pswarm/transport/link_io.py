@@ -22,7 +22,7 @@ from p2pswarm.transport.answer_gathering import AnswerGathering
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.control_path import ControlPath, Takeover
+from p2pswarm.transport.control_path import ControlPath, Takeover, no_pipe
 from p2pswarm.transport.events import BulkDone, BulkOver, LinkEnded
 from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.link_owner import LinkOwner, NodeShares
@@ -56,7 +56,7 @@ class Link:
         self._mux = self._machine.mux
         self._owner = owner
         self._control: ControlPath | None = None
-        self._send: Callable[[bytes], None] = _no_pipe
+        self._send: Callable[[bytes], None] = no_pipe
         self._gathering = AnswerGathering()
         self._receiving = False
         self.path_numbers = PathNumbers(dialled=session.dialled)
@@ -179,7 +179,7 @@ class Link:
 
     def add_bulk(self, connection: Connection, keys: BulkKeys, number: int) -> None:
         """Add a bulk connection that has joined."""
-        if self.over:
+        if self.over or not self.bulk.may_join(number):
             connection.close()
             return
         self._machine.bulk.joined(number, self._loop.time())
@@ -237,7 +237,7 @@ class Link:
     def path_lost(self, path: ControlPath, error: SwarmError) -> None:
         """A connection is gone."""
         if path is self._control:
-            self._control, self._send = None, _no_pipe
+            self._control, self._send = None, no_pipe
             self._machine.path_lost(error, self._loop.time())
             self._set_timer()
             self._deliver()
@@ -245,7 +245,6 @@ class Link:
         self._release_if_over()
 
     def _goes_on(self, over: Takeover, *, dials: bool) -> bool:
-        """Whether a connection that is up has taken over."""
         try:
             self._machine.check_up()
             self.path_numbers.check(over.number)
@@ -317,7 +316,9 @@ class Link:
                 if isinstance(news, BulkDone):
                     self._channels.done(news.transfer)
                 elif isinstance(news, BulkOver):
-                    self._channels.over(news.number, news.chunks)
+                    known = self._channels.over(news.number, news.chunks)
+                    if not known and self.bulk.given_up(news.number):
+                        self._mux.bulk_over(news.number, 0)
                 else:
                     self._owner.on_link(self, news)
         events = machine.events()
@@ -387,14 +388,13 @@ class Link:
 
     def _bulk_done(self, transfer: int) -> None:
         self._mux.bulk_done(transfer)
+        try:
+            self._mux.check_read()
+        except PeerError as error:
+            self.fail(error)
         self._flush()
 
     def _release_if_over(self) -> None:
         if self._open_sockets == 0 and self.over:
             self._open_sockets = -1  # this is said once
             self._owner.released(self)
-
-
-def _no_pipe(record: bytes) -> None:
-    """Nothing is sent while there is no path: the machine gives nothing then."""
-    raise AssertionError(f"{len(record)} bytes to send, and no path")

@@ -189,6 +189,10 @@ class Mux:
                 self._on_open(number, flags, priority, payload)
             else:
                 self._on_other(kind, number, payload)
+        self.check_read()
+
+    def check_read(self) -> None:
+        """Raise BadFrame if the peer causes answers and does not read them."""
         if self._control_bytes > CONTROL_BYTES_MAX:
             raise BadFrame(f"{self._control_bytes} bytes of answers wait: the peer does not read")
 

@@ -20,6 +20,7 @@ from p2pswarm.transport.bulk.join import NONCE_BYTES
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath, Takeover
 from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import Path, Paths, Way
 from p2pswarm.transport.path_search import PathSearch
@@ -111,7 +112,7 @@ class Resumer:
         link.path_news.clear()
         while not (link.over or (link.path_news.is_set() and link.path is not None)):
             link.path_news.clear()
-            ways = self.paths.ways(link.contact)
+            ways = self._ways(link)
             refused = await self._round(link, ways)
             at_s = search.next_round_s(len(ways), refused, loop.time())
             if at_s is None:
@@ -120,6 +121,12 @@ class Resumer:
             with suppress(TimeoutError):  # then the next round is due
                 async with asyncio.timeout_at(at_s):
                     await link.path_news.wait()
+
+    def _ways(self, link: Link) -> Sequence[Way]:
+        """The ways to try. A peer that dialled us and is owed nothing is not dialled back."""
+        if link.session.dialled or link.use is LinkUse.US:
+            return self.paths.ways(link.contact)
+        return ()
 
     async def _round(self, link: Link, ways: Sequence[Way]) -> int:
         """Try every way once; returns how many of them were refused."""

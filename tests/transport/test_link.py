@@ -160,9 +160,10 @@ def test_a_bulk_connection_that_ends_is_replaced_by_who_dialled_it_and_costs_no_
     pair = LinkPair()
     pair.dialler.want_bulk(0.0)
     pair.dialler.link_events()
-    assert pair.acceptor.bulk.claim(0)
+    number = pair.dialler.bulk.take_number()
+    assert pair.acceptor.bulk.claim(number)
     for side in (pair.dialler, pair.acceptor):
-        side.bulk.joined(0, 0.5)
+        side.bulk.joined(number, 0.5)
 
         side.bulk_lost(LinkLost("reset"), 3.0)
         tick(side, 3.0)
@@ -176,7 +177,7 @@ def test_a_bulk_connection_that_ends_at_once_is_replaced_after_a_pause():
     pair = LinkPair()
     pair.dialler.want_bulk(0.0)
     pair.dialler.link_events()
-    pair.dialler.bulk.joined(0, 3.0)
+    pair.dialler.bulk.joined(pair.dialler.bulk.take_number(), 3.0)
 
     pair.dialler.bulk_lost(LinkLost("reset"), 3.1)
 

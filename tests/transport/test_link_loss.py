@@ -39,6 +39,11 @@ class SimEndpoints:
             await endpoint.listen(ANYWHERE)
             yield endpoint
 
+    def break_connections(self):
+        """Reset every connection, as a router does that has forgotten them."""
+        for socket in list(self.internet.sockets):
+            socket.close(LinkLost("Connection reset by peer"))
+
     def happened(self, endpoint, link, event):
         if isinstance(event, StreamOpened):
             link.send(event.stream, event.data, ended=True)
@@ -125,5 +130,64 @@ def test_urgent_bulk_overtakes_what_is_under_way():
             await slow
             await first.wait()
             assert asyncio.get_running_loop().time() - begin_s > 2.0
+
+    run(main(), SEED)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 15))
+def test_connections_that_are_reset_again_and_again_cost_no_call_and_no_tensor(seed: int):
+    world = SimEndpoints(seed, bandwidth_bytes_per_s=10e6)
+    rng = random.Random(seed)
+
+    async def breaker():
+        for _ in range(8):
+            await asyncio.sleep(rng.uniform(0.05, 1.0))
+            world.break_connections()
+
+    async def caller(source: Endpoint, target: Endpoint):
+        for number in range(100):
+            await world.call(source, target, b"%d" % number)
+            await asyncio.sleep(rng.uniform(0.0, 0.05))
+
+    async def transfer(link, back):
+        data = rng.randbytes(8_000_000)
+        room = bytearray(len(data))
+        arrival = back.expect(memoryview(room))
+        await link.send_bulk(arrival.transfer, memoryview(data), 1)
+        await arrival.wait()
+        assert room == data
+
+    async def main():
+        async with world.end((0.0, 0.5)) as one, world.end((1.0, 0.5)) as other:
+            await world.call(one, other, b"hello")
+            link, back = one.links()[0], other.links()[0]
+            async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+                for source, target in ((link, back), (back, link)):
+                    group.create_task(transfer(source, target))
+                for here, there in ((one, other), (other, one)):
+                    group.create_task(caller(here, there))
+                group.create_task(breaker())
+
+            assert world.losses == []
+            assert (one.links(), other.links()) == ((link,), (back,))
+            received = link.stats.bulk_received_bytes, back.stats.bulk_received_bytes
+            assert received == (8_000_000, 8_000_000), "no chunk came twice"
+
+    run(main(), seed)
+
+
+def test_a_link_goes_on_within_a_second_of_the_loss_of_its_path():
+    world = SimEndpoints()
+
+    async def main():
+        clock = asyncio.get_running_loop().time
+        async with world.end((0.0, 0.5)) as one, world.end((1.0, 0.5)) as other:
+            await world.call(one, other, b"hello")
+            begun_s = clock()
+            world.break_connections()
+            await world.call(one, other, b"again")
+
+            assert clock() - begun_s < 1.0
+            assert world.losses == []
 
     run(main(), SEED)

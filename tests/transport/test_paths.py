@@ -112,9 +112,10 @@ class Listener(EchoEnd):
 
 
 @asynccontextmanager
-async def relayed(*, other: bool = False, listens: bool = False):
+async def relayed(*, other: bool = False, listens: bool = False, connections: int = 1):
     """A link through a relay, seen from both sides. `other`: there is a second relay."""
-    async with End() as dialler, Listener() as acceptor:
+    bulk = {"bulk_connections": connections, "bulk_connections_far": connections}
+    async with End(**bulk) as dialler, Listener() as acceptor:
         await listening(acceptor)
         if listens:
             await listening(dialler)
@@ -179,7 +180,7 @@ async def test_a_stream_loses_and_doubles_nothing_over_many_cuts(seed: int):
 @pytest.mark.parametrize("connections", [1, 3])
 async def test_a_tensor_goes_on_when_every_connection_is_cut_under_it(connections: int):
     data = random.Random(connections).randbytes(24 * MIB)
-    async with relayed() as (_, acceptor, link, (relay,)):
+    async with relayed(connections=connections) as (_, acceptor, link, (relay,)):
         back = acceptor.links()[0]
         room = bytearray(len(data))
         arrival = back.expect(memoryview(room))
@@ -242,6 +243,7 @@ async def test_the_side_that_was_dialled_dials_back_when_it_can():
     async with relayed(listens=True) as (dialler, acceptor, link, (relay,)):
         dialler.use_paths(SeveralWays())
         back = acceptor.links()[0]
+        back.open(b"it is owed an answer", ended=False)
         old = back.path
         dialler._resumer.want = lambda _: None  # as if it had not noticed yet
         relay.stop()
@@ -251,6 +253,20 @@ async def test_the_side_that_was_dialled_dials_back_when_it_can():
         assert path.remote == dialler.contact.address
         assert await call(dialler, acceptor, b"again") == b"again"
         assert link.path.way is None
+
+
+async def test_a_peer_that_dialled_and_is_owed_nothing_is_not_dialled_back():
+    """Else a crowd that comes and goes would make us dial wherever it says."""
+    async with relayed(listens=True) as (dialler, acceptor, link, (relay,)):
+        dialler._resumer.want = lambda _: None  # as if its process had ended
+        tried = []
+        acceptor._resumer._ask = lambda _link, way: tried.append(way)
+
+        relay.stop()
+
+        assert isinstance(await acceptor.loss(), LinkLost)
+        assert tried == []
+        assert link.path is None
 
 
 async def test_a_peer_whose_process_ended_is_lost_at_once():

@@ -25,6 +25,7 @@ class BulkWishes:
         "_newest",
         "_next",
         "_numbers",
+        "_pending",
         "by_s",
         "live",
         "wanted",
@@ -33,6 +34,7 @@ class BulkWishes:
     def __init__(self, config: TransportConfig, *, dialled: bool) -> None:
         self._config = config
         self._next = 0 if dialled else SIDE
+        self._pending: dict[int, None] = {}  # numbers of ours whose answer has not come
         self._numbers: dict[int, None] = {}
         self._newest = -1
         self.live = 0
@@ -61,7 +63,20 @@ class BulkWishes:
         """The number of the next connection that we dial."""
         number = self._next
         self._next += 1
+        self._pending[number] = None
         return number
+
+    def given_up(self, number: int) -> bool:
+        """Note that a connection of ours does not join, if it has not; whether the number is ours.
+
+        The peer may have let it join, and then says that it is over before we know that it began.
+        """
+        self._pending.pop(number, None)
+        return (number >= SIDE) is (self._next >= SIDE) and number < self._next
+
+    def may_join(self, number: int) -> bool:
+        """Whether a connection may still join that was answered, or whose number was claimed."""
+        return number in self._pending or number in self._numbers
 
     def claim(self, number: int) -> bool:
         """Whether a connection that the peer dialled may join under this number: it counts now."""
@@ -83,7 +98,8 @@ class BulkWishes:
 
     def joined(self, number: int, now_s: float) -> None:
         """Note that one has joined; one that the peer dialled was counted with its claim."""
-        if (number >= SIDE) is (self._next >= SIDE):
+        if number in self._pending:
+            del self._pending[number]
             self.live += 1
         self.wanted = max(self.wanted, 1)
         self.by_s = None
@@ -111,4 +127,4 @@ class BulkWishes:
     def missing(self) -> int:
         """How many to dial in the place of those that ended."""
         self._again_at_s = None
-        return max(0, self.wanted - self.live)
+        return max(0, self.wanted - self.live - len(self._pending))

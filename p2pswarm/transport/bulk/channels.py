@@ -176,14 +176,20 @@ class BulkChannels:
         """The peer wants no more of a transfer."""
         self._send_queue.done(transfer)
 
-    def over(self, number: int, chunks: int) -> None:
-        """The peer reads no more on a channel, of which it has read so many chunks."""
+    def over(self, number: int, chunks: int) -> bool:
+        """The peer reads no more on a channel, of which it has read so many chunks.
+
+        Returns whether there was such a channel.
+        """
         if number in self._channels:
             self._came[number] = chunks
             self._channels[number][1].close()
         elif number in self._ended:
             del self._ended[number]
             self._send_again(number, chunks)
+        else:
+            return False
+        return True
 
     def close(self) -> None:
         """Close every channel; others will take their place."""

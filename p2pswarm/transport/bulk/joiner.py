@@ -63,7 +63,11 @@ class BulkJoiner:
             raise BadHandshake("the peer dialled this path, and dials its bulk connections")
         exporter, number = link.session.exporter, link.bulk.take_number()
         asked = join.BulkJoin.make(exporter, number, self._entropy(join.NONCE_BYTES))
-        connection = await path.way.connect()
+        try:
+            connection = await path.way.connect()
+        except BaseException:
+            link.bulk.given_up(number)
+            raise
         try:
             await connection.send(asked.raw)
             answer = await connection.receive(join.ANSWER_BYTES)
@@ -72,6 +76,7 @@ class BulkJoiner:
             if link.path is path:  # else it is one of a path that was left
                 link.add_bulk(connection, BulkKeys(*keys, link.session.keys.suite), number)
         finally:
+            link.bulk.given_up(number)
             connection.close()
 
     async def admit(self, connection: Connection, asked: BulkJoin) -> None:

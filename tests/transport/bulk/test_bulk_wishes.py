@@ -64,3 +64,19 @@ def test_a_new_path_begins_without_any():
 
     assert held.wanted == 0
     assert held.again_at_s is held.by_s is None
+
+
+def test_a_connection_that_the_peer_has_ended_does_not_join_any_more():
+    """Its answer may still be on the way, with chunks behind it that are sent again elsewhere."""
+    ours, theirs = wishes(dialled=True), wishes(dialled=False)
+    number = ours.take_number()
+    assert ours.may_join(number)
+
+    assert ours.given_up(number)
+
+    assert not ours.may_join(number)
+    assert not ours.given_up(number + 1), "it was never dialled"
+    assert not ours.given_up(SIDE), "it is the peer's to tell"
+    assert not theirs.given_up(number)
+    assert theirs.claim(number)
+    assert theirs.may_join(number)
