@@ -4,6 +4,15 @@ Hosts and routers are network namespaces; the kernel's nftables translate addres
 of homes and providers do. The profiles: none, full-cone, address-restricted, port-restricted,
 masquerade-drop, masquerade, symmetric, double, upnp, ipv6. docs/natlab.md has the details.
 
+By hand, from the root of the repository:
+
+    python -m tests.natlab --profiles symmetric,port-restricted
+    python -m tests.natlab --delay-ms 25 --tries 5 --json matrix.json
+    python -m tests.natlab --profiles upnp shell
+
+The first starts nodes behind all pairs of these profiles and prints who reached whom, how, and how
+fast; the last one lists the hosts and how to enter them from another terminal.
+
 From Python:
 
     from tests.natlab.lab import NatLab

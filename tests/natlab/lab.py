@@ -72,6 +72,8 @@ class Site:
 class NatLab(Lab):
     """Public hosts 0 .. public - 1, and `sites`, one for each profile given. A context manager."""
 
+    kind = "NAT lab"
+
     def __init__(
         self,
         profiles: Sequence[str],
@@ -122,7 +124,8 @@ class NatLab(Lab):
                 f"host {site.host}: {site.address}{before}, on the internet {site.wan_address}"
                 f" ({site.profile.name}: {site.profile.about})"
             )
-        return "\n".join((*lines, f"links: {self.link(0, 1)}" if self.hosts > 1 else ""))
+        lines += [f"links: {self.link(0, 1)}"] if self.hosts > 1 else []
+        return "\n".join(lines)
 
     def _connect(self, site: Site) -> None:
         """Lay the cables of a site, from the internet inwards, and put its rules in force."""

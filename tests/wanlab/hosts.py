@@ -127,7 +127,8 @@ def _open_tun() -> int:
     try:
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     except OSError as error:
-        raise OSError(f"/dev/net/tun cannot be opened ({error.strerror})") from error
+        remedy = "become root, or let all users read and write it"
+        raise OSError(f"/dev/net/tun cannot be opened ({error.strerror}): {remedy}") from error
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
     fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO6 | _TUN_F_TSO_ECN)

@@ -72,6 +72,8 @@ class Place:
 class Lab:
     """Hosts 0 .. hosts - 1, every two joined by a link each way. A context manager."""
 
+    kind = "WAN lab"
+
     def __init__(
         self,
         hosts: int,
@@ -113,7 +115,7 @@ class Lab:
     def __enter__(self) -> Self:
         for command in ("ip", "nsenter"):
             if shutil.which(command) is None:
-                raise LabUnavailable(f"no WAN lab: the command {command} is missing")
+                raise LabUnavailable(f"no {self.kind}: the command {command} is missing")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(SETUP_S)
         with theirs:
@@ -260,7 +262,9 @@ class Lab:
             self._control.send(json.dumps(request).encode())
             reply = json.loads(self._control.recv(MESSAGE_BYTES_MAX) or b'{"error": "it ended"}')
         except OSError as error:
-            raise LabUnavailable(f"no WAN lab: its emulator does not answer ({error})") from error
+            raise LabUnavailable(
+                f"no {self.kind}: its emulator does not answer ({error})"
+            ) from error
         if "error" in reply:
-            raise LabUnavailable(f"no WAN lab: {reply['error']}")
+            raise LabUnavailable(f"no {self.kind}: {reply['error']}")
         return dict(reply)
