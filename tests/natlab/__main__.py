@@ -5,16 +5,21 @@ import json
 import shlex
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from p2pswarm.errors import SwarmError
 from p2pswarm.outfile import check_target, write_target
 
+from .classify import punch
 from .lab import LabUnavailable, NatLab
 from .matrix import NodeFailed, PathKind, Plan, Row, attempts, public_nodes, table
 from .profiles import PROFILES
 
 UNUSABLE, INTERRUPTED = 2, 130
+AT_ONCE = 8  # pairs that punch; most of the time they wait
+COMMANDS = """shell: open the lab and wait; punch: which pairs could get a TCP connection, if both
+sides dialled at once from ports that the other knows; without nodes"""
 
 
 def profiles_in(text: str) -> list[str]:
@@ -56,7 +61,7 @@ def main() -> int:
     )
     parser.add_argument("--node", metavar="ARGS", help="reach `python -m p2pswarm.node ARGS`")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a row for each attempt")
-    parser.add_argument("command", nargs="?", choices=["shell"], help="open the lab and wait")
+    parser.add_argument("command", nargs="?", choices=["shell", "punch"], help=COMMANDS)
     flags = parser.parse_args()
     plan = Plan(
         tries=flags.tries,
@@ -74,7 +79,7 @@ def main() -> int:
             with NatLab(names, delay_s=flags.delay_ms / 1e3) as lab:
                 return wait(lab)
         with NatLab([*names, *names], delay_s=flags.delay_ms / 1e3) as lab:
-            return reach(lab, plan, rows)
+            return (punch_all if flags.command else reach)(lab, plan, rows)
     except (LabUnavailable, NodeFailed, SwarmError, ValueError) as problem:
         print(problem, file=sys.stderr)
         return UNUSABLE
@@ -96,6 +101,17 @@ def reach(lab: NatLab, plan: Plan, rows: list[Row]) -> int:
         for row in attempts(lab, lab.sites[:half], lab.sites[half:], plan):
             rows.append(row)
             print(f"{row['a']} -> {row['b']}: {words(row)}", file=sys.stderr, flush=True)
+    return 0
+
+
+def punch_all(lab: NatLab, plan: Plan, rows: list[Row]) -> int:
+    """Add to `rows` which pairs could punch a hole, whatever nodes do: plain sockets try it."""
+    half = len(lab.sites) // 2
+    pairs = [(a, b) for a in lab.sites[:half] for b in lab.sites[half:]] * plan.tries
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for (a, b), got in zip(pairs, pool.map(lambda pair: punch(lab, *pair), pairs), strict=True):
+            kind = PathKind.PUNCHED if got else PathKind.NO
+            rows.append({"a": a.profile.name, "b": b.profile.name, "path": kind, "seconds": None})
     return 0
 
 

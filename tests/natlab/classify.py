@@ -10,7 +10,8 @@ connection that is dropped is told by patience alone.
 
 Units:   seconds.
 Errors:  TimeoutError of a probe, as CalledProcessError, where a host cannot reach the internet.
-Source:  RFC 5780, sections 4.3 and 4.4: the method; RFC 4787, sections 4.1 and 5: the words.
+Source:  RFC 5780, sections 4.3 and 4.4: the method; RFC 4787, sections 4.1 and 5: the words;
+         RFC 5382, section 4.3, for both ends dialling at once.
 """
 
 import json
@@ -25,6 +26,7 @@ from .profiles import Filtering, Mapping
 
 KINDS = ("udp", "tcp")
 PATIENCE_S = 3.0  # the SYN is sent again after 1 s; only a very busy machine is slower
+PUNCH_S = 3.0  # a SYN that was dropped is sent again after 1 s
 FIRST, OTHER = 0, 1  # public hosts: whom the port asks, and whom it never does
 
 
@@ -111,6 +113,27 @@ def classify(lab: NatLab, site: Site) -> dict[str, Finding]:
                 got_in = [result == "open" for result in knocked]
             found[kind] = Finding(mapping, _filtering(*got_in), "refused" in knocked)
         return found
+
+
+def punch(lab: NatLab, a: Site, b: Site, limit_s: float = PUNCH_S) -> bool:
+    """Whether two sites get a TCP connection when both dial at once, each from a mapped port.
+
+    This is the most that a node can do there, if it knows of the other one's ports from a host that
+    both have asked. Sites of different families have nothing to dial.
+    """
+    ipv6 = a.profile.ipv6
+    if b.profile.ipv6 is not ipv6:
+        return False
+    hosts = (FIRST, a.host, b.host)
+    with ExitStack() as stack:
+        first, ours, theirs = (stack.enter_context(probe(lab, host, ipv6=ipv6)) for host in hosts)
+        at = ((lab.address6 if ipv6 else lab.address)(FIRST), first.open())
+        ports = [each.open() for each in (ours, theirs)]
+        seen = [each.ask("tcp", port, at) for each, port in zip((ours, theirs), ports, strict=True)]
+        order: dict[str, Any] = {"do": "punch", "limit_s": limit_s}
+        ours.order(port=ports[0], to=seen[1], **order)
+        theirs.order(port=ports[1], to=seen[0], **order)
+        return any([ours.told(), theirs.told()])
 
 
 def _heard(client: Probe, port: int, asked: tuple[str, int]) -> set[tuple[str, int]]:

@@ -9,13 +9,16 @@ Units:   seconds.
 
 import json
 import queue
+import random
 import socket
 import struct
 import sys
 import threading
+import time
 
 ANSWER_S = 10.0  # for answers that surely come: only a busy machine makes them late
 WHO, YOU, KNOCK = b"who", b"you ", b"knock"
+PUNCH_PAUSE_S = 0.1  # at most; a round trip or two
 MAP_PORT = 5351
 NAT_PMP_PUBLIC_ADDRESS = b"\0\0"  # version 0, opcode 0 (RFC 6886 3.2)
 NAT_PMP_FIRST_S = 0.25  # then twice as long each time (RFC 6886 3.1)
@@ -34,6 +37,7 @@ class Port:
         self.answers = queue.Queue()
         self.knocks = []
         self.connections = []
+        self.callers = []
         threading.Thread(target=self.serve_udp, daemon=True).start()
         threading.Thread(target=self.serve_tcp, daemon=True).start()
 
@@ -59,6 +63,7 @@ class Port:
         while True:
             connection, sender = self.listener.accept()
             self.connections.append(connection)
+            self.callers.append(sender[0])
             connection.sendall(json.dumps(sender[:2]).encode() + b"\n")
 
     def ask(self, kind, to):
@@ -72,6 +77,31 @@ class Port:
         self.connections.append(sock)  # a closed one would end what the NAT knows of it
         with sock.makefile() as lines:
             return json.loads(lines.readline())
+
+    def punch(self, to, limit_s):
+        """How a TCP connection with `to` came up, when both sides dial: None if it did not.
+
+        Who is refused tries again after a random pause: two that pause alike may miss each other
+        for ever.
+        """
+        begin_s = time.monotonic()
+        while (left_s := begin_s + limit_s - time.monotonic()) > 0:
+            sock = self.tcp_socket(self.number)
+            sock.settimeout(left_s)
+            try:
+                sock.connect(to)
+            except OSError as error:
+                # a reset, or the same pair of ports is in use: the other one has come in
+                sock.close()
+                if to[0] in self.callers:
+                    return "accepted"
+                if isinstance(error, TimeoutError):
+                    return None
+                time.sleep(random.uniform(0, PUNCH_PAUSE_S))
+            else:
+                self.connections.append(sock)
+                return "dialled"
+        return None
 
     def knock(self, kind, to, patience_s):
         """Whether a connection from another port of ours gets in; of a datagram nobody can know."""
@@ -103,7 +133,7 @@ def ask_gateway(gateway):
             except TimeoutError:
                 continue
             except ConnectionRefusedError:  # the daemon has not opened its port yet
-                threading.Event().wait(NAT_PMP_FIRST_S)
+                time.sleep(NAT_PMP_FIRST_S)
                 continue
             _, _, result, _, address = struct.unpack("!BBHI4s", reply)
             return [result, socket.inet_ntoa(address)]
@@ -125,6 +155,8 @@ def main():
             told = port.ask(order["kind"], to)
         elif order["do"] == "knock":
             told = port.knock(order["kind"], to, order["patience_s"])
+        elif order["do"] == "punch":
+            told = port.punch(to, order["limit_s"])
         elif order["do"] == "knocks":
             told = port.knocks
         else:

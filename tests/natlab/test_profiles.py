@@ -6,13 +6,13 @@ Skipped where no lab may be opened; the reason is told.
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from natlab.classify import FIRST, KINDS, PATIENCE_S, classify, probe
-from natlab.lab import LabUnavailable, NatLab
-from natlab.profiles import PROFILES
+from natlab.classify import FIRST, KINDS, PATIENCE_S, classify, probe, punch
+from natlab.lab import PROVIDER, LabUnavailable, NatLab
+from natlab.profiles import PROFILES, Filtering, Mapping
 
 ROUTED = [name for name, profile in PROFILES.items() if not profile.port_mapping]
 MAP_BY_NAT_PMP = """
@@ -57,9 +57,9 @@ print(port)
 
 
 @contextmanager
-def opened(names: list[str]):
+def opened(names: list[str], delay_s: float = 0.0):
     """A lab, or the test is skipped and says why."""
-    lab = NatLab(names)
+    lab = NatLab(names, delay_s=delay_s)
     try:
         lab.__enter__()
     except LabUnavailable as reason:
@@ -92,6 +92,21 @@ def test_profile_maps_and_filters_as_it_says(found, name: str, kind: str):
     assert (finding.mapping, finding.filtering) == (profile.mapping, profile.filtering)
 
 
+def test_two_layers_translate_twice():
+    with opened(["double"]) as lab, ExitStack() as stack:
+        site = lab.sites[0]
+        hosts = (site.host, site.routers[0], FIRST)
+        home, provider, outside = (stack.enter_context(probe(lab, host)) for host in hosts)
+        port = home.open()
+
+        seen = [
+            home.ask("tcp", port, (address, asked.open()))[0]
+            for address, asked in ((PROVIDER[0], provider), (lab.address(FIRST), outside))
+        ]
+
+    assert seen == [PROVIDER[1], site.wan_address]
+
+
 def test_only_the_router_without_a_firewall_refuses_who_knocks(found):
     refusing = [name for name in ROUTED if found[name]["tcp"].refuses]
 
@@ -103,6 +118,25 @@ def test_router_that_maps_ports_filters_like_others_until_it_is_asked(port_mappi
 
     wanted = (PROFILES["upnp"].mapping, PROFILES["upnp"].filtering)
     assert {(found[kind].mapping, found[kind].filtering) for kind in KINDS} == {wanted}
+
+
+def test_holes_can_be_punched_unless_a_random_port_meets_a_router_that_minds_ports():
+    """By plain sockets, both dialling at once: what nodes can do at best (RFC 5382, REQ-2)."""
+    names = ["address-restricted", "port-restricted", "masquerade", "symmetric", "double"]
+    with opened([*names, *names], delay_s=0.02) as lab:
+        a_sites, b_sites = lab.sites[: len(names)], lab.sites[len(names) :]
+        pairs = [(a, b) for i, a in enumerate(a_sites) for b in b_sites[i:]]
+        with ThreadPoolExecutor(len(pairs)) as pool:
+            punched = list(pool.map(lambda pair: punch(lab, *pair), pairs))
+
+    possible = []
+    for pair in pairs:
+        maps = {site.profile.mapping for site in pair}
+        lets_in = {site.profile.filtering for site in pair}
+        possible.append(Mapping.DEPENDENT not in maps or Filtering.ADDRESS in lets_in)
+    assert punched == possible
+    assert any(punched)
+    assert not all(punched)
 
 
 @pytest.mark.parametrize("program", [MAP_BY_NAT_PMP, MAP_BY_UPNP], ids=["nat-pmp", "upnp"])
