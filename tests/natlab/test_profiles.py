@@ -120,6 +120,27 @@ def test_router_that_maps_ports_filters_like_others_until_it_is_asked(port_mappi
     assert {(found[kind].mapping, found[kind].filtering) for kind in KINDS} == {wanted}
 
 
+@pytest.mark.parametrize(("name", "kept"), [("masquerade", False), ("masquerade-drop", True)])
+def test_packet_that_comes_early_takes_the_port_away_where_no_firewall_drops_it(name, kept):
+    with opened([name]) as lab, ExitStack() as stack:
+        site = lab.sites[0]
+        home, stranger = (stack.enter_context(probe(lab, host)) for host in (site.host, FIRST))
+        at = lab.address(FIRST)
+        port, other, from_port, answering = (
+            home.open(),
+            home.open(),
+            stranger.open(),
+            stranger.open(),
+        )
+        early = {"port": from_port, "to": (site.wan_address, port), "patience_s": 0}
+        stranger.order(do="knock", kind="udp", **early).told()
+        home.ask("udp", other, (at, answering))  # the answer comes after what was sent before it
+
+        _, seen = home.ask("udp", port, (at, from_port))
+
+    assert (seen == port) is kept
+
+
 def test_holes_can_be_punched_unless_a_random_port_meets_a_router_that_minds_ports():
     """By plain sockets, both dialling at once: what nodes can do at best (RFC 5382, REQ-2)."""
     names = ["address-restricted", "port-restricted", "masquerade", "symmetric", "double"]

@@ -210,6 +210,8 @@ def main() -> None:
         control.send(json.dumps(reply).encode())
         switch = Switch(hosts, Link(**setup["link"]), setup["seed"])
         run(control, switch, [host.tun_fd for host in hosts])
+    except BrokenPipeError:
+        return  # the lab has ended before it could read an answer
     finally:
         kill_inhabitants(namespace_fds)
 
