@@ -58,6 +58,7 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "nat/port_mapper.py",
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",
