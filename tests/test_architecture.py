@@ -116,10 +116,15 @@ SHELL = frozenset(
         "trainer/trainer.py",
         "trainer/watch.py",
         "trainer/weights_download.py",
+        "transport/acceptor.py",
         "transport/bulk/channels.py",
+        "transport/bulk/joiner.py",
+        "transport/dialler.py",
         "transport/endpoint.py",
         "transport/handshake_gate.py",
+        "transport/handshaker.py",
         "transport/link_io.py",
+        "transport/owned_tasks.py",
     }
 )
 """The files that may await or meet the operating system. They pump and never decide."""
