@@ -166,6 +166,7 @@ class StageServer:
             held.reduction if held else None,
             replica.era if replica else 0,
             context.stage is not None,
+            self.leadership.records,
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
