@@ -22,6 +22,7 @@ net wire flow models data settings progress
 crypto
 transport
 rpc
+nat
 dht tensors
 swarm
 allreduce state chain checkpoint
@@ -57,6 +58,7 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "nat/port_mapper.py",
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",
