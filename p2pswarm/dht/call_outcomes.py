@@ -15,12 +15,12 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from p2pswarm.dht.address_checks import AddressChecks
-from p2pswarm.dht.address_scope import believable
 from p2pswarm.dht.messages import Get, Identified
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_scope import believable
 from p2pswarm.wire.message import Message
 
 

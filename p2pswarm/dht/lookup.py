@@ -20,9 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from p2pswarm.dht.address_scope import Scope, believable, expected_of
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_scope import Scope, believable, expected_of
 
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
 ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes
