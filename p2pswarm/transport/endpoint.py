@@ -44,7 +44,7 @@ from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
-from p2pswarm.transport.link_table import LinkEntry, LinkTable
+from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.reply_memory import ReplyMemory
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
@@ -133,12 +133,9 @@ class Endpoint:
             self._spawn(self._dial(to, dialling), partial(self._end_dial, to, dialling))
         return await asyncio.shield(dialling)
 
-    def reached(self, to: Contact) -> bool:
-        """Whether a link to a peer is up that was dialled at its address, or comes from its host.
-
-        Of a link that the peer dialled, the port is what it introduced itself with.
-        """
-        return self._table.reaches(to)
+    def reach(self, to: Contact) -> Reach:
+        """What links that are up show of the address of a peer."""
+        return self._table.reach(to)
 
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
