@@ -17,6 +17,7 @@ from enum import Enum, auto
 
 from p2pswarm.dht.address_checks import AddressChecks
 from p2pswarm.dht.dial_backs import DialBacks
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.messages import Get, Identified
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
@@ -68,6 +69,7 @@ class CallRecorder:
         self._table = table
         self._timeouts = timeouts
         self._reach = reach
+        self.hearsay = Hearsay(self._at_home)
         self._dial_backs = DialBacks()
         self._addresses = AddressChecks()
         self._checks: list[Contact] = []
@@ -83,6 +85,7 @@ class CallRecorder:
     ) -> None:
         """Record how a call that began at `begun_s` has ended."""
         raw = raw_id(contact)
+        self._heard_of(contact, outcome, now_s)
         match outcome:
             case CallOutcome.ANSWERED:
                 self._timeouts.answered(raw, None if _carried(request) else now_s - begun_s)
@@ -95,10 +98,21 @@ class CallRecorder:
             case _:  # the peer broke the protocol, or does not serve
                 self._table.drop(raw)
 
+    def _heard_of(self, contact: Contact, outcome: CallOutcome, now_s: float) -> None:
+        """Note whether the peer is where somebody has named it, if somebody has."""
+        well = outcome not in (CallOutcome.LATE, CallOutcome.LOST, CallOutcome.BREACH)
+        there = well or self._reach(contact) is Reach.DIALLED
+        somebody = there or outcome is CallOutcome.BREACH
+        self.hearsay.ended(contact, now_s, found=there, somebody=somebody)
+
+    def _at_home(self, contact: Contact) -> bool:
+        """Whether a peer is in the table at this address."""
+        known = self._table.get(raw_id(contact))
+        return known is not None and known.contact.address == contact.address
+
     def met(self, contact: Contact, now_s: float) -> None:
         """Record that a server has reached us; where it can be dialled may be a mere claim."""
-        known = self._table.get(raw_id(contact))
-        if known is not None and known.contact.address == contact.address:
+        if self._at_home(contact):
             self._found(contact, now_s)
             return
         reach = self._reach(contact)

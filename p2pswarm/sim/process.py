@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from p2pswarm.ids import Contact, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.link import DEAD_AFTER_S, SimLink
 from p2pswarm.sim.suspension import WORLD, Suspension
@@ -133,9 +133,11 @@ class Population(Generic[P]):
         self._links: dict[tuple[int, int], SimLink] = {}
         """The links that streams use, by the indices of their hosts."""
 
-    def enter(self, peer: PeerId, at: tuple[float, float] | None) -> Host:
+    def enter(
+        self, peer: PeerId, at: tuple[float, float] | None, address: Address | None = None
+    ) -> Host:
         """The host of a new process: a new one, or the one it had."""
-        host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
+        host = self.world.hosts.get(peer.raw) or self.world.place(peer, at, address)
         if host.index in self._running:
             self.kill(peer, silent=False)
         for link in self.links_of(host):
