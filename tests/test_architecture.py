@@ -22,6 +22,7 @@ net wire flow models data settings progress
 crypto
 transport
 rpc
+relay
 dht tensors
 swarm
 allreduce state chain checkpoint
