@@ -11,6 +11,7 @@ Source:  docs/relays.md; bench/relay.py compares with os.splice and threads.
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -76,7 +77,8 @@ class Splice:
         self._over = False
         for sock in sockets:
             sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            with contextlib.suppress(OSError):  # macOS: the peer has gone; the first read tells
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             set_if_known(sock, TCP_KEEPIDLE, KEEPALIVE_AFTER_S)
             set_if_known(sock, TCP_KEEPINTVL, KEEPALIVE_EVERY_S)
             set_if_known(sock, TCP_KEEPCNT, KEEPALIVE_PROBES)

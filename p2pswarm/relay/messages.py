@@ -16,13 +16,13 @@ CIRCUITS_MAX = 65_535
 RATE_MAX = 2**53
 
 
-@message(17)
+@message(32)
 @dataclass(frozen=True, slots=True)
 class Reserve(Message):
     """From a peer that wants to be reached through the relay; on the open stream: renew."""
 
 
-@message(18)
+@message(33)
 @dataclass(frozen=True, slots=True)
 class Reserved(Message):
     """The relay's answer to every `Reserve`."""
@@ -35,7 +35,7 @@ class Reserved(Message):
     """The most that all circuits with one dialler carry; 0: no limit."""
 
 
-@message(19)
+@message(34)
 @dataclass(frozen=True, slots=True)
 class Incoming(Message):
     """From the relay: somebody asks for the peer. It takes the circuit with the ticket."""
