@@ -68,6 +68,8 @@ class SocketNet:
 
     async def dial(self, to: Address) -> "SocketConnection":
         """Connect to the first address of the host's name that answers; raises DialFailed."""
+        if to.web or to.circuit:  # else we would speak to the relay as if it were the peer
+            raise DialFailed(f"{to}: only TCP is dialled here, without relays")
         try:
             return await first_connected(await self._resolver.resolve(to), _connect)
         except OSError as error:

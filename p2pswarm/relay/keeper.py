@@ -10,6 +10,8 @@ Source:  docs/relays.md.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
 
 from p2pswarm.errors import BadMessage, Busy, SwarmError
 from p2pswarm.flow.signal import Signal
@@ -19,6 +21,7 @@ from p2pswarm.relay.messages import Incoming, Reserve, Reserved
 from p2pswarm.relay.reservations import LeaveRelay, RenewAt, Reservations, ReserveAt
 from p2pswarm.rpc.base import Rpc, Stream
 from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.owned_tasks import OwnedTasks
 
 TAKING_MAX = 64  # dials back to relays under way, a socket each
 TAKE_S = 5.0  # after so long the relay has given up, too
@@ -27,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class RelayKeeper:
-    """The reservations of a node."""
+    """The reservations of a node. Use it as a context manager, inside of its rpc's block."""
 
     def __init__(self, endpoint: Endpoint, rpc: Rpc, net: CircuitNet) -> None:
         self._endpoint = endpoint
@@ -40,6 +43,9 @@ class RelayKeeper:
         self._streams: dict[Contact, Stream] = {}
         self._taking = 0
         self._told: tuple[Address, ...] = ()
+        self._tasks = OwnedTasks()
+        self.trouble = "nobody answers"
+        """Why the last relay that failed did so."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when `addresses` has changed."""
 
@@ -68,24 +74,34 @@ class RelayKeeper:
         self._reservations.withdraw(relay)
         self._changed.fire()
 
-    async def keep(self) -> None:
-        """Keep reservations until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._act(tasks)
-                await self._pause()
+    async def __aenter__(self) -> Self:
+        self._tasks.spawn(self._keep())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._tasks.close()
+
+    async def _keep(self) -> None:
+        while True:
+            self._act()
+            await self._pause()
 
     async def reachable(self) -> None:
         """Return when some relay holds a reservation of ours."""
         while not self._reservations.held:
             await self._changed.wait()
 
-    def _act(self, tasks: asyncio.TaskGroup) -> None:
+    def _act(self) -> None:
         for action in self._reservations.actions(self._loop.time()):
             if isinstance(action, ReserveAt):
-                self._holding[action.relay] = tasks.create_task(self._hold(action.relay, tasks))
+                self._holding[action.relay] = self._tasks.spawn(self._hold(action.relay))
             elif isinstance(action, RenewAt):
-                tasks.create_task(self._renew(action.relay))
+                self._tasks.spawn(self._renew(action.relay))
             elif isinstance(action, LeaveRelay) and action.relay in self._holding:
                 self._holding.pop(action.relay).cancel()
         if self.addresses != self._told:
@@ -100,18 +116,17 @@ class RelayKeeper:
         except TimeoutError:
             return
 
-    async def _hold(self, relay: Contact, tasks: asyncio.TaskGroup) -> None:
+    async def _hold(self, relay: Contact) -> None:
         """Hold one reservation until its stream ends."""
         retry_after_s = 0.0
         try:
             async with self._rpc.open_stream(relay, Reserve(), None) as stream:
                 self._note_stream(relay, stream)
                 while (message := await stream.receive()) is not None:
-                    self._hear(relay, message, tasks)
-        except Busy as error:
-            retry_after_s = error.retry_after_s
-            _log.info("relay %s: %s", relay.address, error)
+                    self._hear(relay, message)
         except SwarmError as error:
+            retry_after_s = error.retry_after_s if isinstance(error, Busy) else 0.0
+            self.trouble = str(error)
             _log.info("relay %s: %s", relay.address, error)
         finally:
             self._streams.pop(relay, None)
@@ -127,7 +142,7 @@ class RelayKeeper:
                 self._reservations.withdraw(other)
         self._streams[relay] = stream
 
-    def _hear(self, relay: Contact, message: object, tasks: asyncio.TaskGroup) -> None:
+    def _hear(self, relay: Contact, message: object) -> None:
         if isinstance(message, Reserved):
             self._reservations.reserved(relay, message.lasts_ms / 1000, self._loop.time())
             self._changed.fire()
@@ -135,8 +150,7 @@ class RelayKeeper:
             raise BadMessage(f"{type(message).__name__} on a reservation's stream")
         elif self._taking < TAKING_MAX:
             self._taking += 1
-            task = tasks.create_task(self._take(relay.address, message.ticket))
-            task.add_done_callback(self._taken)
+            self._tasks.spawn(self._take(relay.address, message.ticket), self._taken)
 
     async def _renew(self, relay: Contact) -> None:
         stream = self._streams.get(relay)
@@ -156,5 +170,5 @@ class RelayKeeper:
         else:
             self._endpoint.accept(connection)
 
-    def _taken(self, _task: asyncio.Task[None]) -> None:
+    def _taken(self) -> None:
         self._taking -= 1

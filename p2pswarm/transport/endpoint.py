@@ -86,6 +86,11 @@ class Endpoint:
         listening = self._listeners[0].address if self._listeners else None
         return own_contact(self.peer_id, self.announced, listening, self._observed_host)
 
+    @property
+    def listening(self) -> tuple[Address, ...]:
+        """Where we listen; the first place is the one that is announced."""
+        return tuple(listener.address for listener in self._listeners)
+
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
         listener = await self._net.listen(at)

@@ -1,7 +1,6 @@
 """Nodes on loopback of which some cannot be dialled, and relays between them."""
 
 import asyncio
-import contextlib
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -112,18 +111,14 @@ async def relay(limits: RelayLimits | None = None, rates: RelayRates | None = No
 @asynccontextmanager
 async def behind_nat(*relays: Contact, net: SocketNet | None = None, **settings):
     """A node that does not listen, and is reachable through relays."""
-    async with host(listens=False, net=net, **settings) as node:
-        node.keeper = RelayKeeper(node.endpoint, node.rpc, node.net)
+    async with (
+        host(listens=False, net=net, **settings) as node,
+        RelayKeeper(node.endpoint, node.rpc, node.net) as node.keeper,
+    ):
         node.keeper.offer(relays)
-        keeping = asyncio.create_task(node.keeper.keep())
         async with asyncio.timeout(PATIENCE_S):
             await node.keeper.reachable()
-        try:
-            yield node
-        finally:
-            keeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeping
+        yield node
 
 
 @asynccontextmanager
