@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig, TrainConfig
+from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, TrainConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
+from p2pswarm.ids import PORT_MAX
 from p2pswarm.roles.addresses import check
 from p2pswarm.settings import load
 from p2pswarm.version import VERSION
@@ -45,7 +46,10 @@ DEMO_TEXT = (
     "the way, and draws what was learnt."
 )
 
-S = TypeVar("S", NodeConfig, TrainConfig)
+NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
+"""The flags of `[network]` that have one value."""
+
+S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +124,9 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         train["resume"] = _resumed(flags.resume, config)
     given["train"] = _given(config.train, train)
     config = _given(config, given)
-    if flags.announce:
-        network = dataclasses.replace(config.network, announce=flags.announce)
-        config = dataclasses.replace(config, network=network)
+    network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
+    network["relays"] = tuple(flags.relays or ())
+    config = dataclasses.replace(config, network=_given(config.network, network))
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -267,6 +271,27 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         "--announce",
         metavar="HOST:PORT",
         help="what others dial, if it is not this machine's own address",
+    )
+    port = whole(1, PORT_MAX)
+    parser.add_argument(
+        "--relay",
+        action="append",
+        dest="relays",
+        metavar="HOST:PORT",
+        help="others cannot dial this machine: let them reach it through this node of the swarm; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--relay-port",
+        type=port,
+        metavar="PORT",
+        help="listen on this port, too; 443 passes most firewalls",
+    )
+    parser.add_argument(
+        "--relay-web",
+        type=port,
+        metavar="PORT",
+        help="take connections over WebSocket here, from hosts that have only the web",
     )
     parser.add_argument(
         "--identity",
