@@ -198,9 +198,8 @@ def path_of(shown: dict[str, Any], a: Site, b: Site, relays: Sequence[str]) -> P
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each a, a column for each b: the paths, how often, and the median time."""
-    names_a = list(dict.fromkeys(row["a"] for row in rows))
-    names_b = list(dict.fromkeys(row["b"] for row in rows))
-    cells = {(a, b): _cell(rows, a, b) for a in names_a for b in names_b}
+    names_a, names_b = names(rows, "a"), names(rows, "b")
+    cells = {(a, b): cell(rows, a, b) for a in names_a for b in names_b}
     first = max(len(name) for name in (*names_a, "a \\ b"))
     widths = {b: max(len(b), *(len(cells[a, b]) for a in names_a)) for b in names_b}
     lines = [["a \\ b".ljust(first), *(b.ljust(widths[b]) for b in names_b)]]
@@ -208,7 +207,13 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def _cell(rows: Sequence[Row], a: str, b: str) -> str:
+def names(rows: Sequence[Row], side: str) -> list[str]:
+    """The profiles on side "a" or "b", in the order in which they were tried."""
+    return list(dict.fromkeys(row[side] for row in rows))
+
+
+def cell(rows: Sequence[Row], a: str, b: str) -> str:
+    """How a reached b: each path, how often, and the median time."""
     ours = [row for row in rows if (row["a"], row["b"]) == (a, b)]
     parts = []
     for kind in PathKind:

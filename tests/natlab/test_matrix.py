@@ -15,6 +15,7 @@ import pytest
 
 from natlab.lab import LabUnavailable, NatLab, Site
 from natlab.matrix import PathKind, path_of, table
+from natlab.picture import draw
 from natlab.profiles import PROFILES
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +125,30 @@ def test_table_tells_how_often_each_path_was_taken_and_the_median_time():
 
     assert shown[0].split() == ["a", "\\", "b", "none", "double"]
     assert shown[1].split(maxsplit=1)[1] == "direct 3/3 0.30 s  relayed 1/3 1.00 s, no 2/3"
+
+
+def test_picture_names_every_profile_and_path(tmp_path):
+    rows = [
+        {"a": "none", "b": b, "path": path, "seconds": None}
+        for b, path in (("double", "relayed"), ("upnp", "mapped"), ("ipv6", "no"))
+    ]
+
+    draw(rows, tmp_path / "drawn", "who reaches whom", "svg")
+
+    text = (tmp_path / "drawn").read_text()
+    assert all(f"<!-- {word} -->" in text for row in rows for word in (row["b"], row["path"]))
+
+
+@pytest.mark.parametrize(
+    "flags", [("--plot", "a.xyz"), ("--json", "/proc/none/a"), ("--node", "'")]
+)
+def test_wrong_flag_is_told_in_one_line_before_anything_begins(flags):
+    done = subprocess.run(
+        [*LAB, "--profiles", "none", *flags], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 @pytest.mark.usefixtures("allowed")
