@@ -259,6 +259,8 @@ class NetworkConfig:
 
     announce: str = ""
     """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
+    map_ports: bool = True
+    """Ask the router to forward the listening port (PCP, NAT-PMP, UPnP), if there is one."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
     """TCP connections for tensors, to each peer."""
     state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE

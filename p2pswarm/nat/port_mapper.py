@@ -30,8 +30,10 @@ class PortMapper:
     def __init__(
         self, port: int, entropy: Callable[[int], bytes], on_lease: Callable[[Lease | None], None]
     ) -> None:
-        """`on_lease`: called when the router forwards another port, or none any more."""
+        """`on_lease`: called with what the router forwards, when that changes or a search ends."""
         self.machine = PortMapping(port, entropy)
+        self.settled = False
+        """Whether the router has been asked, or there is none."""
         self._on_lease = on_lease
         self._changed = asyncio.Event()
         self._route: tuple[str | None, str | None] = (None, None)
@@ -104,9 +106,12 @@ class PortMapper:
                     task = asyncio.get_running_loop().create_task(self._call(http, output))
                     self._calls[task] = None
                     task.add_done_callback(self._calls.pop)
-        for event in self.machine.events():
+        changes, settled = self.machine.events(), not self.machine.searching
+        for event in changes:
             log.info("the router forwards %s", event.lease and event.lease.external)
-            self._on_lease(event.lease)
+        if changes or settled != self.settled:
+            self.settled = settled
+            self._on_lease(self.machine.lease)
 
     def _received(self, data: bytes, sender: Address) -> None:
         self.machine.datagram(data, sender, _now_s())

@@ -23,6 +23,7 @@ from p2pswarm.nat.group_votes import GroupVotes, group_of
 
 CONFIRM_GROUPS = 2  # one may lie
 AGAIN_UNANSWERED_S = 10.0  # also the shortest pause between two rounds: a peer serves 4 a minute
+AGAIN_LEASED_S = 1.0  # a new port is tried at once: at the start it comes a moment after the peers
 AGAIN_S = 300.0  # a router that was started again is noticed within this
 AGAIN_STABLE_S = 3600.0
 STABLE_ROUNDS = 3  # with the same, sure belief
@@ -142,9 +143,11 @@ class Standing:
         """The router forwards this address to us; None: it does no longer."""
         if external == self._lease:
             return
+        moot = [each.port for each in (self._lease, external) if each is not None]
         self._lease = external
-        self._tried = {port: self._tried.get(port) or GroupVotes() for port in self.ports}
-        self._ask_soon(now_s)
+        tried = {port: votes for port, votes in self._tried.items() if port not in moot}
+        self._tried = {port: tried.get(port) or GroupVotes() for port in self.ports}
+        self._ask_soon(now_s, AGAIN_LEASED_S)
         self._think(now_s)
 
     def observed(self, observer_host: str, seen_host: str, now_s: float) -> None:
@@ -168,20 +171,20 @@ class Standing:
         if self._belief.sure and self._belief.state is not State.PROBING:
             return
         if self.asked_s(peer_host) is None:
-            self._ask_soon(now_s)
+            self._ask_soon(now_s, AGAIN_UNANSWERED_S)
 
     def round_over(self, asked: int, answered: int, now_s: float) -> None:
         """The round of `AskPeers` is over: so many peers were asked, so many have tried."""
         self._asking = False
         self._think(now_s)
         if not asked:
-            self._due_s = None  # until somebody comes
-        elif not answered:
-            self._due_s = now_s + AGAIN_UNANSWERED_S
-        else:
+            return  # until somebody comes
+        pause_s = AGAIN_UNANSWERED_S
+        if answered:
             self._stable_rounds = self._stable_rounds + 1 if self._belief.sure else 0
-            stable = self._stable_rounds >= STABLE_ROUNDS
-            self._due_s = now_s + (AGAIN_STABLE_S if stable else AGAIN_S)
+            pause_s = AGAIN_STABLE_S if self._stable_rounds >= STABLE_ROUNDS else AGAIN_S
+        due_s = now_s + pause_s
+        self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
 
     # what it asks for
 
@@ -212,11 +215,13 @@ class Standing:
         self._think(now_s)
         if due_s is not None and now_s >= due_s:
             self._asking = True
+            self._due_s = None  # whatever becomes due from now on comes after this round
             self._round_s = now_s
             self._events.append(AskPeers(self.ports))
 
-    def _ask_soon(self, now_s: float) -> None:
-        due_s = max(now_s, self._round_s + AGAIN_UNANSWERED_S)
+    def _ask_soon(self, now_s: float, pause_s: float) -> None:
+        """Have a round begin this long after the last one, or now, if none is due before."""
+        due_s = max(now_s, self._round_s + pause_s)
         self._due_s = due_s if self._due_s is None else min(self._due_s, due_s)
 
     # what it believes

@@ -14,8 +14,11 @@ import socket
 import struct
 from pathlib import Path
 
+from p2pswarm.ids import Address
+
+IPV4, IPV6 = int(socket.AF_INET), int(socket.AF_INET6)
 ROUTES = Path("/proc/net/route")
-FAR_HOSTS = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+FAR_HOSTS = {IPV4: "192.0.2.1", IPV6: "2001:db8::1"}
 """RFC 5737 and 3849: addresses that no host has; nothing is sent there."""
 DISCARD_PORT = 9
 ROUTES_MAX = 4096  # lines that are read: a router of the Internet's core has no place here
@@ -60,7 +63,17 @@ def gateway(own_host: str) -> str | None:
 def own_host(family: int, towards: str = "") -> str | None:
     """This machine's address towards a host or, if none is named, the Internet; None without."""
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((towards or FAR_HOSTS[socket.AddressFamily(family)], DISCARD_PORT))
+        probe.connect((towards or FAR_HOSTS[family], DISCARD_PORT))
         host = str(probe.getsockname()[0])  # connecting chose a route and sent nothing
         return None if ipaddress.ip_address(host.partition("%")[0]).is_loopback else host
     return None
+
+
+def family_of(host: str) -> int:
+    """The address family of a host by number."""
+    return IPV6 if ":" in host else IPV4
+
+
+def families(bound: Address) -> tuple[int, ...]:
+    """The address families in which a node that listens at `bound` can be dialled."""
+    return (IPV4, IPV6) if bound.host == "::" else (family_of(bound.host),)

@@ -24,6 +24,7 @@ from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
+from p2pswarm.nat.dial_back_server import DialBackServer
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
@@ -47,6 +48,8 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
+    bound: Address
+    """Where the endpoint listens."""
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +62,8 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
             background_share=config.network.state_share,
         )
     )
-    endpoint = Endpoint(identity, SocketNet(), transport, os.urandom)
+    net = SocketNet()
+    endpoint = Endpoint(identity, net, transport, os.urandom)
     async with endpoint:
         bound = await _listen(endpoint, places_to_listen(config.listen))
         endpoint.announced = announced(bound, config, own_host)
@@ -67,10 +71,11 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
         limits = DhtConfig(negative_s=LOOK_AGAIN_S, least_scope=scope)
         rng = Random(os.urandom(32))
         async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, time.time) as dht:
+            DialBackServer(rpc, net, endpoint.seen_at, time.time)
             await _join(endpoint, dht, through)
             async with asyncio.TaskGroup() as tasks:
                 upkeep = tasks.create_task(dht.maintain())
-                yield NodeStack(config, identity, endpoint, rpc, dht)
+                yield NodeStack(config, identity, endpoint, rpc, dht, bound)
                 upkeep.cancel()
 
 

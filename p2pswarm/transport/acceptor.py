@@ -33,6 +33,9 @@ AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 class Acceptor:
     """The connections that have arrived and are not in use yet."""
 
+    on_knock: Callable[[bytes], None]
+    """Called with the token of each dial-back that arrives, whoever sent it."""
+
     def __init__(
         self,
         config: TransportConfig,
@@ -46,6 +49,7 @@ class Acceptor:
         self._tasks = tasks
         self._admit_link = admit_link
         self._admit_bulk = admit_bulk
+        self.on_knock = _ignore
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
         self._greeting: dict[int, asyncio.Task[None]] = {}
@@ -78,7 +82,9 @@ class Acceptor:
                     lambda: self._displace(self._limiter.answered(ticket)),
                     partial(self._gate.run, ticket, connection.remote.host),
                 )
-                if accepted.join is not None:
+                if accepted.knock is not None:
+                    self.on_knock(accepted.knock)
+                elif accepted.join is not None:
                     await self._admit_bulk(connection, accepted.join)
                 else:
                     await self._admit_link(connection, accepted.handshake)
@@ -93,3 +99,7 @@ class Acceptor:
         connection.close()
         self._limiter.leave(ticket)
         del self._greeting[ticket]
+
+
+def _ignore(_token: bytes) -> None:
+    """Drop a knock: nobody has asked to be dialled back."""

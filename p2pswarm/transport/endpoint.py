@@ -43,6 +43,8 @@ class Endpoint:
     """Called in the event loop with everything that happens on links."""
     announced: Address | None
     """The address that others dial, if it differs from the one that we listen on."""
+    on_up: Callable[[Link], None]
+    """Called in the event loop with each link that comes up."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
+        self.on_up = _ignore_link
         self.announced = None
 
     @property
@@ -109,6 +112,15 @@ class Endpoint:
         Of a link that the peer dialled, the port is what it introduced itself with.
         """
         return self._table.reaches(to)
+
+    def seen_at(self, peer: PeerId) -> Address | None:
+        """The other end of the link to a peer, as we see it; None if no link is up."""
+        link = self._table.best(peer)
+        return None if link is None else link.remote
+
+    def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
+        """Have `on_knock` called with the token of each dial-back that arrives."""
+        self._acceptor.on_knock = on_knock
 
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
@@ -179,6 +191,7 @@ class Endpoint:
             self._table.remove(other.peer, other)
             other.leave()
         self._dialler.came_up(self._table.best(link.peer) or link)
+        self.on_up(link)
 
     async def _make_link(
         self, connection: Connection, handshake: Handshake, dialled: Address | None = None
@@ -195,3 +208,7 @@ class Endpoint:
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
     """Drop an event: until rpc sets `on_event`, nobody wants it."""
+
+
+def _ignore_link(_link: Link) -> None:
+    """Until somebody sets `on_up`, nobody waits for links."""

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OWN, GATEWAY, OUTSIDE, WORLD = "192.168.77.5", "192.168.77.1", "5.5.5.1", "5.5.5.9"
+WORLDS = ("6.6.6.9", "7.7.7.9")
 NEEDS = {"unshare": "util-linux", "ip": "iproute2", "nft": "nftables"}
 NFT = """
 table inet hostfw {
@@ -120,6 +121,9 @@ def build() -> None:
         _do("ip", "-n", name, "addr", "add", f"{theirs}/24", "dev", "eth0")
         _do("ip", "-n", name, "link", "set", "eth0", "up")
         _do("ip", "-n", name, "link", "set", "lo", "up")
+    for more in WORLDS:  # networks of their own: a group of addresses has one vote
+        _do("ip", "-n", "world", "addr", "add", f"{more}/32", "dev", "eth0")
+        _do("ip", "route", "add", f"{more}/32", "dev", "wan0")
     _do("ip", "-n", "home", "route", "add", "default", "via", GATEWAY)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     rules = Path("/run/rules.nft")

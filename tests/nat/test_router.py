@@ -26,3 +26,30 @@ def test_a_router_that_forwards_nothing_gives_no_lease():
 
     assert (found["own"], found["gateway"]) == (OWN, GATEWAY)
     assert "protocol" not in found
+
+
+@pytest.mark.parametrize(
+    ("features", "worlds", "said"),
+    [
+        ("pcp", 3, f"reachable: mapped at {OUTSIDE}:4000"),
+        ("upnp", 1, f"reachable: mapped at {OUTSIDE}:4000, as one network of peers says"),
+        ("none", 3, "reachable: no, the router before this machine forwards no port; "),
+    ],
+)
+def test_a_node_at_home_says_whether_others_can_dial_it(features, worlds, said):
+    """Real nodes: some in the world, in networks of their own, and one behind the router."""
+    require_router(daemon=features != "none")
+
+    found = in_namespaces(features, "nat.node_probe", str(worlds))
+
+    assert found["said"][-1].startswith(said)
+    assert found["said"][-1] == said or features == "none"
+
+
+def test_another_address_of_the_machine_is_noticed():
+    require_router(daemon=False)
+
+    found = in_namespaces("none", "nat.change_probe")
+
+    assert found["told"]
+    assert (found["before"], found["after"]) == (OWN, "192.168.77.6")
