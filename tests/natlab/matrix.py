@@ -86,6 +86,7 @@ class Program:
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # else an order that nobody took would be sent again when the pipe is closed
             cwd=ROOT,
             start_new_session=True,
         )
@@ -119,7 +120,6 @@ class Program:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
         except BrokenPipeError as error:
             raise NodeFailed("it has ended") from error
         answer: dict[str, Any] = json.loads(self.line(wait_s))
@@ -182,17 +182,21 @@ def attempts(
 
 
 def path_of(shown: dict[str, Any], a: Site, b: Site, relays: Sequence[str]) -> PathKind:
-    """How a's link to b came about: in b's own word, else from what can be seen of it.
+    """How a's link to b came about: in a's own word, else from what can be seen of it.
 
-    A connection that a router let in though it lets nobody in has gone through a punched hole.
+    A connection that a router let in though it lets nobody in has gone through a punched hole. To
+    who dials, a mapped port is an address like others: that it is one shows in whose router it is.
     """
-    if shown.get("says") in list(PathKind):
-        return PathKind(shown["says"])
+    says = shown["says"]
+    if says not in {None, PathKind.DIRECT}:
+        return PathKind(says)
     if shown["remote"] in relays:
         return PathKind.RELAYED
     dialled = (b if shown["dialled"] else a).profile
     if dialled.port_mapping:
         return PathKind.MAPPED
+    if says == PathKind.DIRECT:
+        return PathKind.DIRECT
     return PathKind.DIRECT if dialled.filtering is Filtering.INDEPENDENT else PathKind.PUNCHED
 
 

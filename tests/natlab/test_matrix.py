@@ -108,10 +108,20 @@ def test_path_shows_in_where_the_link_ends_and_who_dialled(a, b, remote, dialled
     assert path_of(shown, site(a), site(b), RELAYS) is kind
 
 
-def test_what_a_node_says_of_its_path_counts_before_what_can_be_seen():
-    shown = {"remote": "11.9.0.1", "dialled": True, "says": "punched"}
+@pytest.mark.parametrize(
+    ("b", "says", "kind"),
+    [
+        ("full-cone", "punched", PathKind.PUNCHED),
+        ("symmetric", "relayed", PathKind.RELAYED),  # at a relay that is none of the lab's
+        ("port-restricted", "direct", PathKind.DIRECT),
+        ("upnp", "direct", PathKind.MAPPED),  # who dials a mapped port cannot know that it is one
+        ("upnp", "punched", PathKind.PUNCHED),
+    ],
+)
+def test_what_a_node_says_of_its_path_counts_before_what_can_be_seen(b, says, kind):
+    shown = {"remote": "11.9.0.1", "dialled": True, "says": says}
 
-    assert path_of(shown, site("none"), site("full-cone"), RELAYS) is PathKind.PUNCHED
+    assert path_of(shown, site("none"), site(b), RELAYS) is kind
 
 
 def test_table_tells_how_often_each_path_was_taken_and_the_median_time():
