@@ -71,6 +71,7 @@ SHELL = frozenset(
         "node_process.py",
         "roles/bootstrap.py",
         "roles/discovery.py",
+        "roles/doctor.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/run_entry.py",
