@@ -19,12 +19,12 @@ from random import Random
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.address_scope import least_scope
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.dial_back_server import DialBackServer
+from p2pswarm.net.address_scope import least_scope
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody

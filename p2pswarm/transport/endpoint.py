@@ -29,7 +29,7 @@ from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshaker import Handshaker
 from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
-from p2pswarm.transport.link_table import LinkEntry, LinkTable
+from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.reply_memory import ReplyMemory
 
@@ -106,12 +106,9 @@ class Endpoint:
             raise LinkLost("this endpoint is closed")
         return await self._dialler.link(to)
 
-    def reached(self, to: Contact) -> bool:
-        """Whether a link to a peer is up that was dialled at its address, or comes from its host.
-
-        Of a link that the peer dialled, the port is what it introduced itself with.
-        """
-        return self._table.reaches(to)
+    def reach(self, to: Contact) -> Reach:
+        """What links that are up show of the address of a peer."""
+        return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
         """The other end of the link to a peer, as we see it; None if no link is up."""
