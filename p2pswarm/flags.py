@@ -40,6 +40,10 @@ VERIFY_TEXT = (
     "for each stage says what is there."
 )
 STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
+DOCTOR_TEXT = (
+    "Finds out whether others can dial this machine, and what slows training down here, and says "
+    "what to change. Run it while no node runs here: then it tests the port that a node will have."
+)
 ANY_PORT = ":0"
 DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
@@ -79,6 +83,15 @@ class StatusCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class DoctorCommand:
+    """Find out how others reach this machine, and what slows it down."""
+
+    config: NodeConfig
+    json: bool
+    """Print one JSON object instead of lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyCommand:
     """Prove that a checkpoint is whole."""
 
@@ -88,7 +101,8 @@ class VerifyCommand:
     """Print one JSON object instead of lines."""
 
 
-Command = NodeConfig | Options | CheckCommand | ExampleCommand | StatusCommand | VerifyCommand
+Query = StatusCommand | VerifyCommand | DoctorCommand
+Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -101,6 +115,10 @@ def parse(argv: Sequence[str]) -> Command:
         config = NodeConfig(bootstrap=tuple(flags.bootstrap), listen=ANY_PORT)
         check(config)
         return StatusCommand(config, flags.run, flags.json)
+    if flags.command == "doctor":
+        config = NodeConfig(bootstrap=tuple(flags.bootstrap or ()), listen=flags.listen or "")
+        check(config)
+        return DoctorCommand(config, flags.json)
     if flags.command == "verify":
         return VerifyCommand(flags.target, flags.json)
     if flags.command == "node" and flags.example:
@@ -207,6 +225,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_status_flags(
         commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
     )
+    _add_doctor_flags(
+        commands.add_parser(
+            "doctor", help="what is wrong with this machine's network", description=DOCTOR_TEXT
+        )
+    )
     _add_verify_flags(
         commands.add_parser(
             "verify",
@@ -312,6 +335,19 @@ def _add_status_flags(parser: argparse.ArgumentParser) -> None:
         help="ask through this node of the swarm; may be given several times",
     )
     parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
+    parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
+
+
+def _add_doctor_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        metavar="HOST:PORT",
+        help="a node that tries to dial this machine, with its swarm; may be given several times",
+    )
+    parser.add_argument(
+        "--listen", metavar="[HOST]:PORT", help="what to test; default: as of p2pswarm node"
+    )
     parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
 
 

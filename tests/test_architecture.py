@@ -77,6 +77,7 @@ SHELL = frozenset(
         "relay/relay.py",
         "roles/bootstrap.py",
         "roles/discovery.py",
+        "roles/doctor.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/relaying.py",
