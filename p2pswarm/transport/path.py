@@ -59,20 +59,29 @@ class Path:
     """The way that we took; None if the peer did."""
 
 
+def kind_of(to: Address) -> PathKind:
+    """The kind of a path that is dialled at this address."""
+    return PathKind.RELAYED if to.circuit else PathKind.DIRECT
+
+
 @dataclass(frozen=True, slots=True)
-class DirectWay:
-    """An address to dial: implements `Way`."""
+class DialledWay:
+    """An address to dial, which may be a place at a relay: implements `Way`."""
 
     net: Net
     to: Address
-    kind: PathKind = PathKind.DIRECT
+
+    @property
+    def kind(self) -> PathKind:
+        """By the address."""
+        return kind_of(self.to)
 
     async def connect(self) -> Connection:
         """Dial it."""
         return await self.net.dial(self.to)
 
 
-class DirectPaths:
+class ContactPaths:
     """The one address of each contact: implements `Paths`."""
 
     def __init__(self, net: Net) -> None:
@@ -80,4 +89,4 @@ class DirectPaths:
 
     def ways(self, to: Contact) -> Sequence[Way]:
         """Its address, unless it cannot be dialled."""
-        return (DirectWay(self._net, to.address),) if to.address.port else ()
+        return (DialledWay(self._net, to.address),) if to.address.port else ()

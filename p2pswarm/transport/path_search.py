@@ -10,9 +10,22 @@ Errors:  none.
 Source:  docs/paths.md.
 """
 
+from p2pswarm.errors import NobodyThere, SwarmError, UnknownLink
+from p2pswarm.transport.path import PathKind
+
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
 PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
+
+
+def was_refused(error: SwarmError, kind: PathKind) -> bool:
+    """Whether this failure of a way of this kind says that the peer's process is over.
+
+    A relay where nobody listens says nothing of the peer behind it.
+    """
+    return isinstance(error, UnknownLink) or (
+        isinstance(error, NobodyThere) and kind is not PathKind.RELAYED
+    )
 
 
 class PathSearch:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, NobodyThere, SwarmError, UnknownLink
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
+from p2pswarm.ids import Address
 from p2pswarm.net.base import Connection
 from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.transport import resumption
@@ -22,8 +23,8 @@ from p2pswarm.transport.control_path import ControlPath, Takeover
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.owned_tasks import OwnedTasks
-from p2pswarm.transport.path import Path, Paths, Way
-from p2pswarm.transport.path_search import PathSearch
+from p2pswarm.transport.path import DialledWay, Path, Paths, Way
+from p2pswarm.transport.path_search import PathSearch, was_refused
 from p2pswarm.transport.resumption import Resume
 
 _log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Resumer:
         self._entropy = entropy
         self._tasks = tasks
         self._searching: dict[Link, None] = {}
+        self._offered: dict[tuple[Link, Address], None] = {}
 
     def want(self, link: Link) -> None:
         """Find another path for a link, unless that is being done."""
@@ -97,6 +99,23 @@ class Resumer:
         path = Path(None, connection.remote, None)
         takeover = Takeover(asked.number, announced, wanted)
         await connection.become_control(ControlPath(link, path, takeover))
+
+    async def settled(self, link: Link, offered: DialledWay) -> None:
+        """Wait until the link has a path or is over; a caller knows one way more, `offered`."""
+        self._offer(link, offered)
+        while link.path is None and not link.over:
+            link.path_news.clear()
+            await link.path_news.wait()
+
+    def _offer(self, link: Link, way: DialledWay) -> None:
+        if (link, way.to) not in self._offered and not self._tasks.closing:
+            self._offered[link, way.to] = None
+            end = partial(self._offered.pop, (link, way.to))
+            self._tasks.spawn(self._try_offer(link, way), end)
+
+    async def _try_offer(self, link: Link, way: Way) -> None:
+        if await self._round(link, (way,)):
+            link.nobody_there("its path is gone, and its peer does not know the link any more")
 
     def _end_search(self, link: Link) -> None:
         del self._searching[link]
@@ -130,13 +149,14 @@ class Resumer:
 
     async def _round(self, link: Link, ways: Sequence[Way]) -> int:
         """Try every way once; returns how many of them were refused."""
-        errors: list[SwarmError] = []
+        refused: list[Way] = []
 
         async def ask(way: Way) -> _Answered:
             try:
                 return await self._ask(link, way)
             except SwarmError as error:
-                errors.append(error)
+                if was_refused(error, way.kind):
+                    refused.append(way)
                 raise _WayFailed(str(error)) from error
 
         try:
@@ -145,7 +165,7 @@ class Resumer:
                 await self._take(link, answered)
         except (TimeoutError, OSError, SwarmError) as error:
             _log.debug("no path to %s: %s", link.peer.short, error)
-        return sum(isinstance(error, NobodyThere | UnknownLink) for error in errors)
+        return len(refused)
 
     async def _ask(self, link: Link, way: Way) -> _Answered:
         """Ask the peer by one way to go on there."""

@@ -1,6 +1,6 @@
 """Resumption: a link goes on over a new connection, in one round trip without asymmetric crypto.
 
-    resume  = "PSR1" | session 16 | number u32 | nonce 16 | mac 16    who connects
+    resume  = "PSP1" | session 16 | number u32 | nonce 16 | mac 16    who connects
     answer  = nonce 16 | next u64 | mac 16                            who accepts; 40 zeros: unknown
     confirm = next u64 | mac 16                                       who connects, then records
 
@@ -26,7 +26,7 @@ from p2pswarm.crypto.records import derive
 from p2pswarm.errors import BadHandshake, UnknownLink
 from p2pswarm.transport.bulk.join import MAC_BYTES, NONCE_BYTES, SESSION_BYTES, session_of
 
-MAGIC = b"PSR1"
+MAGIC = b"PSP1"
 NUMBER_MAX = (1 << 32) - 1
 _RESUME = struct.Struct(f">{len(MAGIC)}s{SESSION_BYTES}sI{NONCE_BYTES}s")
 _NEXT = struct.Struct(">Q")

@@ -18,7 +18,7 @@ from p2pswarm.transport.admission import (
 )
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.path import DirectWay, Path, PathKind
+from p2pswarm.transport.path import DialledWay, Path, PathKind
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
@@ -87,7 +87,7 @@ def test_an_introduction_that_cannot_be_read_is_a_bad_handshake():
 
 def test_bulk_joins_only_a_path_that_its_side_has_dialled():
     asked = BulkJoin.make(b"e" * 32, 0, b"n" * 16)
-    ours = Path(PathKind.DIRECT, HERE, DirectWay(SocketNet(), HERE))
+    ours = Path(PathKind.DIRECT, HERE, DialledWay(SocketNet(), HERE))
 
     check_join(asked, Path(None, THERE, None))
     for path in (None, ours):

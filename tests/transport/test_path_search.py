@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.transport.path_search import PAUSE_S, PAUSE_S_MAX, PEER_COMES_S, PathSearch
+from p2pswarm.errors import DialFailed, LinkLost, NobodyThere, UnknownLink
+from p2pswarm.transport.path import PathKind
+from p2pswarm.transport.path_search import (
+    PAUSE_S,
+    PAUSE_S_MAX,
+    PEER_COMES_S,
+    PathSearch,
+    was_refused,
+)
 
 
 def rounds(search: PathSearch, ways: int, refused: int, now_s: float = 100.0) -> list[float]:
@@ -47,3 +55,10 @@ def test_pauses_grow_to_a_second_and_no_round_begins_after_the_end(begun_s: floa
             return
         assert now_s <= at_s <= min(now_s + PAUSE_S_MAX, begun_s + 10.0) + 1e-6
         now_s = at_s
+
+
+def test_a_relay_where_nobody_listens_says_nothing_of_the_peer():
+    for error, refused in ((NobodyThere("x"), [True, True, False]), (UnknownLink("x"), 3 * [True])):
+        assert [was_refused(error, kind) for kind in PathKind] == refused
+    for error in (DialFailed("no answer"), LinkLost("closed")):
+        assert not any(was_refused(error, kind) for kind in PathKind)

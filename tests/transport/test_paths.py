@@ -12,7 +12,7 @@ from p2pswarm.errors import DialFailed, LinkLost
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.events import CreditGained, LinkEnded, StreamData, StreamOpened
-from p2pswarm.transport.path import DirectWay, PathKind
+from p2pswarm.transport.path import DialledWay, PathKind
 
 MIB = 1024 * 1024
 
@@ -78,10 +78,7 @@ class SeveralWays:
     """Ways to dial, in their order: implements `Paths`."""
 
     def __init__(self, *addresses: Address):
-        self.ways_known = [
-            DirectWay(SocketNet(), at, kind)
-            for at, kind in zip(addresses, (PathKind.DIRECT, PathKind.RELAYED), strict=False)
-        ]
+        self.ways_known = [DialledWay(SocketNet(), at) for at in addresses]
 
     def ways(self, to):
         del to
@@ -202,7 +199,7 @@ async def test_when_a_relay_dies_the_link_goes_on_over_the_next_way():
 
         path = await path_of(link, old)
 
-        assert path.kind is PathKind.RELAYED
+        assert path.kind is PathKind.DIRECT
         assert path.remote == second.at
         assert asyncio.get_running_loop().time() - begun_s < PATIENCE_S
         assert await call(dialler, acceptor, b"again") == b"again"
@@ -214,7 +211,7 @@ async def test_a_link_moves_to_a_better_way_while_the_old_one_still_works():
         for number in range(50):
             link.send(stream, b"%d" % number, ended=False)
 
-        await dialler.move(link, DirectWay(SocketNet(), acceptor.contact.address))
+        await dialler.move(link, DialledWay(SocketNet(), acceptor.contact.address))
         link.send(stream, b"end", ended=False)
         await acceptor.until(lambda: acceptor.heard[stream][-1:] == [b"end"])
 
@@ -231,7 +228,7 @@ async def test_a_move_to_nowhere_costs_nothing():
         nowhere.stop()
 
         with pytest.raises(DialFailed):
-            await dialler.move(link, DirectWay(SocketNet(), nowhere.at))
+            await dialler.move(link, DialledWay(SocketNet(), nowhere.at))
 
         assert link.path is old
         assert await call(dialler, acceptor) == b"hello"
@@ -300,3 +297,36 @@ async def test_a_link_that_is_closed_is_closed_at_the_other_end_too():
 
         assert "closed by the peer" in str(await acceptor.loss())
         assert acceptor.links() == dialler.links() == ()
+
+
+async def test_who_knows_another_address_of_a_peer_gives_its_link_a_way():
+    """As when a peer has moved to another relay, and says so in its card."""
+    async with relayed() as (dialler, acceptor, link, (relay,)):
+        gone = asyncio.Event()
+        dialler._resumer.want = lambda _: gone.set()  # its own ways lead nowhere
+        relay.stop()
+        await gone.wait()
+
+        found = await dialler.link(Contact(acceptor.peer_id, acceptor.contact.address))
+
+        assert found is link
+        assert link.path.remote == acceptor.contact.address
+        assert await call(dialler, acceptor, b"again") == b"again"
+
+
+async def test_a_peer_that_was_started_again_gets_a_new_link_without_delay():
+    async with relayed() as (dialler, acceptor, link, (relay,)):
+        gone = asyncio.Event()
+        dialler._resumer.want = lambda _: gone.set()
+        relay.stop()
+        await gone.wait()
+        identity = acceptor._handshaker._static
+        async with EchoEnd() as again:
+            again._handshaker._static = identity  # another process with the same key
+            await listening(again)
+
+            found = await dialler.link(Contact(acceptor.peer_id, again.contact.address))
+
+            assert found is not link
+            assert link.over
+            assert found.path is not None
