@@ -246,6 +246,7 @@ class Endpoint:
         way = None if dialled is None else DialledWay(self._net, dialled)
         path = Path(None if way is None else way.kind, connection.remote, way)
         await connection.become_control(ControlPath(link, path))
+        self._resumer.climb(link)
         return self._table.best(link.peer) or link
 
 

@@ -10,11 +10,14 @@ Errors:  none.
 Source:  docs/paths.md.
 """
 
+from collections.abc import Sequence
+
 from p2pswarm.errors import NobodyThere, SwarmError, UnknownLink
-from p2pswarm.transport.path import PathKind
+from p2pswarm.transport.path import Path, PathKind, Way
 
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
+CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10 s after it is back
 PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
 
 
@@ -46,3 +49,23 @@ class PathSearch:
         at_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
         return min(at_s, by_s) if now_s < by_s else None
+
+
+class PathClimb:
+    """When a link tries the ways that are better than its own: soon at first, then ever less."""
+
+    def __init__(self) -> None:
+        self._pause_s = PAUSE_S
+
+    def next_try_s(self, now_s: float) -> float:
+        """When to try them next."""
+        self._pause_s = min(2 * self._pause_s, CLIMB_S_MAX)
+        return now_s + self._pause_s
+
+
+def better(ways: Sequence[Way], path: Path | None) -> list[Way]:
+    """The ways that give a better path than this one."""
+    if path is None or path.way is None:
+        return []
+    kind = path.way.kind
+    return [way for way in ways if way.kind < kind]

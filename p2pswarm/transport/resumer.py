@@ -24,7 +24,7 @@ from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way
-from p2pswarm.transport.path_search import PathSearch, was_refused
+from p2pswarm.transport.path_search import PathClimb, PathSearch, better, was_refused
 from p2pswarm.transport.resumption import Resume
 
 _log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Resumer:
         self._entropy = entropy
         self._tasks = tasks
         self._searching: dict[Link, None] = {}
+        self._climbing: dict[Link, None] = {}
         self._offered: dict[tuple[Link, Address], None] = {}
 
     def want(self, link: Link) -> None:
@@ -99,6 +100,25 @@ class Resumer:
         path = Path(None, connection.remote, None)
         takeover = Takeover(asked.number, announced, wanted)
         await connection.become_control(ControlPath(link, path, takeover))
+
+    def climb(self, link: Link) -> None:
+        """Let a link go on by a better way as soon as there is one, unless that is being tried."""
+        if link in self._climbing or self._tasks.closing:
+            return
+        if better(self.paths.ways(link.contact), link.path):
+            self._climbing[link] = None
+            self._tasks.spawn(self._climb(link), partial(self._climbing.pop, link))
+
+    async def _climb(self, link: Link) -> None:
+        loop = asyncio.get_running_loop()
+        tries = PathClimb()
+        while not link.over and (ways := better(self.paths.ways(link.contact), link.path)):
+            link.path_news.clear()
+            with suppress(TimeoutError):  # then the next try is due
+                async with asyncio.timeout_at(tries.next_try_s(loop.time())):
+                    await link.path_news.wait()
+            if not link.path_news.is_set():
+                await self._round(link, ways)
 
     async def settled(self, link: Link, offered: DialledWay) -> None:
         """Wait until the link has a path or is over; a caller knows one way more, `offered`."""
@@ -197,3 +217,4 @@ class Resumer:
             raise
         if link.path is not path:
             raise LinkLost(f"another path to {link.peer.short} came up first")
+        self.climb(link)

@@ -4,12 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.errors import DialFailed, LinkLost, NobodyThere, UnknownLink
-from p2pswarm.transport.path import PathKind
+from p2pswarm.ids import Address
+from p2pswarm.net.sockets import SocketNet
+from p2pswarm.transport.path import DialledWay, Path, PathKind
 from p2pswarm.transport.path_search import (
+    CLIMB_S_MAX,
     PAUSE_S,
     PAUSE_S_MAX,
     PEER_COMES_S,
+    PathClimb,
     PathSearch,
+    better,
     was_refused,
 )
 
@@ -62,3 +67,24 @@ def test_a_relay_where_nobody_listens_says_nothing_of_the_peer():
         assert [was_refused(error, kind) for kind in PathKind] == refused
     for error in (DialFailed("no answer"), LinkLost("closed")):
         assert not any(was_refused(error, kind) for kind in PathKind)
+
+
+def test_better_ways_are_tried_soon_and_then_every_few_seconds():
+    climb = PathClimb()
+
+    tries = [climb.next_try_s(0.0) for _ in range(12)]
+
+    assert tries == sorted(tries)
+    assert tries[0] < 0.5
+    assert tries[-1] == CLIMB_S_MAX
+
+
+def test_only_who_took_a_way_looks_for_a_better_one():
+    direct = DialledWay(SocketNet(), Address("192.0.2.1", 4001))
+    relay = DialledWay(SocketNet(), Address("192.0.2.2", 4001, circuit=b"p" * 32))
+    by_relay = Path(relay.kind, relay.to, relay)
+
+    assert better([direct, relay], by_relay) == [direct]
+    assert better([relay], by_relay) == []
+    assert better([direct, relay], Path(direct.kind, direct.to, direct)) == []
+    assert better([direct], Path(None, relay.to, None)) == better([direct], None) == []

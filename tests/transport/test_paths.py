@@ -205,6 +205,35 @@ async def test_when_a_relay_dies_the_link_goes_on_over_the_next_way():
         assert await call(dialler, acceptor, b"again") == b"again"
 
 
+class RelayWay(DialledWay):
+    """An address that stands for a relay."""
+
+    kind = PathKind.RELAYED
+
+
+async def test_a_link_falls_back_to_a_relay_and_climbs_when_the_direct_way_is_back():
+    async with relayed(other=True) as (dialler, acceptor, link, (direct, relay)):
+        ways = SeveralWays(direct.at)
+        ways.ways_known.append(RelayWay(SocketNet(), relay.at))
+        dialler.use_paths(ways)
+        stream = link.open(b"begin", ended=False)
+        direct.stop()
+        fallen = await path_of(link, ())
+        while fallen.kind is not PathKind.RELAYED:
+            fallen = await path_of(link, fallen)
+        link.send(stream, b"by the relay", ended=False)
+
+        await direct.start()
+        climbed = await path_of(link, fallen)
+        link.send(stream, b"direct again", ended=False)
+        await acceptor.until(lambda: len(acceptor.heard[stream]) == 3)
+
+        assert fallen.remote == relay.at
+        assert climbed.remote == direct.at
+        assert acceptor.heard[stream] == [b"begin", b"by the relay", b"direct again"]
+        assert dialler.links() == (link,)
+
+
 async def test_a_link_moves_to_a_better_way_while_the_old_one_still_works():
     async with relayed() as (dialler, acceptor, link, (relay,)):
         stream = link.open(b"begin", ended=False)
