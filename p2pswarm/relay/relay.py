@@ -99,6 +99,7 @@ class Relay:
 
     async def close(self) -> None:
         """End every circuit; the reservations end with their streams."""
+        self._endpoint.relay_with(None)
         if self._timer is not None:
             self._timer.cancel()
         if self._pacing is not None:

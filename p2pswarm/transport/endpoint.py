@@ -105,8 +105,8 @@ class Endpoint:
         else:
             self._acceptor.greet(connection)
 
-    def relay_with(self, admit: AdmitCircuit) -> None:
-        """Be a relay: `admit` takes over what asks for one."""
+    def relay_with(self, admit: AdmitCircuit | None) -> None:
+        """Be a relay: `admit` takes over what asks for one. None: be none."""
         self._acceptor.admit_circuit = admit
 
     async def link(self, to: Contact) -> Link:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -241,3 +242,25 @@ async def test_nothing_is_left_when_everybody_has_gone():
         async with asyncio.timeout(PATIENCE_S):
             while middle.relay.reservations:
                 await middle.relay.changed.wait()
+
+
+async def test_a_node_that_stops_to_be_a_relay_says_so():
+    async with relay() as middle, host(listens=False) as dialler:
+        await middle.relay.close()
+        through = middle.endpoint.contact.address.through(dialler.peer)
+        with pytest.raises(DialFailed, match="it is no relay"):
+            await dialler.endpoint.link(Contact(None, through))
+
+
+async def test_a_dialler_that_says_nothing_is_hung_up_on_by_the_target_and_costs_no_circuit():
+    async with AsyncExitStack() as stack:
+        middle = await stack.enter_async_context(relay())
+        nat = behind_nat(middle.endpoint.contact, handshake_s=0.2)
+        target = await stack.enter_async_context(nat)
+        silent = await target.net.dial(target.contact.address)
+
+        assert middle.relay.circuits == 1
+        with pytest.raises(LinkLost):
+            await silent.receive(1)
+        silent.close()
+        await ended(middle, 0)

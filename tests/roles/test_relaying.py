@@ -95,6 +95,7 @@ async def test_a_port_that_is_taken_is_told_by_its_name(setting):
         ({"listen": "wss://a:1"}, "--relay-web"),
         ({"network": NetworkConfig(relays=("a",))}, r"network\.relays: 'a' is not HOST:PORT"),
         ({"network": NetworkConfig(relays=("a:1/" + "a" * 52,))}, "name the relay alone, a:1"),
+        ({"network": NetworkConfig(relays=("a." * 110 + "b:1",))}, "give its number"),
     ],
 )
 def test_addresses_that_make_no_sense_are_told(settings, told):
