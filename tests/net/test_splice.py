@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from contextlib import asynccontextmanager
 
@@ -111,7 +112,7 @@ async def test_an_end_that_is_gone_ends_the_other():
         await ends.over.wait()
 
 
-async def test_a_reader_that_stands_still_stops_its_sender_and_costs_one_piece():
+async def test_a_reader_that_stands_still_stops_its_sender_and_only_it():
     async with circuit() as ends:
         taken = 0
         with contextlib.suppress(TimeoutError):  # the kernel's buffers are full: nothing more goes
@@ -126,6 +127,23 @@ async def test_a_reader_that_stands_still_stops_its_sender_and_costs_one_piece()
         assert ends.splice.carried_bytes == before + 21
         rest = await ends.receive(ends.other, taken)
         assert len(rest) == taken
+
+
+async def test_what_was_sent_before_the_end_arrives_though_the_reader_is_slow():
+    sent = os.urandom(8_000_000)  # more than the kernel's buffers hold on the way
+    async with circuit() as ends:
+
+        async def send_and_end():
+            await send(ends.one, sent)
+            ends.one.shutdown(socket.SHUT_WR)
+
+        sending = asyncio.create_task(send_and_end())
+        got = [await ends.receive(ends.other, 10_000)]
+        while part := await ends.receive(ends.other, 333_333):
+            got.append(part)
+        await sending
+
+    assert b"".join(got) == sent
 
 
 async def test_a_direction_waits_until_it_may_go_on():
