@@ -47,7 +47,9 @@ class Pace(Protocol):
 class Splicer:
     """Joins connections. One for each event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, half_closed_s: float = HALF_CLOSED_S) -> None:
+        """`half_closed_s`: so long one direction may go on when the other has ended."""
+        self.half_closed_s = half_closed_s
         self.buffer = memoryview(bytearray(PIECE_BYTES))
         """For whoever has just been called: nothing stays in it."""
 
@@ -71,6 +73,7 @@ class Splice:
         ended: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._half_closed_s = splicer.half_closed_s
         self._ended = ended
         self._closing: asyncio.TimerHandle | None = None
         self._sockets = sockets
@@ -118,7 +121,7 @@ class Splice:
         if all(direction.done for direction in self._directions):
             self.close()
         elif self._closing is None:
-            self._closing = self._loop.call_later(HALF_CLOSED_S, self.close)
+            self._closing = self._loop.call_later(self._half_closed_s, self.close)
 
 
 class _SpliceDirection:

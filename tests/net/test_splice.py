@@ -36,12 +36,12 @@ def connected() -> tuple[socket.socket, socket.socket]:
 class Ends:
     """The two ends of a circuit, and the splice in the middle."""
 
-    def __init__(self, pace=None):
+    def __init__(self, pace=None, **settings):
         self.one, inner_one = connected()
         self.other, inner_other = connected()
         self.over = asyncio.Event()
         self.times_ended = 0
-        self.splice = Splicer().join(
+        self.splice = Splicer(**settings).join(
             SocketConnection(inner_one, NOBODY),
             SocketConnection(inner_other, NOBODY),
             pace,
@@ -63,9 +63,9 @@ class Ends:
 
 
 @asynccontextmanager
-async def circuit(pace=None):
+async def circuit(pace=None, **settings):
     async with asyncio.timeout(PATIENCE_S):
-        ends = Ends(pace)
+        ends = Ends(pace, **settings)
         try:
             yield ends
         finally:
@@ -101,6 +101,14 @@ async def test_a_direction_that_ends_leaves_the_other_open():
         assert await ends.receive(ends.one, 6) == b"answer"
         ends.other.close()
         await ends.over.wait()
+
+
+async def test_a_direction_that_goes_on_alone_has_some_time():
+    async with circuit(half_closed_s=0.05) as ends:
+        ends.one.shutdown(socket.SHUT_WR)
+
+        await ends.over.wait()
+        assert await ends.receive(ends.one, 1) == b""
 
 
 async def test_an_end_that_is_gone_ends_the_other():
