@@ -5,6 +5,8 @@
     |    BadFrame  BadHandshake  BadRecord  BadChunk  BadMessage
     |- PathError      the connection failed        -> dial the same peer again
     |    DialFailed  LinkLost
+    |      NobodyThere    nothing listens there     -> its process has ended
+    |      UnknownLink    the peer has dropped it   -> dial for a new link
     |- Refused        the peer works and says no   -> ask another peer
     |    Busy(retry_after_s)  NotServing  TooLarge  NotComputed
     |- Late           also a TimeoutError          -> ask another peer, or hedge
@@ -54,6 +56,14 @@ class PathError(SwarmError):
 
 class DialFailed(PathError):
     """No connection could be made to the address."""
+
+
+class NobodyThere(DialFailed):
+    """A host answered that nothing listens at the address."""
+
+
+class UnknownLink(DialFailed):
+    """The peer at the address does not know the link that was to go on there."""
 
 
 class LinkLost(PathError):

@@ -131,6 +131,8 @@ SHELL = frozenset(
         "transport/handshaker.py",
         "transport/link_io.py",
         "transport/owned_tasks.py",
+        "transport/path.py",
+        "transport/resumer.py",
     }
 )
 """The files that may await or meet the operating system. They pump and never decide."""

@@ -125,6 +125,11 @@ class Opener:
         self._count = 0
         self._failed = False
 
+    @property
+    def count(self) -> int:
+        """How many records were opened: the number of the next one."""
+        return self._count
+
     def open(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
         """The plaintext of one record; BadRecord if it is not authentic."""
         nonce = self._next(ciphertext, prefix)

@@ -15,7 +15,7 @@ import socket
 import threading
 from contextlib import AbstractContextManager
 
-from p2pswarm.errors import DialFailed, LinkLost, Unusable
+from p2pswarm.errors import DialFailed, LinkLost, NobodyThere, Unusable
 from p2pswarm.ids import Address
 from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.net.bulk_threads import SocketBulkPipe
@@ -72,6 +72,8 @@ class SocketNet:
             raise DialFailed(f"{to}: only TCP is dialled here, without relays")
         try:
             return await first_connected(await self._resolver.resolve(to), _connect)
+        except ConnectionRefusedError as error:
+            raise NobodyThere(f"{to}: {reason_of(error)}") from error
         except OSError as error:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
 

@@ -29,6 +29,7 @@ from p2pswarm.errors import (
     DialFailed,
     Late,
     LinkLost,
+    NobodyThere,
     NoRoute,
     NotComputed,
     NotSaved,
@@ -40,6 +41,7 @@ from p2pswarm.errors import (
     RunEnded,
     SwarmError,
     TooLarge,
+    UnknownLink,
     Unusable,
 )
 from p2pswarm.wire.message import Message, Range, Size, decode, encode, message
@@ -69,6 +71,8 @@ STATUS: tuple[tuple[int, type[SwarmError]], ...] = (
     (18, OtherCheckpoint),
     (7, Unusable),
     (8, LinkLost),
+    (19, NobodyThere),
+    (24, UnknownLink),
     (9, DialFailed),
     (10, BadMessage),
     (11, BadChunk),

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from contextlib import AbstractContextManager
 
-from p2pswarm.errors import DialFailed, SwarmError, Unusable
+from p2pswarm.errors import DialFailed, NobodyThere, SwarmError, Unusable
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.sim.pipes import SimBulkPipe, SimControlPipe
@@ -87,7 +87,7 @@ class SimNet:
         await asyncio.sleep(2 * way_s)
         listener = internet.listeners.get(to)
         if listener is None or listener.full:
-            raise DialFailed(f"{to}: Connection refused")
+            raise NobodyThere(f"{to}: Connection refused")
         here = internet.socket(self._host, to)
         caller = Address(self._host.address.host, internet.free_port())
         there = internet.socket(target, caller)

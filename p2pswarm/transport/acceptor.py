@@ -10,6 +10,7 @@ Errors:  none: what goes wrong with a connection is logged, and ends it alone.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.crypto.handshake import Handshake
@@ -22,6 +23,7 @@ from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.handshaker import Handshaker
 from p2pswarm.transport.owned_tasks import OwnedTasks
+from p2pswarm.transport.resumption import Resume
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,17 @@ AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 """Joins a connection to its link, or raises BadHandshake."""
 AdmitCircuit = Callable[[Connection, CircuitRequest], None]
 """Takes over a connection that asks a relay for something."""
+AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
+"""Lets a connection take over its link, or raises BadHandshake."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionUses:
+    """What becomes of a connection, by what it is for."""
+
+    link: AdmitLink
+    bulk: AdmitBulk
+    path: AdmitPath
 
 
 class Acceptor:
@@ -44,15 +57,13 @@ class Acceptor:
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
-        admit_link: AdmitLink,
-        admit_bulk: AdmitBulk,
+        uses: ConnectionUses,
     ) -> None:
         self._config = config
         self._handshaker = handshaker
         self._tasks = tasks
-        self._admit_link = admit_link
-        self._admit_bulk = admit_bulk
         self.admit_circuit = None
+        self._uses = uses
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
         self._greeting: dict[int, asyncio.Task[None]] = {}
@@ -92,9 +103,11 @@ class Acceptor:
                 if accepted.circuit is not None:
                     await self._pass_on(connection, accepted.circuit, ticket)
                 elif accepted.join is not None:
-                    await self._admit_bulk(connection, accepted.join)
+                    await self._uses.bulk(connection, accepted.join)
+                elif accepted.resume is not None:
+                    await self._uses.path(connection, accepted.resume)
                 else:
-                    await self._admit_link(connection, accepted.handshake)
+                    await self._uses.link(connection, accepted.handshake)
         except TimeoutError:
             _log.info("%s refused: it stalled in the handshake", connection.remote)
         except PathError:

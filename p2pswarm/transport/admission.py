@@ -4,13 +4,12 @@ Units:   seconds.
 Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
 """
 
-import sys
-
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.path import Path, PathKind
 from p2pswarm.transport.session import Introduction, Session, read_introduction
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
@@ -50,9 +49,10 @@ def introduced_port(us: Contact) -> int:
     return 0 if us.address.circuit or us.address.web else us.address.port
 
 
-def bulk_most(remote: Address) -> int:
-    """The most bulk connections of a link to this place."""
-    return RELAYED_BULK_MAX if remote.circuit else sys.maxsize
+def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
+    """How many of the bulk connections that a link wants it may dial, beside those it has."""
+    relayed = path is not None and path.kind is PathKind.RELAYED
+    return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
 
 
 def check_dials(dials: int, config: TransportConfig) -> None:
@@ -61,14 +61,13 @@ def check_dials(dials: int, config: TransportConfig) -> None:
         raise Busy(f"{dials} dials are under way", config.dial_s)
 
 
-def check_join(asked: BulkJoin, session: Session | None) -> Session:
-    """The session of the link that a bulk connection joins; BadHandshake if there is none.
+def check_join(asked: BulkJoin, path: Path | None) -> None:
+    """Raise BadHandshake unless a bulk connection may join a link; `path`: what carries the link.
 
-    Only the side that dialled a link joins bulk connections to it.
+    Only the side that took the way of a path joins bulk connections to it.
     """
-    if session is None or session.dialled:
-        raise BadHandshake(f"it joins session {asked.session.hex()}, which we do not know")
-    return session
+    if path is None or path.way is not None:
+        raise BadHandshake(f"it joins session {asked.session.hex()}, which waits for none")
 
 
 def dial_error(
@@ -88,10 +87,10 @@ def dial_error(
             return DialFailed(f"{at}: no answer within {config.dial_s:g} s")
 
 
-def join_error(error: SwarmError | TimeoutError, peer: PeerId, number: int) -> LinkLost:
+def join_error(error: SwarmError | TimeoutError, peer: PeerId) -> LinkLost:
     """The error that ends a link when its bulk connection could not be made."""
     why = f": {error}" if isinstance(error, SwarmError) else " stalled"
-    return LinkLost(f"link to {peer.short}: bulk connection {number}{why}")
+    return LinkLost(f"link to {peer.short}: no bulk connection can be made{why}")
 
 
 def own_contact(

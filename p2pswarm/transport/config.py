@@ -37,6 +37,11 @@ class TransportConfig:
     """The time between two pings; they also measure the round trip."""
     dead_after_s: float = 15.0
     """A link that is silent this long ends: two pings may be lost, with one to spare."""
+    path_silent_s: float = 10.0
+    """A path that is silent this long may be dead: the link looks for another one."""
+    path_wait_s: float = 10.0
+    """A link without any path is kept this long: a relay that dies is replaced in a second, and a
+    router that starts again takes longer than anybody wants to wait."""
     silent_max: int = 256
     """The most connections that have not said anything yet: a socket and a task each."""
     answered_max: int = 1024

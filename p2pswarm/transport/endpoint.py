@@ -18,20 +18,25 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
-from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit
-from p2pswarm.transport.admission import bulk_most, introduced_port, meet, own_contact
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
+from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
+from p2pswarm.transport.bulk.join import session_of
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.control_path import ControlPath
 from p2pswarm.transport.dialler import Dialler
-from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
+from p2pswarm.transport.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
 from p2pswarm.transport.handshaker import Handshaker
-from p2pswarm.transport.link_io import Link, NodeShares
+from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_owner import NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_table import LinkEntry, LinkTable
 from p2pswarm.transport.owned_tasks import OwnedTasks
+from p2pswarm.transport.path import DirectPaths, Path, Paths, Way, way_to
 from p2pswarm.transport.reply_memory import ReplyMemory
+from p2pswarm.transport.resumer import Resumer
 
 __all__ = ["BulkArrival", "Endpoint", "Link"]
 
@@ -55,7 +60,7 @@ class Endpoint:
         self._net = net
         self._config = config
         upload = UploadShare(net.lock(), config.background_share)
-        self._shared = NodeShares(upload, ReplyMemory())
+        self._shared = NodeShares(upload, ReplyMemory(), ReplyMemory())
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
@@ -63,10 +68,11 @@ class Endpoint:
             identity, config, entropy, lambda: introduced_port(self.contact)
         )
         self._dialler = Dialler(net, config, self._handshaker, self._tasks, self._make_link)
-        self._joiner = BulkJoiner(net, config, entropy)
-        self._acceptor = Acceptor(
-            config, self._handshaker, self._tasks, self._make_link, self._joiner.admit
-        )
+        self._sessions: dict[bytes, Link] = {}
+        self._joiner = BulkJoiner(self._sessions, config, entropy)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, DirectPaths(net))
+        uses = ConnectionUses(self._make_link, self._joiner.admit, self._resumer.admit)
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses)
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
@@ -128,6 +134,17 @@ class Endpoint:
         """
         return self._table.reaches(to)
 
+    def use_paths(self, paths: Paths) -> None:
+        """Ask `paths` for the ways to peers, when a link has lost its path."""
+        self._resumer.paths = paths
+
+    async def move(self, link: Link, way: Way) -> None:
+        """Let a link go on by another way, without losing anything.
+
+        Raises PathError or BadHandshake if that fails: the link keeps the path that it has.
+        """
+        await self._resumer.move(link, way)
+
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
         return self._table.all()
@@ -162,8 +179,11 @@ class Endpoint:
     def on_link(self, link: Link, event: EndpointEvent) -> None:
         """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
-            for number in range(min(event.connections, bulk_most(link.remote))):
-                self._tasks.spawn(self._joiner.dial(link, number))
+            joined = link.stats.bulk_connections
+            for _ in range(bulk_allowed(event.connections, joined, link.path)):
+                self._tasks.spawn(self._joiner.dial(link))
+        elif isinstance(event, PathWanted):
+            self._resumer.want(link)
         else:
             self._came_up(link)
 
@@ -172,6 +192,11 @@ class Endpoint:
         self._table.remove(link.peer, link)
         self._places.remove(link, link.peer)
         self._joiner.remove(link)
+        self._sessions.pop(session_of(link.session.exporter), None)
+
+    def bulk_left(self, link: Link, number: int) -> None:
+        """Note that a bulk connection of a link is closed."""
+        self._joiner.leave(link, number)
 
     def released(self, link: Link) -> None:
         """Note that the last socket of a link is closed."""
@@ -185,7 +210,7 @@ class Endpoint:
         session = link.session
         self._open_links[link] = None
         self._places.add(link, link.peer, link.remote.host)
-        self._joiner.add(link)
+        self._sessions[session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
         verdict = self._table.add(
@@ -207,7 +232,9 @@ class Endpoint:
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
-        await connection.become_control(link)
+        way = None if dialled is None else way_to(self._net, dialled)
+        path = Path(None if way is None else way.kind, connection.remote, way)
+        await connection.become_control(ControlPath(link, path))
         return self._table.best(link.peer) or link
 
 

@@ -10,6 +10,7 @@ Units:   bytes.
 from dataclasses import dataclass
 
 from p2pswarm.errors import SwarmError
+from p2pswarm.transport import frames
 
 RESET_REFUSED = 1  # too many streams are open; codes 0..15 are the transport's, from 16 on rpc's
 
@@ -87,6 +88,47 @@ class AskedForBulk:
     """The peer wants us to join bulk connections."""
 
 
-LinkEvent = Ponged | GoneAway | AskedForBulk
+@dataclass(frozen=True, slots=True)
+class PeerClosed:
+    """The peer has ended the link. Only the link sees this event."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkDone:
+    """The peer has every byte of a transfer, or wants no more of it. Only the link sees this."""
+
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOver:
+    """The peer reads no more on a bulk connection. Only the link sees this event."""
+
+    number: int
+    """The number under which the connection joined."""
+    chunks: int
+    """How many whole chunks came on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathWanted:
+    """The link should get another path: its own is gone, or silent. Only the endpoint sees this."""
+
+    error: SwarmError
+
+
+LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkDone | BulkOver
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
-EndpointEvent = LinkUp | BulkWanted
+EndpointEvent = LinkUp | BulkWanted | PathWanted
+LinkNews = EndpointEvent | BulkDone | BulkOver
+
+
+def link_event(kind: int, payload: bytes) -> LinkEvent:
+    """The event of a frame on stream 0 that no stream is concerned with."""
+    if kind == frames.BULK_DONE:
+        return BulkDone(*frames.TRANSFER.unpack(payload))
+    if kind == frames.BULK_OVER:
+        return BulkOver(*frames.CHANNEL.unpack(payload))
+    if kind == frames.GOAWAY:
+        return GoneAway()
+    return AskedForBulk() if kind == frames.ASK_BULK else PeerClosed()

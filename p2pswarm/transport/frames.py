@@ -22,6 +22,9 @@ PING = 5
 PONG = 6
 GOAWAY = 7
 ASK_BULK = 8
+CLOSE = 9
+BULK_DONE = 10
+BULK_OVER = 11
 
 END = 1  # flag of OPEN and DATA: this half of the stream is finished
 PRIORITIES = 8  # 0 goes first; rpc/base.py names three
@@ -32,6 +35,8 @@ MESSAGE_BYTES_MAX = 60 * 1024  # fits into a record with its header
 RECORD_BYTES_MAX = 64 * 1024  # plaintext of a control record: an urgent frame waits for at most one
 PING_BYTES = 8
 NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes) and RESET (code)
+TRANSFER = struct.Struct(">Q")  # payload of BULK_DONE
+CHANNEL = struct.Struct(">IQ")  # payload of BULK_OVER: number of the connection, chunks
 
 _LENGTHS = {  # shortest and longest payload
     OPEN: (0, MESSAGE_BYTES_MAX),
@@ -42,9 +47,12 @@ _LENGTHS = {  # shortest and longest payload
     PONG: (PING_BYTES, PING_BYTES),
     GOAWAY: (0, 0),
     ASK_BULK: (0, 0),
+    CLOSE: (0, 0),
+    BULK_DONE: (TRANSFER.size, TRANSFER.size),
+    BULK_OVER: (CHANNEL.size, CHANNEL.size),
 }
 _OF_STREAMS = (OPEN, DATA, RESET)  # never on stream 0
-_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK)  # always on stream 0
+_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK, CLOSE, BULK_DONE, BULK_OVER)  # always on stream 0
 
 Frame = tuple[int, int, int, int, bytes]
 """(kind, flags, priority, stream, payload); a tuple, because it is fast to make."""

@@ -4,77 +4,47 @@
 frames to the mux. `events` returns what happened, and `data_to_send` returns sealed
 records for the wire. The caller sends messages with the methods of `mux`.
 
+The connection under a link may be exchanged: `path_lost` and `path_up`. The records that the peer
+does not have are sent again, as they are; those that it sends again are counted and dropped.
+
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
 that are left still go out; in ENDED nothing does.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
-Errors:  a peer's wrong bytes end the link and raise nothing; LinkLost from `check_up`.
-Source:  docs/wire.md; RFC 6298 for the round trip.
+Errors:  a peer's wrong bytes end the link and raise nothing; LinkLost from `check_up`;
+         BadHandshake from `path_up`.
+Source:  docs/wire.md, docs/paths.md.
 """
 
-import struct
-from dataclasses import dataclass
-from enum import Enum, auto
-
-from p2pswarm.crypto.records import PREFIX_BYTES, Opener, Sealer
-from p2pswarm.crypto.suite import TAG_BYTES
-from p2pswarm.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
-from p2pswarm.flow.estimates import RoundTrip
+from p2pswarm.errors import BadFrame, LinkLost, PeerError, SwarmError
+from p2pswarm.transport.bulk.bulk_wishes import BulkWishes
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.control_records import ControlRecords
 from p2pswarm.transport.events import (
+    AskedForBulk,
+    BulkDone,
+    BulkOver,
     BulkWanted,
-    EndpointEvent,
     GoneAway,
     LinkEnded,
     LinkEvent,
+    LinkNews,
     LinkUp,
+    PathWanted,
+    PeerClosed,
     Ponged,
     StreamEvent,
 )
-from p2pswarm.transport.frames import RECORD_BYTES_MAX
+from p2pswarm.transport.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState
+from p2pswarm.transport.liveness import LinkSilence, Liveness
 from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.reply_memory import LinkReplies, ReplyMemory
 from p2pswarm.transport.session import Session
-from p2pswarm.wire.frame_buffer import FrameBuffer
 
-LAST_WORDS_S = 1.0  # a bulk thread may see the end before the loop has read the last records
 CLOSE_S = 1.0  # time for the last bytes to leave when we close a link
-CIPHERTEXT_MAX = RECORD_BYTES_MAX + TAG_BYTES
-LABEL = b"ctrl"  # each direction has a key of its own
-GATHERED_MAX = 8  # so many answers to one read are sent together
-_PING = struct.Struct(">d")
 
-
-class LinkState(Enum):
-    """The states of a link, in the order in which it ends."""
-
-    UP = auto()
-    """Both sides open streams."""
-    LEAVING = auto()
-    """We open no more streams, and have told the peer."""
-    LEFT = auto()
-    """The peer opens no more streams."""
-    DRAINING = auto()
-    """Neither side opens streams: the link closes when the open ones have finished."""
-    CLOSING = auto()
-    """The link is over, and the last records are on their way."""
-    ENDED = auto()
-    """The link is over, and its sockets are to be closed now."""
-
-
-WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAINING}
-WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.DRAINING}
-
-
-@dataclass(frozen=True, slots=True)
-class LinkStats:
-    """What one link has carried: bytes of control records and of bulk payload."""
-
-    control_sent_bytes: int
-    control_received_bytes: int
-    bulk_sent_bytes: int
-    bulk_received_bytes: int
-    bulk_connections: int
+# Why records do not go out as usual, in bits: on the hot path one test must do.
+PAUSED, NO_PATH, FULL, AGAIN, OVER = 1, 2, 4, 8, 16
 
 
 class LinkMachine:
@@ -82,27 +52,25 @@ class LinkMachine:
 
     __slots__ = (
         "_abort_at_s",
-        "_bulk_by_s",
-        "_bulk_numbers",
-        "_bulk_wanted",
         "_config",
         "_ended",
-        "_heard",
-        "_last_words",
+        "_keep",
+        "_moved",
         "_mute",
-        "_opener",
-        "_ping_at_s",
+        "_name",
+        "_path_by_s",
         "_quiet_since_s",
-        "_records",
-        "_round_trip",
-        "_sealer",
-        "_session",
-        "_silent_s",
+        "_seal",
+        "_why_no_path",
+        "bulk",
+        "dials",
         "error",
-        "gathering",
+        "life",
         "mux",
         "news",
+        "peer_closed",
         "received_bytes",
+        "records",
         "sent_bytes",
         "state",
     )
@@ -113,51 +81,44 @@ class LinkMachine:
         config: TransportConfig,
         now_s: float,
         replies: ReplyMemory | None = None,
+        unacknowledged: ReplyMemory | None = None,
     ) -> None:
         """`session`: the finished handshake. Call `start` when the control connection is up.
 
-        `replies`: what all links of the node hold.
+        `replies`, `unacknowledged`: what all links of the node hold.
         """
-        self._session = session
+        self._name = f"link to {session.peer.short}"
         self._config = config
         self.mux = Mux(dialled=session.dialled, replies=LinkReplies(replies))
         """The streams; call `data_to_send` after each method of it."""
-        keys = session.keys
-        self._records = FrameBuffer(
-            PREFIX_BYTES, CIPHERTEXT_MAX, TAG_BYTES, flag_bits=1, error=BadRecord
-        )
-        self._opener = Opener(keys.receive_key, keys.suite, LABEL)
-        self._sealer = Sealer(keys.send_key, keys.suite, LABEL, now_s)
+        self.records = ControlRecords(session.keys, now_s, LinkReplies(unacknowledged))
+        """What is sealed and opened; only read it here."""
+        self._seal, self._keep = self.records.seal, self.records.unacked.add
         self.state = LinkState.UP
         self.error: SwarmError | None = None
         """What ended the link; None while it can be used."""
         self.sent_bytes = self.received_bytes = 0
-        self.news: list[EndpointEvent] = []
+        self.news: list[LinkNews] = []
         """The events that `link_events` will return; only read it here."""
         self._ended: list[StreamEvent] = []
-        self._heard = True
-        self._silent_s = 0.0
-        self._round_trip = RoundTrip()
-        self._bulk_wanted = False
-        self._bulk_numbers: set[int] = set()
-        self.gathering = 0
-        """Not 0 while answers are gathered: then call `holds_back` before `data_to_send`."""
-        self._mute = False
+        self.life = Liveness(config)
+        """What it has heard, and the round trip of pings; only read it."""
+        self.bulk = BulkWishes(config, dialled=session.dialled)
+        """The bulk connections that are joined and wanted; `joined` may change the deadline."""
+        self.dials = session.dialled
+        """Whether we dialled the present path: then we dial its bulk connections, too."""
+        self.peer_closed = False
+        """Whether the peer has said that it ends the link: call `fail` when all is reported."""
+        self._mute, self._moved = 0, False
         self._quiet_since_s: float | None = None
-        self._ping_at_s: float | None = None
-        self._bulk_by_s: float | None = None
-        self._last_words: tuple[float, SwarmError] | None = None
+        self._path_by_s: float | None = None
+        self._why_no_path: SwarmError | None = None
         self._abort_at_s: float | None = None
 
     def start(self, now_s: float) -> None:
         """Start with LinkUp and a ping; sets the deadline."""
         self.news.append(LinkUp())
         self._ping(now_s)
-
-    @property
-    def rtt_s(self) -> float:
-        """The smoothed round trip of pings; 0 before the first has come back."""
-        return self._round_trip.srtt_s or 0.0
 
     # streams
 
@@ -170,11 +131,11 @@ class LinkMachine:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
-        self._heard = True
+        self.life.heard = True
         self.received_bytes += len(data)
         try:
-            for prefix, ciphertext in self._records.receive(data):
-                self.mux.receive(self._opener.open(ciphertext, prefix))
+            for plaintext in self.records.receive(data):
+                self.mux.receive(plaintext)
             if self.mux.link_happened:
                 for event in self.mux.link_events():
                     self._on_link_event(event, now_s)
@@ -184,100 +145,102 @@ class LinkMachine:
     def events(self) -> list[StreamEvent]:
         """The events of streams since the last call; LinkEnded is the last of all."""
         events = self.mux.events()
-        if self.error is None:
-            return events
-        ended, self._ended = self._ended, []
-        return ended
+        if self.error is not None:
+            events, self._ended = self._ended, []
+        return events
 
-    def link_events(self) -> list[EndpointEvent]:
-        """The events for the endpoint since the last call."""
+    def link_events(self) -> list[LinkNews]:
+        """The events of the link as a whole since the last call."""
         news, self.news = self.news, []
         return news
 
     def data_to_send(self, now_s: float) -> bytes:
-        """The next record for the wire, or empty bytes; call until it is empty."""
-        if self._mute or not (plaintext := self.mux.data_to_send()):
+        """The next record, or empty bytes; call until it is empty; may change the deadline."""
+        if self._mute:
+            return self._sparingly(now_s)
+        if not (plaintext := self.mux.data_to_send()):
             return b""
-        record = self._sealer.seal(plaintext, now_s)
+        record = self._seal(plaintext, now_s)
         self.sent_bytes += len(record)
+        if self._keep(record):
+            self._ask_what_came(now_s)
         return record
+
+    def goodbye(self, now_s: float) -> bytes:
+        """The last record of a link that has ended: the peer need not look for another path."""
+        if not self.has_path or self.records.resends:
+            return b""
+        self.mux.close()
+        return self._seal(self.mux.control_to_send(), now_s)
 
     def pause_writing(self) -> None:
         """The kernel takes no more: messages stay queued here, in order of priority."""
-        self._mute = True
+        self._mute |= PAUSED
 
     def resume_writing(self) -> None:
         """The kernel takes more again: call `data_to_send`."""
-        self._mute = self.state is LinkState.ENDED
+        self._mute &= ~PAUSED
 
-    # answers that leave together
+    # paths
 
-    def gather(self) -> bool:
-        """Note that one read gave several events.
+    @property
+    def has_path(self) -> bool:
+        """Whether a connection carries the link now."""
+        return not self._mute & NO_PATH
 
-        The tasks that they wake answer one after the other, and the answers leave in one
-        write. Returns whether to call `gathered` when these tasks have run.
+    def path_lost(self, error: SwarmError, now_s: float) -> None:
+        """The control connection is gone; changes the deadline.
+
+        Nothing is lost yet: the link waits for another path, unless it was about to end.
         """
-        if self.gathering or self.error is not None:
-            return False
-        self.gathering = 1
-        return True
+        if self.error is not None:
+            self._stop()
+            return
+        self.records.path_lost()
+        self._mute = (self._mute | NO_PATH) & ~(PAUSED | AGAIN)
+        self._path_by_s = now_s + self._config.path_wait_s
+        self._why_no_path = error
+        self.news.append(PathWanted(error))
 
-    def gathered(self) -> None:
-        """Note that the woken tasks have answered: call `data_to_send`."""
-        self.gathering = 0
+    def path_up(self, announced: int, wanted: int, *, dialled: bool) -> None:
+        """Go on over a new path; may change the deadline.
 
-    def holds_back(self) -> bool:
-        """Whether the answer that was just queued should wait for the others."""
-        self.gathering += 1
-        return self.gathering % GATHERED_MAX != 0
+        `announced`: the record with which we told the peer to begin. `wanted`: the record with
+        which the peer told us to. Raises BadHandshake if we do not have that one any more.
+        """
+        self.records.path_up(announced, wanted)
+        self._mute &= ~(NO_PATH | PAUSED | AGAIN)
+        if self.records.resends:
+            self._mute |= AGAIN
+        self._hold_up()
+        self.life.heard = True
+        self._path_by_s, self._moved = None, True
+        self.dials = dialled
+        self.bulk.path_changed()
 
     # bulk
 
     def want_bulk(self, now_s: float) -> bool:
         """Ask for bulk connections, because a tensor is to be sent or received.
 
-        The side that dialled the link makes them; if the peer does not do so in time, the
+        The side that dialled the path makes them; if the peer does not do so in time, the
         link ends. Returns whether this changed the deadline or made an event, which only the
         first call does.
         """
-        if self._bulk_wanted or self.error is not None:
+        if self.bulk.wanted or self.error is not None or not self.has_path:
             return False
-        self._bulk_wanted = True
-        config = self._config
-        if self._session.dialled:
-            count = config.bulk_connections
-            if self.rtt_s >= config.far_s:
-                count = max(count, config.bulk_connections_far)
-            self.news.append(BulkWanted(count))
+        if self.dials:
+            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s)))
         else:
-            self._bulk_by_s = now_s + config.dial_s + config.handshake_s
+            self.bulk.ask(now_s)
             self.mux.ask_for_bulk()
         return True
 
-    def claim_number(self, number: int) -> bool:
-        """Whether a bulk connection of this number may join; each number may join once."""
-        numbers = self._bulk_numbers
-        if number in numbers or len(numbers) >= self._config.bulk_connections_max:
-            return False
-        numbers.add(number)
-        return True
-
-    def bulk_joined(self) -> None:
-        """Note that a bulk connection has joined; may change the deadline."""
-        self._bulk_wanted = True
-        self._bulk_by_s = None
-
     def bulk_lost(self, error: SwarmError, now_s: float) -> None:
-        """End the link, because a bulk connection ended; may change the deadline.
-
-        Unless the peer broke the protocol, the link ends LAST_WORDS_S later, because the
-        peer's last records may still be on the wire.
-        """
+        """Note that a bulk connection ended: it costs its chunks' time; changes the deadline."""
         if isinstance(error, PeerError):
             self.fail(error)
-        elif self._last_words is None:
-            self._last_words = (now_s + LAST_WORDS_S, error)
+        self.bulk.lost(now_s)
 
     # time
 
@@ -285,33 +248,25 @@ class LinkMachine:
         """When `on_deadline` is due, or None."""
         if self.error is not None:
             return self._abort_at_s
-        last_words_s = self._last_words[0] if self._last_words is not None else None
-        return min(
-            (at_s for at_s in (self._ping_at_s, self._bulk_by_s, last_words_s) if at_s is not None),
-            default=None,
-        )
+        times = (self.life.ping_at_s, self.bulk.by_s, self.bulk.again_at_s, self._path_by_s)
+        return min((at_s for at_s in times if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float) -> None:
         """Do what is due: ping, or end the link; changes the deadline."""
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
-                self._abort_at_s = None
-                self.state = LinkState.ENDED
-            return
-        config = self._config
-        if self._last_words is not None and now_s >= self._last_words[0]:
-            self.fail(self._last_words[1])
-        elif _is_due(self._bulk_by_s, now_s):
-            patience_s = config.dial_s + config.handshake_s
+                self._stop()
+        elif _is_due(self._path_by_s, now_s):
+            self.fail(LinkLost(f"{self._name}: {self._why_no_path}, and no other path was found"))
+        elif _is_due(self.bulk.by_s, now_s):
+            patience_s = self._config.dial_s + self._config.handshake_s
             self.fail(LinkLost(f"{self._name}: no bulk connection within {patience_s:g} s"))
-        elif _is_due(self._ping_at_s, now_s):
-            # Silent periods are counted, not seconds: a stall of our own loop is not the peer's.
-            self._silent_s = 0.0 if self._heard else self._silent_s + config.idle_ping_s
-            self._heard = False
-            if self._silent_s >= config.dead_after_s:
-                self.fail(LinkLost(f"{self._name}: silent for {self._silent_s:g} s"))
-            else:
-                self._ping(now_s)
+        elif _is_due(self.bulk.again_at_s, now_s):
+            missing = self.bulk.missing()
+            if missing and self.dials and self.has_path:
+                self.news.append(BulkWanted(missing))
+        elif _is_due(self.life.ping_at_s, now_s):
+            self._on_period(now_s)
 
     # the end
 
@@ -347,50 +302,92 @@ class LinkMachine:
         if self.error is None:
             self._end(error, LinkState.ENDED)
 
-    def lost(self, error: SwarmError) -> None:
-        """End the link, because the control connection is gone; changes the deadline."""
-        self.fail(error)
-        self.state = LinkState.ENDED
-        self._abort_at_s = None
-
     # inside
 
-    @property
-    def _name(self) -> str:
-        return f"link to {self._session.peer.short}"
-
     def _close(self, error: SwarmError, now_s: float) -> None:
-        if self.error is None:
+        if self.error is None and self.has_path:
             self._end(error, LinkState.CLOSING)
             self._abort_at_s = now_s + CLOSE_S
+        self.fail(error)
+
+    def _stop(self) -> None:
+        """Nothing leaves any more."""
+        self.state = LinkState.ENDED
+        self._mute |= OVER
+        self._abort_at_s = None
 
     def _end(self, error: SwarmError, state: LinkState) -> None:
         self.error = error
         self.state = state
-        self._mute = self._mute or state is LinkState.ENDED
-        self.gathering = 0
+        if state is LinkState.ENDED:
+            self._stop()
         self.mux.replies.leave()
+        self.records.unacked.close()
+        self._hold_up()
         self.news.clear()
         self._ended.append(LinkEnded(error))
 
     def _ping(self, now_s: float) -> None:
-        self.mux.ping(_PING.pack(now_s))
-        self._ping_at_s = now_s + self._config.idle_ping_s
+        self.mux.ping(self.life.ping(self.records.unacked.asked(), now_s))
+
+    def _on_period(self, now_s: float) -> None:
+        """A period between two pings is over."""
+        silence = self.life.on_period()
+        if silence is LinkSilence.LINK:
+            self.fail(LinkLost(f"{self._name}: silent for {self.life.silent_s:g} s"))
+            return
+        if silence is LinkSilence.PATH and self.has_path:
+            self.news.append(PathWanted(LinkLost(f"silent for {self.life.silent_s:g} s")))
+        try:
+            self._ping(now_s)
+        except PeerError as error:
+            self.fail(error)
+
+    def _sparingly(self, now_s: float) -> bytes:
+        """As `data_to_send`, when something holds it back."""
+        if self._mute & (PAUSED | NO_PATH | OVER):
+            return b""
+        if self._mute & AGAIN:
+            record = self.records.again()
+            if not self.records.resends:
+                self._mute &= ~AGAIN
+            return record
+        if not (plaintext := self.mux.control_to_send()):
+            return b""
+        record = self._seal(plaintext, now_s)
+        if self._keep(record):
+            self._ask_what_came(now_s)
+        return record
+
+    def _ask_what_came(self, now_s: float) -> None:
+        """Ping, if so much was sent that its records should be forgotten; wait, if too much was."""
+        try:
+            if self.error is None and self.records.unacked.wants_ack():
+                self._ping(now_s)
+                self._hold_up()
+        except PeerError as error:
+            self.fail(error)
+
+    def _hold_up(self) -> None:
+        self._mute = self._mute | FULL if self.records.unacked.full else self._mute & ~FULL
 
     def _on_link_event(self, event: LinkEvent, now_s: float) -> None:
         match event:
             case Ponged(payload):
-                sample_s = now_s - _PING.unpack(payload)[0]
-                if (
-                    0.0 <= sample_s <= self._config.dead_after_s
-                ):  # else it is no answer to a ping of ours
-                    self._round_trip.sample(sample_s)
+                if upto := self.life.ponged(payload, now_s):
+                    self.records.unacked.acknowledged(upto)
+                    self._hold_up()
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
-            case _:  # AskedForBulk
-                if not self._session.dialled:
-                    raise BadFrame("the peer asked us to join bulk to a link that it dialled")
-                self.want_bulk(now_s)
+            case PeerClosed():
+                self.peer_closed = True
+            case BulkDone() | BulkOver():
+                self.news.append(event)
+            case AskedForBulk():
+                if self.dials:
+                    self.want_bulk(now_s)
+                elif not self._moved:  # else it meant the path before
+                    raise BadFrame("the peer asked us to join bulk to a path that it dialled")
 
 
 def _is_due(at_s: float | None, now_s: float) -> bool:

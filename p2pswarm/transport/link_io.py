@@ -1,7 +1,7 @@
 """Link: the transport's interface to one link, and the pump of its machine.
 
-`link.LinkMachine` decides. This file has the pipe of the control connection, the timer
-and the bulk channels. `received` takes bytes and reports every event to the owner in
+`link.LinkMachine` decides. This file has the present control connection, the timer and
+the bulk channels. `received` takes bytes and reports every event to the owner in
 the same call of the event loop. Answers that the owner sends meanwhile leave in one
 write after the last event. Bulk channels run by themselves and report only complete
 transfers.
@@ -14,51 +14,26 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
 
-from p2pswarm.errors import PeerError, SwarmError
+from p2pswarm.errors import LinkLost, PeerError, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.net.base import Connection, ControlPipe
-from p2pswarm.transport.bulk.channel import BulkKeys, ChannelCallbacks
-from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels
-from p2pswarm.transport.bulk.upload_share import UploadShare
+from p2pswarm.net.base import Connection
+from p2pswarm.transport.answer_gathering import AnswerGathering
+from p2pswarm.transport.bulk.channel import BulkKeys
+from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.events import EndpointEvent, LinkEnded, StreamEvent
-from p2pswarm.transport.link import LinkMachine, LinkState, LinkStats
+from p2pswarm.transport.control_path import ControlPath, Takeover
+from p2pswarm.transport.events import BulkDone, BulkOver, LinkEnded
+from p2pswarm.transport.link import LinkMachine
+from p2pswarm.transport.link_owner import LinkOwner, NodeShares
 from p2pswarm.transport.link_places import LinkUse
-from p2pswarm.transport.reply_memory import ReplyMemory
+from p2pswarm.transport.link_state import LinkState, LinkStats
+from p2pswarm.transport.path import Path
+from p2pswarm.transport.resumption import PathNumbers
 from p2pswarm.transport.session import Session
 
 UP, ENDED = LinkState.UP, LinkState.ENDED
 _log = logging.getLogger(__name__)
-
-
-class LinkOwner(Protocol):
-    """The owner of links, which learns what happens on them: the endpoint."""
-
-    on_event: Callable[["Link", StreamEvent], None]
-    """Called in the event loop with what happens on streams, and with the end of the link."""
-
-    def on_link(self, link: "Link", event: EndpointEvent) -> None:
-        """The link can be used, or wants bulk connections."""
-        ...
-
-    def ended(self, link: "Link") -> None:
-        """Stop using the link; `on_event` is called next."""
-        ...
-
-    def released(self, link: "Link") -> None:
-        """Its last socket is closed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NodeShares:
-    """What all links of a node share."""
-
-    upload: UploadShare
-    replies: ReplyMemory
 
 
 class Link:
@@ -68,22 +43,33 @@ class Link:
         self,
         session: Session,
         config: TransportConfig,
-        owner: LinkOwner,
+        owner: "LinkOwner[Link]",
         new_lock: Callable[[], AbstractContextManager[object]],
         shared: NodeShares,
     ) -> None:
         self.session = session
         """The result of the handshake."""
         self._loop = asyncio.get_running_loop()
-        self._machine = LinkMachine(session, config, self._loop.time(), shared.replies)
+        self._machine = LinkMachine(
+            session, config, self._loop.time(), shared.replies, shared.unacknowledged
+        )
         self._mux = self._machine.mux
         self._owner = owner
-        self._pipe: ControlPipe | None = None
+        self._control: ControlPath | None = None
+        self._send: Callable[[bytes], None] = _no_pipe
+        self._gathering = AnswerGathering()
         self._receiving = False
+        self.path_numbers = PathNumbers(dialled=session.dialled)
+        """The numbers of the connections that carry the link, or want to."""
+        self.records = self._machine.records
+        """What the link has sealed and opened; only read it."""
+        self.bulk = self._machine.bulk
+        """The numbers under which bulk connections join."""
+        self.path_news = asyncio.Event()
+        """Set when a path comes up, and when the link ends."""
         self._timer: asyncio.TimerHandle | None = None
-        self._channels = BulkChannels(
-            config, new_lock, ChannelCallbacks(self._bulk_lost, self._release), shared.upload
-        )
+        user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done)
+        self._channels = BulkChannels(config, new_lock, user, shared.upload)
         self._open_sockets = 0
 
     @property
@@ -95,6 +81,16 @@ class Link:
     def remote(self) -> Address:
         """The address of the other end of the control connection."""
         return self.session.remote
+
+    @property
+    def path(self) -> Path | None:
+        """What carries the link now; None while it looks for another path, and at its end."""
+        return None if self._control is None else self._control.path
+
+    @property
+    def over(self) -> bool:
+        """Whether the link has ended."""
+        return self._machine.error is not None
 
     @property
     def contact(self) -> Contact:
@@ -175,25 +171,29 @@ class Link:
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
         """Send all of `data` into the memory that the peer granted to transfer number `transfer`.
 
-        Returns once the kernel has every byte; `data` may be reused then.
+        Returns once the peer has every byte, or wants no more; `data` may be reused then.
         """
         self._machine.check_up()
         self._want_bulk()
         await self._channels.send(transfer, data, priority)
 
-    def claim_number(self, number: int) -> bool:
-        """Whether a bulk connection of this number may join; each number may join once."""
-        return self._machine.claim_number(number)
-
-    def add_bulk(self, stream: Connection, keys: BulkKeys) -> None:
+    def add_bulk(self, connection: Connection, keys: BulkKeys, number: int) -> None:
         """Add a bulk connection that has joined."""
-        if self._machine.error is not None:
-            stream.close()
+        if self.over:
+            connection.close()
             return
-        self._machine.bulk_joined()
+        self._machine.bulk.joined(number, self._loop.time())
         self._set_timer()
-        self._channels.add(stream, keys)
+        self._channels.add(connection, keys, number)
         self._open_sockets += 1
+
+    def bulk_failed(self, path: Path, error: SwarmError) -> None:
+        """A bulk connection of `path` could not be made: the link ends if it has no other."""
+        if path is self.path and not self._machine.bulk.live:
+            self.fail(error)
+        else:
+            self._machine.bulk.failed(self._loop.time())
+            self._set_timer()
 
     # the end
 
@@ -212,16 +212,54 @@ class Link:
         self._machine.fail(error)
         self._deliver()
 
-    # called by the control connection
+    # called by control connections
 
-    def opened(self, pipe: ControlPipe) -> None:
-        """The control connection is up."""
-        self._pipe = pipe
+    def path_opened(self, path: ControlPath) -> None:
+        """A connection is up: the first one, or another to go on over."""
         self._open_sockets += 1
-        self._machine.start(self._loop.time())
+        old, takeover = self._control, path.takeover
+        if takeover is None:
+            self._machine.start(self._loop.time())
+        elif not self._goes_on(takeover, dials=path.path.way is not None):
+            path.retire()
+            return
+        self._control, self._send = path, path.pipe.send
+        if old is not None:
+            old.retire()
+        self.path_news.set()
+        self._channels.close()  # those of the old path: their chunks are sent again
         self._set_timer()
         self._deliver()
         self._flush()
+        if self._channels.busy:
+            self._want_bulk()
+
+    def path_lost(self, path: ControlPath, error: SwarmError) -> None:
+        """A connection is gone."""
+        if path is self._control:
+            self._control, self._send = None, _no_pipe
+            self._machine.path_lost(error, self._loop.time())
+            self._set_timer()
+            self._deliver()
+        self._open_sockets -= 1
+        self._release_if_over()
+
+    def _goes_on(self, over: Takeover, *, dials: bool) -> bool:
+        """Whether a connection that is up has taken over."""
+        try:
+            self._machine.check_up()
+            self.path_numbers.check(over.number)
+            self._machine.path_up(over.announced, over.wanted, dialled=dials)
+        except SwarmError as error:
+            _log.info("a new path to %s was not taken: %s", self.peer.short, error)
+            return False
+        self.path_numbers.newest = over.number
+        return True
+
+    def nobody_there(self, why: str) -> None:
+        """No way leads to the peer any more: the link ends, unless a path is up."""
+        if self._control is None:
+            self.fail(LinkLost(f"link to {self.peer.short}: {why}"))
 
     def received(self, data: bytes) -> None:
         """Bytes came: report every event, then send the answers."""
@@ -233,7 +271,9 @@ class Link:
             told = self._deliver()
         finally:
             self._receiving = False
-        if told > 1 and machine.gather():
+        if machine.peer_closed:
+            self.fail(LinkLost(f"link to {self.peer.short}: closed by the peer"))
+        elif told > 1 and machine.error is None and self._gathering.begin():
             # The tasks that were woken run before this callback: their answers leave together.
             self._loop.call_soon(self._end_gathering)
         else:
@@ -248,13 +288,6 @@ class Link:
         self._machine.resume_writing()
         self._flush()
 
-    def lost(self, error: SwarmError) -> None:
-        """The control connection is gone."""
-        self._machine.lost(error)
-        self._set_timer()
-        self._deliver()
-        self._release()
-
     # the pump
 
     def _flush(self) -> None:
@@ -263,16 +296,17 @@ class Link:
         if (
             self._receiving
             or machine.error is not None
-            or (machine.gathering and machine.holds_back())
+            or (self._gathering.count and self._gathering.holds_back())
         ):
             return
-        assert self._pipe is not None
         now_s = self._loop.time()
         while record := machine.data_to_send(now_s):
-            self._pipe.send(record)
+            self._send(record)
         if self._mux.happened:  # later, because the caller of `send` is not ready for events
             self._loop.call_soon(self._deliver)
-        if machine.state is not UP and machine.close_if_quiet(now_s, bulk_busy=self._channels.busy):
+        if machine.state is not UP and (
+            machine.close_if_quiet(now_s, bulk_busy=self._channels.busy) or self.over
+        ):
             self._deliver()
 
     def _deliver(self) -> int:
@@ -280,7 +314,12 @@ class Link:
         machine = self._machine
         if machine.news:
             for news in machine.link_events():
-                self._owner.on_link(self, news)
+                if isinstance(news, BulkDone):
+                    self._channels.done(news.transfer)
+                elif isinstance(news, BulkOver):
+                    self._channels.over(news.number, news.chunks)
+                else:
+                    self._owner.on_link(self, news)
         events = machine.events()
         for event in events:
             if isinstance(event, LinkEnded):
@@ -290,19 +329,23 @@ class Link:
         return len(events)
 
     def _end(self, event: LinkEnded) -> None:
-        assert self._pipe is not None
         if isinstance(event.error, PeerError):
             _log.warning("link to %s closed: %s", self.peer.short, event.error)
-        if self._machine.state is ENDED:
-            self._pipe.abort()
-        else:
-            while record := self._machine.data_to_send(self._loop.time()):
-                self._pipe.send(record)
-            self._pipe.close()
+        machine, control = self._machine, self._control
+        self._gathering.end()
+        if control is not None:
+            while record := machine.data_to_send(self._loop.time()):
+                self._send(record)
+            if last := machine.goodbye(self._loop.time()):
+                self._send(last)
+            end = control.pipe.abort if machine.state is ENDED else control.pipe.close
+            end()
+        self.path_news.set()
         self._set_timer()
         self._channels.fail(f"link to {self.peer.short} ended: {event.error}")
         self._owner.ended(self)
         self._owner.on_event(self, event)
+        self._release_if_over()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -311,18 +354,17 @@ class Link:
         self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        assert self._pipe is not None
         machine = self._machine
         closing = machine.error is not None
         machine.on_deadline(self._loop.time())
-        if closing:
-            self._pipe.abort()
+        if closing and self._control is not None:
+            self._control.pipe.abort()
         self._set_timer()
         self._deliver()
         self._flush()
 
     def _end_gathering(self) -> None:
-        self._machine.gathered()
+        self._gathering.end()
         self._flush()
 
     def _want_bulk(self) -> None:
@@ -336,7 +378,23 @@ class Link:
         self._set_timer()
         self._deliver()
 
-    def _release(self) -> None:
+    def _bulk_released(self, number: int, chunks: int) -> None:
+        self._owner.bulk_left(self, number)
+        self._mux.bulk_over(number, chunks)
+        self._flush()
         self._open_sockets -= 1
-        if self._open_sockets == 0:
+        self._release_if_over()
+
+    def _bulk_done(self, transfer: int) -> None:
+        self._mux.bulk_done(transfer)
+        self._flush()
+
+    def _release_if_over(self) -> None:
+        if self._open_sockets == 0 and self.over:
+            self._open_sockets = -1  # this is said once
             self._owner.released(self)
+
+
+def _no_pipe(record: bytes) -> None:
+    """Nothing is sent while there is no path: the machine gives nothing then."""
+    raise AssertionError(f"{len(record)} bytes to send, and no path")

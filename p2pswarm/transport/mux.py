@@ -18,15 +18,14 @@ from p2pswarm.errors import BadFrame, Busy
 from p2pswarm.transport import frames
 from p2pswarm.transport.events import (
     RESET_REFUSED,
-    AskedForBulk,
     CreditGained,
-    GoneAway,
     LinkEvent,
     Ponged,
     StreamData,
     StreamEvent,
     StreamOpened,
     StreamReset,
+    link_event,
 )
 from p2pswarm.transport.reply_memory import LINK_BYTES_FREE, STREAM_BYTES, LinkReplies
 from p2pswarm.transport.send_lines import MESSAGE_COST_BYTES, SendLines
@@ -167,6 +166,18 @@ class Mux:
         """Ask the peer that dialled this link to join bulk connections to it."""
         self._say(frames.encode(frames.ASK_BULK, 0))
 
+    def close(self) -> None:
+        """Tell the peer that the link is over."""
+        self._say(frames.encode(frames.CLOSE, 0))
+
+    def bulk_done(self, transfer: int) -> None:
+        """Tell the peer that we have every byte of its transfer, or want no more of it."""
+        self._say(frames.encode(frames.BULK_DONE, 0, frames.TRANSFER.pack(transfer)))
+
+    def bulk_over(self, number: int, chunks: int) -> None:
+        """Tell the peer how many chunks came on a bulk connection that has ended."""
+        self._say(frames.encode(frames.BULK_OVER, 0, frames.CHANNEL.pack(number, chunks)))
+
     # called for the wire
 
     def receive(self, record: bytes) -> None:
@@ -193,8 +204,26 @@ class Mux:
 
     def data_to_send(self) -> bytes:
         """The plaintext of the next record, or empty bytes."""
-        if not (self._lines.count or self._control):
+        lines = self._lines
+        if not (lines.count or self._control):
             return b""
+        parts: list[bytes] = []
+        size = 0
+        if self._control:
+            parts, size = self._take_control()
+        while lines.count and (stream := lines.take(self._credit, frames.RECORD_BYTES_MAX - size)):
+            parts.append(self._take(stream))
+            size += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def control_to_send(self) -> bytes:
+        """As `data_to_send`, without messages of streams: what a peer needs that waits for us."""
+        return b"".join(self._take_control()[0])
+
+    # inside
+
+    def _take_control(self) -> tuple[list[bytes], int]:
+        """The control frames that fit into one record, and their bytes."""
         parts, self._control = self._control, []
         size, self._control_bytes = self._control_bytes, 0
         if size > frames.RECORD_BYTES_MAX:
@@ -202,13 +231,7 @@ class Mux:
             self._control = parts[count:]
             self._control_bytes = sum(map(len, self._control))
             del parts[count:]
-        lines = self._lines
-        while lines.count and (stream := lines.take(self._credit, frames.RECORD_BYTES_MAX - size)):
-            parts.append(self._take(stream))
-            size += len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    # inside
+        return parts, size
 
     def _say(self, frame: bytes) -> None:
         self._control.append(frame)
@@ -316,10 +339,8 @@ class Mux:
             self.link_happened.append(Ponged(payload))
             if self.replies.unbearable(self.held_bytes):  # here it costs calls nothing
                 raise BadFrame(f"{self.held_bytes} bytes wait: the peer does not read")
-        elif kind == frames.GOAWAY:
-            self.link_happened.append(GoneAway())
         else:
-            self.link_happened.append(AskedForBulk())
+            self.link_happened.append(link_event(kind, payload))
 
     def _on_credit(self, number: int, gained: int) -> None:
         if number == 0:

@@ -13,6 +13,8 @@ class OwnedTasks:
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.closing = False
+        """Whether `close` was called: start nothing that it would have to wait for."""
 
     def spawn(
         self, work: Coroutine[None, None, None], end: Callable[[], None] | None = None
@@ -27,6 +29,7 @@ class OwnedTasks:
 
     async def close(self) -> None:
         """Cancel every task, and return when all are over."""
+        self.closing = True
         while self._tasks:
             task = next(iter(self._tasks))
             task.cancel()

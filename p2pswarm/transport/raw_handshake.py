@@ -16,8 +16,10 @@ from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.errors import BadHandshake
 from p2pswarm.net import circuit
 from p2pswarm.net.circuit import CircuitRequest
+from p2pswarm.transport import resumption
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.resumption import Resume
 
 LENGTH_BYTES = 2  # before each message of the handshake
 MAGIC_BYTES = len(LINK_MAGIC)
@@ -100,6 +102,8 @@ class AcceptedHandshake:
         """The request to join a link, if the connection opens none."""
         self.circuit: CircuitRequest | None = None
         """What the connection asks of a relay, if it does."""
+        self.resume: Resume | None = None
+        """The request to take over a link, if the connection opens none."""
         self._us = us
         self._static = static
         self._ephemeral = ephemeral
@@ -133,6 +137,9 @@ class AcceptedHandshake:
         elif self._magic == circuit.MAGIC:
             self.circuit = CircuitRequest.parse(self._magic + data)
             self.wanted_bytes = 0
+        elif self._magic == resumption.MAGIC:
+            self.resume = Resume.parse(self._magic + data)
+            self.wanted_bytes = 0
         else:
             self._greet(self._magic + data)
 
@@ -146,6 +153,8 @@ class AcceptedHandshake:
             self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
         elif magic == circuit.MAGIC:
             self.wanted_bytes = circuit.REQUEST_BYTES - MAGIC_BYTES
+        elif magic == resumption.MAGIC:
+            self.wanted_bytes = resumption.RESUME_BYTES - MAGIC_BYTES
         elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:

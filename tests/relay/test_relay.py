@@ -151,8 +151,8 @@ async def test_a_node_that_is_no_relay_says_so():
 async def test_requests_that_break_the_rules_get_no_answer_and_tickets_are_not_guessed():
     async with relay() as middle:
         at = middle.endpoint.contact.address
-        assert await raw_answer(at, b"PSR1" + bytes(60)) == b""
-        assert await raw_answer(at, b"PSR1\1" + b"\1" * 59) == b""
+        assert await raw_answer(at, b"PSC1" + bytes(60)) == b""
+        assert await raw_answer(at, b"PSC1\1" + b"\1" * 59) == b""
         guess = CircuitRequest(ticket=bytes(16)).raw
         assert await raw_answer(at, guess) == answer(CircuitStatus.NO_TICKET)
 

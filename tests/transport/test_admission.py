@@ -8,6 +8,7 @@ from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.admission import (
     check_join,
     dial_error,
@@ -17,6 +18,7 @@ from p2pswarm.transport.admission import (
 )
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.path import DirectWay, Path, PathKind
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
@@ -83,16 +85,14 @@ def test_an_introduction_that_cannot_be_read_is_a_bad_handshake():
         meet(dialler, ALICE.peer_id, THERE, HERE)
 
 
-def test_bulk_joins_only_a_link_that_its_side_has_dialled():
-    dialler, acceptor = shaken(INTRODUCTION)
-    ours, _ = meet(dialler, ALICE.peer_id, THERE, HERE)
-    theirs, _ = meet(acceptor, BOB.peer_id, THERE, None)
-    asked = BulkJoin.make(ours.exporter, 0, b"n" * 16)
+def test_bulk_joins_only_a_path_that_its_side_has_dialled():
+    asked = BulkJoin.make(b"e" * 32, 0, b"n" * 16)
+    ours = Path(PathKind.DIRECT, HERE, DirectWay(SocketNet(), HERE))
 
-    assert check_join(asked, theirs) is theirs
-    for session in (None, ours):
-        with pytest.raises(BadHandshake, match="do not know"):
-            check_join(asked, session)
+    check_join(asked, Path(None, THERE, None))
+    for path in (None, ours):
+        with pytest.raises(BadHandshake, match="waits for none"):
+            check_join(asked, path)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_each_failure_of_a_dial_has_its_name(error, connected: bool, kind: type,
 
 
 @pytest.mark.parametrize(
-    ("error", "text"), [(TimeoutError(), "3 stalled"), (SwarmError("why"), "3: why")]
+    ("error", "text"), [(TimeoutError(), "made stalled"), (SwarmError("why"), "made: why")]
 )
 def test_a_bulk_connection_that_fails_costs_the_link(error, text: str):
-    assert text in str(join_error(error, US, 3))
+    assert text in str(join_error(error, US))
 
 
 @pytest.mark.parametrize(

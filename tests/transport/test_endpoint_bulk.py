@@ -6,12 +6,11 @@ import socket
 from contextlib import AsyncExitStack
 
 import pytest
-from transport.harness import EchoEnd, End, call, linked, listening, transfer
+from transport.harness import PATIENCE_S, EchoEnd, End, call, linked, listening, transfer
 
 from p2pswarm.errors import BadChunk, BadFrame, LinkLost
 from p2pswarm.ids import Address
 from p2pswarm.net.sockets import SocketConnection, SocketNet
-from p2pswarm.transport.events import StreamOpened
 
 
 @pytest.mark.parametrize("connections", [1, 4])
@@ -52,13 +51,13 @@ async def test_a_bulk_connection_that_breaks_while_it_joins_costs_no_link(connec
 
 
 async def test_a_link_to_which_no_bulk_connection_can_be_joined_ends():
-    async with linked(LossyNet({1, 2, 3})) as (dialler, _, link, back):
+    async with linked(LossyNet({1, 2, 3}), bulk_connections_far=1) as (dialler, _, link, back):
         arrival = back.expect(memoryview(bytearray(10)))
 
         with pytest.raises(LinkLost):
             await link.send_bulk(arrival.transfer, memoryview(bytes(10)), 1)
 
-        assert "bulk connection 0" in str(await dialler.loss())
+        assert "no bulk connection can be made" in str(await dialler.loss())
 
 
 async def test_many_transfers_at_once_each_reach_their_own_room():
@@ -140,17 +139,44 @@ async def test_who_accepted_may_not_be_asked_to_join_bulk():
         assert isinstance(await acceptor.loss(), BadFrame)
 
 
-async def test_last_words_are_heard_although_a_bulk_connection_ended_before_them():
-    """When a peer leaves, a channel may see the end before the loop has read the rest."""
-    async with linked() as (dialler, _, link, back):
-        link._bulk_lost(LinkLost("the peer closed it"))
-        back.open(b"last words", ended=True)
-        back.close()
+@pytest.mark.parametrize("broken_side", ["sender", "receiver"])
+async def test_one_broken_bulk_connection_costs_its_chunks_time_and_not_the_link(broken_side: str):
+    settings = {"bulk_connections": 3, "bulk_connections_far": 3}
+    async with linked(**settings) as (dialler, acceptor, link, back):
+        await transfer(link, back, bytes(1000))
+        data = random.Random(1).randbytes(32_000_000)
+        room = bytearray(len(data))
+        arrival = back.expect(memoryview(room))
+        sending = asyncio.create_task(link.send_bulk(arrival.transfer, memoryview(data), 1))
+        while back.stats.bulk_received_bytes < 5_000_000:
+            await call(dialler, acceptor)
+        broken = link if broken_side == "sender" else back
+        next(iter(broken._channels._channels.values()))[1].close()
 
-        heard = await dialler.event(StreamOpened)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(sending, arrival.wait())
 
-        assert heard.data == b"last words"
-        assert isinstance(await dialler.loss(), LinkLost)
+        assert room == data
+        assert back.stats.bulk_received_bytes == len(data) + 1000, "no chunk came twice"
+        assert dialler.links() == (link,)
+
+
+async def test_a_transfer_outlives_all_of_its_bulk_connections():
+    async with linked() as (dialler, acceptor, link, back):
+        await transfer(link, back, bytes(1000))
+        arrival = back.expect(memoryview(room := bytearray(1000)))
+        for side in (link, back):
+            for _, pipe in side._channels._channels.values():
+                pipe.close()
+
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(
+                link.send_bulk(arrival.transfer, memoryview(b"tensor" * 166 + b"abcd"), 1),
+                arrival.wait(),
+            )
+
+        assert room == b"tensor" * 166 + b"abcd"
+        assert len(dialler.links()) == len(acceptor.links()) == 1
 
 
 async def test_bulk_connections_that_nobody_asked_for_are_counted_over_all_links():
@@ -160,8 +186,8 @@ async def test_bulk_connections_that_nobody_asked_for_are_counted_over_all_links
         crowd = [await ends.enter_async_context(End()) for _ in range(2)]
         for dialler in crowd:
             link = await dialler.link(acceptor.contact)
-            for number in (0, 1):
-                await dialler._joiner.dial_once(link, number)
+            for _ in range(2):
+                await dialler._joiner.dial_once(link, link.path)
         newcomer = await ends.enter_async_context(End())
         link = await newcomer.link(acceptor.contact)
         await call(newcomer, acceptor)

@@ -49,7 +49,7 @@ def test_a_chunk():
     send_queue.add(7, memoryview(b"tensor"), 1, 1, lambda: None)
     keys = BulkKeys(SEND_KEY, RECEIVE_KEY, Suite.CHACHA20_POLY1305)
     channel = BulkChannel(
-        keys, ReceiveBuffers(nullcontext()), send_queue, ChannelCallbacks(print, print), 0.0
+        keys, ReceiveBuffers(nullcontext()), send_queue, ChannelCallbacks(print, print, print), 0.0
     )
 
     assert bytes(channel.next_out(0.0)).hex() == GOLDEN["chunk"]

@@ -6,6 +6,8 @@ import pytest
 from transport.harness import LinkPair, machine
 
 from p2pswarm.errors import BadChunk, BadFrame, LinkLost
+from p2pswarm.transport.answer_gathering import GATHERED_MAX, AnswerGathering
+from p2pswarm.transport.bulk.bulk_wishes import AGAIN_S
 from p2pswarm.transport.events import (
     BulkWanted,
     LinkEnded,
@@ -13,7 +15,8 @@ from p2pswarm.transport.events import (
     StreamData,
     StreamOpened,
 )
-from p2pswarm.transport.link import CLOSE_S, GATHERED_MAX, LAST_WORDS_S, LinkMachine, LinkState
+from p2pswarm.transport.link import CLOSE_S, LinkMachine
+from p2pswarm.transport.link_state import LinkState
 
 
 def ended_by(link: LinkMachine) -> str:
@@ -46,13 +49,13 @@ def test_a_link_begins_with_its_event_and_a_ping():
 
 def test_a_ping_measures_the_round_trip():
     pair = LinkPair(now_s=0.0)
-    assert pair.dialler.rtt_s == 0.0
+    assert pair.dialler.life.rtt_s == 0.0
 
     pair.dialler.on_deadline(5.0)
     pair.carry(pair.dialler, pair.acceptor, 5.1)
     pair.carry(pair.acceptor, pair.dialler, 5.2)
 
-    assert pair.dialler.rtt_s == pytest.approx(0.2 / 8)  # the first, in no time, was 0 s
+    assert pair.dialler.life.rtt_s == pytest.approx(0.2 / 8)  # the first, in no time, was 0 s
 
 
 @pytest.mark.parametrize("clock_s", [1e9, -1e9, float("nan"), float("inf")])
@@ -62,7 +65,7 @@ def test_a_pong_that_answers_no_ping_of_ours_measures_nothing(clock_s: float):
     pair.acceptor.mux._say(struct.pack(">BBBxIId", 6, 0, 0, 0, 8, clock_s))
     pair.settle(1.0)
 
-    assert pair.dialler.rtt_s == 0.0
+    assert pair.dialler.life.rtt_s == 0.0
     assert pair.dialler.error is None
 
 
@@ -138,7 +141,7 @@ def test_a_bulk_connection_in_time_ends_the_wait():
     pair = LinkPair(dial_s=1.0, handshake_s=2.0)
     pair.acceptor.want_bulk(0.5)
 
-    pair.acceptor.bulk_joined()
+    pair.acceptor.bulk.joined(0, 1.0)
 
     assert pair.acceptor.next_deadline_s() == 5.0
     assert not pair.acceptor.want_bulk(1.0)
@@ -153,25 +156,31 @@ def test_only_the_dialler_may_be_asked_for_bulk():
     assert isinstance(pair.acceptor.error, BadFrame)
 
 
-def test_each_number_joins_once_and_no_more_than_the_most():
-    link = machine(dialled=False, bulk_connections_max=2)
-
-    assert [link.claim_number(number) for number in (7, 7, 9, 11)] == [True, False, True, False]
-
-
-def test_the_end_of_a_bulk_connection_leaves_time_for_last_words():
-    """A channel's threads may see the end before the loop has read what came before it."""
+def test_a_bulk_connection_that_ends_is_replaced_by_who_dialled_it_and_costs_no_link():
     pair = LinkPair()
-    pair.acceptor.mux.open(b"last words", ended=True, priority=0)
+    pair.dialler.want_bulk(0.0)
+    pair.dialler.link_events()
+    assert pair.acceptor.bulk.claim(0)
+    for side in (pair.dialler, pair.acceptor):
+        side.bulk.joined(0, 0.5)
 
-    pair.dialler.bulk_lost(LinkLost("first"), 1.0)
-    pair.dialler.bulk_lost(LinkLost("second"), 1.5)
-    pair.settle(1.6)
+        side.bulk_lost(LinkLost("reset"), 3.0)
+        tick(side, 3.0)
 
-    assert pair.dialler.events() == [StreamOpened(2, b"last words", True)]
-    assert pair.dialler.next_deadline_s() == 1.0 + LAST_WORDS_S
-    pair.dialler.on_deadline(1.0 + LAST_WORDS_S)
-    assert ended_by(pair.dialler) == "first"
+    assert pair.dialler.link_events() == [BulkWanted(1)]
+    assert pair.acceptor.link_events() == []
+    assert pair.dialler.error is pair.acceptor.error is None
+
+
+def test_a_bulk_connection_that_ends_at_once_is_replaced_after_a_pause():
+    pair = LinkPair()
+    pair.dialler.want_bulk(0.0)
+    pair.dialler.link_events()
+    pair.dialler.bulk.joined(0, 3.0)
+
+    pair.dialler.bulk_lost(LinkLost("reset"), 3.1)
+
+    assert pair.dialler.next_deadline_s() == 3.0 + AGAIN_S
 
 
 def test_a_bulk_connection_that_broke_the_protocol_ends_the_link_at_once():
@@ -186,25 +195,15 @@ def test_a_bulk_connection_that_broke_the_protocol_ends_the_link_at_once():
 
 
 def test_answers_are_gathered_in_eights_until_all_have_run():
-    pair = LinkPair()
+    gathering = AnswerGathering()
 
-    assert pair.dialler.gather()
-    assert not pair.dialler.gather()
-    held = [pair.dialler.holds_back() for _ in range(2 * GATHERED_MAX)]
+    assert gathering.begin()
+    assert not gathering.begin()
+    held = [gathering.holds_back() for _ in range(2 * GATHERED_MAX)]
 
     assert [at for at, wait in enumerate(held, 2) if not wait] == [GATHERED_MAX, 2 * GATHERED_MAX]
-    pair.dialler.gathered()
-    assert not pair.dialler.gathering
-
-
-def test_nothing_is_gathered_after_the_end():
-    pair = LinkPair()
-    pair.dialler.gather()
-
-    pair.dialler.close(0.0)
-
-    assert not pair.dialler.gathering
-    assert not pair.dialler.gather()
+    gathering.end()
+    assert not gathering.count
 
 
 # the end
@@ -289,7 +288,7 @@ def test_a_closing_link_ends_when_its_time_is_up_or_its_connection_is_gone():
     late.dialler.on_deadline(2.5)
     assert late.dialler.state is LinkState.CLOSING
     late.dialler.on_deadline(2.0 + CLOSE_S)
-    gone.dialler.lost(LinkLost("closed"))
+    gone.dialler.path_lost(LinkLost("closed"), 2.5)
 
     assert late.dialler.state is gone.dialler.state is LinkState.ENDED
     assert late.dialler.next_deadline_s() is gone.dialler.next_deadline_s() is None

@@ -11,8 +11,9 @@ from p2pswarm.crypto.records import Sealer
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.errors import BadFrame, BadRecord, PeerError, SwarmError
 from p2pswarm.transport import frames
+from p2pswarm.transport.control_records import LABEL
 from p2pswarm.transport.events import LinkEnded, StreamOpened
-from p2pswarm.transport.link import LABEL, LinkMachine
+from p2pswarm.transport.link import LinkMachine
 
 
 def transcript() -> bytes:

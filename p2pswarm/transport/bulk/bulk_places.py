@@ -27,7 +27,7 @@ class BulkPlaces(Generic[L]):
         self._most = most
         self._use = use
         self._places: FairPlaces[tuple[L, int]] = FairPlaces()
-        self._counts: dict[L, int] = {}
+        self._numbers: dict[L, dict[int, None]] = {}
 
     def make_room(self, link: L) -> list[L]:
         """The links to close before one more connection joins `link`."""
@@ -39,13 +39,19 @@ class BulkPlaces(Generic[L]):
             return [least]
         raise BadHandshake(f"{self._most} bulk connections have joined, and none can make way")
 
-    def add(self, link: L, host: str) -> None:
-        """Count a connection that joins `link`, whose peer is at `host`."""
-        number = self._counts.get(link, 0)
-        self._counts[link] = number + 1
+    def add(self, link: L, number: int, host: str) -> None:
+        """Count a connection that joins `link`, whose peer is at `host`, under `number`."""
+        self._numbers.setdefault(link, {})[number] = None
         self._places.add((link, number), address_groups(host))
+
+    def leave(self, link: L, number: int) -> None:
+        """Forget a connection that has ended, if it is counted."""
+        numbers = self._numbers.get(link, {})
+        if number in numbers:
+            del numbers[number]
+            self._places.remove((link, number))
 
     def remove(self, link: L) -> None:
         """Forget the connections of a link that is over."""
-        for number in range(self._counts.pop(link, 0)):
+        for number in self._numbers.pop(link, {}):
             self._places.remove((link, number))

@@ -15,6 +15,7 @@ Source:  docs/wire.md; bench/LOG.md for the chunk's size.
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from p2pswarm.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer, ciphertext_bytes
 from p2pswarm.crypto.suite import TAG_BYTES, Suite
@@ -48,6 +49,8 @@ class ChannelCallbacks:
     """Called when the channel cannot be used any more."""
     released: Callable[[], None]
     """Called when its socket is closed."""
+    unwanted: Callable[[int], None]
+    """Called with the number of a transfer of which a chunk came that nobody wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class _IncomingChunk:
     """The chunk whose payload is awaited."""
 
     transfer: int
+    start: int
     length: int
     target: memoryview | None
     """Where the payload goes; None if its memory was taken back."""
@@ -75,8 +79,10 @@ class BulkChannel:
         send_queue: SendQueue,
         callbacks: ChannelCallbacks,
         now_s: float,
+        number: int = 0,
     ) -> None:
-        """`now_s`: when the keys were made, on the clock of `next_out`."""
+        """`now_s`: when the keys were made, on the clock of `next_out`. `number`: of its join."""
+        self._number = number
         self._buffers = buffers
         self._send_queue = send_queue
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
@@ -88,8 +94,11 @@ class BulkChannel:
         self._sizer = ChunkSizer(CHUNK_BYTES_MAX)
         self._begun_s = 0.0
         self._unpaced_bytes = 0
-        self._released = callbacks.released
+        self._callbacks = callbacks
         self.lost = callbacks.lost
+        self._chunks_out = 0
+        self.chunks_in = 0
+        """How many whole chunks have come."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -114,8 +123,10 @@ class BulkChannel:
             self._opener.open(
                 ciphertext, incoming.prefix
             )  # keeps the nonce counter right; the bytes are dropped
-            return None
+            self.chunks_in += 1
+            return partial(self._callbacks.unwanted, incoming.transfer)
         self._opener.open_into(ciphertext, incoming.prefix, incoming.target)
+        self.chunks_in += 1
         self.received_bytes += incoming.length
         return self._buffers.landed(incoming.transfer, incoming.length)
 
@@ -124,9 +135,11 @@ class BulkChannel:
         if self._unpaced_bytes:  # this call follows `sent` at once, so no idle time is counted
             self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
-        chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s)
+        at = (self._number, self._chunks_out)
+        chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s, at)
         if chunk is None:
             return None
+        self._chunks_out += 1
         self._outgoing, self._begun_s = chunk, now_s
         length = len(chunk.data)
         out = self._scratch_out = _grown(self._scratch_out, HEADER_BYTES + length + OVERHEAD_BYTES)
@@ -146,7 +159,12 @@ class BulkChannel:
     def released(self) -> None:
         """Free the buffers now, without waiting for the garbage collector."""
         self._scratch_in = self._scratch_out = _NOTHING
-        self._released()
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None and incoming.target is not None:
+            self._buffers.unclaim(incoming.transfer, incoming.start, incoming.length)
+        if self._outgoing is not None:
+            self._send_queue.gone(self._outgoing)
+        self._callbacks.released()
 
     def _open_head(self) -> None:
         head = self._head
@@ -159,7 +177,7 @@ class BulkChannel:
             raise BadChunk(f"a chunk of {length} bytes in a record of another length")
         target = self._buffers.claim(transfer, start, length)
         self._scratch_in = _grown(self._scratch_in, length + TAG_BYTES)
-        self._incoming = _IncomingChunk(transfer, length, target, prefix)
+        self._incoming = _IncomingChunk(transfer, start, length, target, prefix)
 
 
 def _grown(scratch: memoryview, need: int) -> memoryview:

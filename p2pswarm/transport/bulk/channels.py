@@ -4,6 +4,9 @@ Transfers share all channels of a link: each channel takes its next chunk from o
 queue and fills one set of receive buffers. Channels run by themselves, on sockets in
 threads, and report only complete transfers.
 
+A channel that ends costs the time of its chunks. Each side tells the other how many chunks came on
+it, and sends the others again on another channel.
+
 Units:   bytes.
 Errors:  LinkLost for every task that waits when the link ends.
 """
@@ -11,8 +14,10 @@ Errors:  LinkLost for every task that waits when the link ends.
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 
-from p2pswarm.errors import LinkLost
+from p2pswarm.errors import BadChunk, LinkLost, SwarmError
 from p2pswarm.net.base import BulkPipe, Connection
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
@@ -20,14 +25,34 @@ from p2pswarm.transport.bulk.send_queue import SendQueue
 from p2pswarm.transport.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
+ENDED_MAX = 256  # channels of which the peer does not say what came: it tells at once, in order
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsUser:
+    """The functions of the link that its channels call, in the event loop."""
+
+    lost: Callable[[SwarmError], None]
+    """A channel has ended."""
+    released: Callable[[int, int], None]
+    """The socket of a channel is closed: the number of its join, and the chunks that came."""
+    done: Callable[[int], None]
+    """We want no more of this transfer: tell the peer."""
+
 
 class BulkArrival:
     """A transfer on its way into granted memory: implements `Arrival` of `rpc/base.py`."""
 
     def __init__(
-        self, buffers: ReceiveBuffers, waiting: dict[int, "BulkArrival"], memory: memoryview
+        self,
+        buffers: ReceiveBuffers,
+        waiting: dict[int, "BulkArrival"],
+        memory: memoryview,
+        done: Callable[[int], None],
     ) -> None:
+        """`done`: tells the sender that we want no more of a transfer."""
         self._buffers = buffers
+        self._done = done
         self._waiting = waiting
         self._settled = asyncio.Event()
         self._failure = ""
@@ -51,7 +76,8 @@ class BulkArrival:
         written there.
         """
         self._buffers.cancel(self.transfer)
-        self._waiting.pop(self.transfer, None)
+        if self._waiting.pop(self.transfer, None) is not None:
+            self._done(self.transfer)
 
     def fail(self, reason: str) -> None:
         """Fail the transfer, because the link ended before every byte was here."""
@@ -62,6 +88,7 @@ class BulkArrival:
     def _land(self) -> None:
         if self._waiting.pop(self.transfer, None) is not None:
             self._settled.set()
+            self._done(self.transfer)
 
 
 class BulkChannels:
@@ -71,16 +98,19 @@ class BulkChannels:
         self,
         config: TransportConfig,
         new_lock: Callable[[], AbstractContextManager[object]],
-        ends: ChannelCallbacks,
+        user: ChannelsUser,
         upload: UploadShare,
     ) -> None:
         self._config = config
-        self._ends = ends
+        self._user = user
         self._buffers = ReceiveBuffers(new_lock())
         self._send_queue = SendQueue(new_lock(), config.chunk_bytes, upload, self._wake)
         self._arrivals: dict[int, BulkArrival] = {}
         self._sends: dict[asyncio.Future[None], None] = {}
-        self._channels: list[tuple[BulkChannel, BulkPipe]] = []
+        self._channels: dict[int, tuple[BulkChannel, BulkPipe]] = {}
+        self._came: dict[int, int] = {}  # what the peer says of channels that we still have
+        self._ended: dict[int, None] = {}  # channels of which the peer has said nothing yet
+        self._sent_bytes = self._received_bytes = 0  # on channels that have ended
 
     @property
     def busy(self) -> bool:
@@ -89,27 +119,32 @@ class BulkChannels:
 
     @property
     def count(self) -> int:
-        """How many channels have joined."""
+        """How many channels there are."""
         return len(self._channels)
 
     @property
     def sent_bytes(self) -> int:
         """Payload sent so far."""
-        return sum(machine.sent_bytes for machine, _ in self._channels)
+        live = sum(machine.sent_bytes for machine, _ in self._channels.values())
+        return self._sent_bytes + live
 
     @property
     def received_bytes(self) -> int:
         """Payload received so far."""
-        return sum(machine.received_bytes for machine, _ in self._channels)
+        live = sum(machine.received_bytes for machine, _ in self._channels.values())
+        return self._received_bytes + live
 
     def expect(self, memory: memoryview) -> BulkArrival:
         """Grant `memory` to one transfer."""
         if memory.readonly:
             raise ValueError("the memory of a transfer must be writable")
-        return BulkArrival(self._buffers, self._arrivals, memory.cast("B"))
+        return BulkArrival(self._buffers, self._arrivals, memory.cast("B"), self._user.done)
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:
-        """Send all of `data`, over channels that are there or join later; returns when sent."""
+        """Send all of `data`, over channels that are there or join later.
+
+        Returns when the peer has it, or wants no more of it.
+        """
         flat = data.cast("B")
         if not flat:
             return
@@ -127,23 +162,59 @@ class BulkChannels:
             self._sends.pop(done, None)
             self._send_queue.cancel(transfer_out)
 
-    def add(self, stream: Connection, keys: BulkKeys) -> None:
-        """Add a channel that has joined."""
+    def add(self, connection: Connection, keys: BulkKeys, number: int) -> None:
+        """Add a channel that has joined under `number`."""
         now_s = asyncio.get_running_loop().time()
-        machine = BulkChannel(keys, self._buffers, self._send_queue, self._ends, now_s)
-        pipe = stream.become_bulk(machine)
-        self._channels.append((machine, pipe))
+        calls = ChannelCallbacks(self._user.lost, partial(self._release, number), self._user.done)
+        machine = BulkChannel(keys, self._buffers, self._send_queue, calls, now_s, number)
+        pipe = connection.become_bulk(machine)
+        self._channels[number] = machine, pipe
         if self._sends:
             pipe.wake()
 
+    def done(self, transfer: int) -> None:
+        """The peer wants no more of a transfer."""
+        self._send_queue.done(transfer)
+
+    def over(self, number: int, chunks: int) -> None:
+        """The peer reads no more on a channel, of which it has read so many chunks."""
+        if number in self._channels:
+            self._came[number] = chunks
+            self._channels[number][1].close()
+        elif number in self._ended:
+            del self._ended[number]
+            self._send_again(number, chunks)
+
+    def close(self) -> None:
+        """Close every channel; others will take their place."""
+        for _, pipe in list(self._channels.values()):
+            pipe.close()
+
+    def _release(self, number: int) -> None:
+        """The socket of a channel is closed: nothing comes or goes on it any more."""
+        machine, _ = self._channels.pop(number)
+        self._sent_bytes += machine.sent_bytes
+        self._received_bytes += machine.received_bytes
+        if number in self._came:
+            self._send_again(number, self._came.pop(number))
+        else:
+            self._ended[number] = None
+            if len(self._ended) > ENDED_MAX:
+                self._user.lost(BadChunk("the peer does not say what came on bulk connections"))
+        self._user.released(number, machine.chunks_in)
+
+    def _send_again(self, number: int, chunks: int) -> None:
+        if self._send_queue.channel_over(number, chunks):
+            self._wake()
+
     def _wake(self) -> None:
-        for _, pipe in self._channels:
+        """Let every channel ask for a chunk; any thread may call this."""
+        for _, pipe in list(self._channels.values()):
             pipe.wake()
 
     def fail(self, reason: str) -> None:
         """Close every channel and fail every transfer, because the link is over."""
-        for _, pipe in self._channels:
-            pipe.close()
+        self.close()
         for arrival in list(self._arrivals.values()):
             arrival.fail(reason)
         for done in self._sends:

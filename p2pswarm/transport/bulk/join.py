@@ -38,14 +38,6 @@ def session_of(exporter: bytes) -> bytes:
     return derive(exporter, b"session", _NO_NONCE, _NO_NONCE, 0)[0][:SESSION_BYTES]
 
 
-def numbers(number: int, connections_max: int) -> tuple[int, ...]:
-    """The numbers under which to try to join connection `number` of at most `connections_max`.
-
-    A try that failed may have used its number up at the other end.
-    """
-    return tuple(number + attempt * connections_max for attempt in range(TRIES))
-
-
 @dataclass(frozen=True, slots=True)
 class BulkJoin:
     """The first message on a bulk connection, from the dialler."""

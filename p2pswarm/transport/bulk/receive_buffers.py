@@ -52,6 +52,16 @@ class Coverage:
             self._starts.insert(at, start)
             self._ends.insert(at, end)
 
+    def unclaim(self, start: int, length: int) -> None:
+        """Take back a claim whose bytes did not come."""
+        end = start + length
+        at = bisect_left(self._starts, start + 1) - 1
+        first, last = self._starts.pop(at), self._ends.pop(at)
+        for left, right in ((end, last), (first, start)):
+            if left < right:
+                self._starts.insert(at, left)
+                self._ends.insert(at, right)
+
 
 class _ReceiveBuffer:
     __slots__ = ("claimed", "filled", "left_bytes", "memory")
@@ -104,6 +114,13 @@ class ReceiveBuffers:
             if not 0 < transfer < self._next or length > CHUNK_BYTES_MAX:
                 raise BadChunk(f"transfer {transfer} was not granted")
             return None
+
+    def unclaim(self, transfer: int, start: int, length: int) -> None:
+        """Note that a claimed chunk will not come: its connection has ended."""
+        with self._lock:
+            buffer = self._buffers.get(transfer)
+            if buffer is not None:
+                buffer.claimed.unclaim(start, length)
 
     def landed(self, transfer: int, length: int) -> Callable[[], None] | None:
         """Note that a claimed chunk is in place.

@@ -12,8 +12,8 @@ CROWD, ELSEWHERE = "192.0.2.1", "198.51.100.9"
 def places(*links: tuple[str, str], **uses: LinkUse) -> BulkPlaces[str]:
     """All places taken by the named links, each at a host; `uses`: by name."""
     all_of_it = BulkPlaces(len(links), lambda link: uses.get(link, LinkUse.NOBODY))
-    for name, host in links:
-        all_of_it.add(name, host)
+    for number, (name, host) in enumerate(links):
+        all_of_it.add(name, number, host)
     return all_of_it
 
 
@@ -49,3 +49,14 @@ def test_a_link_that_is_over_frees_all_its_places():
     held.remove("a")
 
     assert held.make_room("b") == []
+
+
+def test_a_connection_that_has_ended_frees_its_place():
+    held = places(("a", CROWD), ("a", CROWD))
+
+    held.leave("a", 1)
+    held.leave("a", 1)
+    held.leave("unknown", 7)
+
+    assert held.make_room("b") == []
+    held.remove("a")

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.rpc.base import Priority
 from p2pswarm.sim.loop import run
-from p2pswarm.transport.bulk.channel import BulkKeys, ChannelCallbacks
-from p2pswarm.transport.bulk.channels import BulkChannels
+from p2pswarm.transport.bulk.channel import BulkKeys
+from p2pswarm.transport.bulk.channels import BulkChannels, ChannelsUser
 from p2pswarm.transport.bulk.upload_share import FLOOR_BYTES_PER_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
@@ -15,7 +15,10 @@ SIZE = 8 << 20
 
 
 class Line:
-    """A connection that takes at once whatever its machine has to send."""
+    """A connection that takes at once whatever its machine has to send, to a peer that says so."""
+
+    def __init__(self, channels):
+        self.channels = channels
 
     def become_bulk(self, machine):
         self.machine = machine
@@ -24,8 +27,9 @@ class Line:
     def wake(self):
         now_s = asyncio.get_running_loop().time()
         while self.machine.next_out(now_s) is not None:
-            if (event := self.machine.sent()) is not None:
-                event()
+            self.machine.sent()
+        if self.machine.sent_bytes == SIZE:
+            self.channels.done(1)
 
     def close(self):
         """Nothing is open."""
@@ -34,10 +38,9 @@ class Line:
 def seconds(priority, stuck):
     async def main():
         upload = UploadShare(nullcontext())
-        channels = BulkChannels(
-            TransportConfig(), nullcontext, ChannelCallbacks(print, print), upload
-        )
-        channels.add(Line(), BulkKeys(b"a" * 32, b"b" * 32, Suite.AES_GCM))
+        user = ChannelsUser(print, print, print)
+        channels = BulkChannels(TransportConfig(), nullcontext, user, upload)
+        channels.add(Line(channels), BulkKeys(b"a" * 32, b"b" * 32, Suite.AES_GCM), 0)
         if stuck:
             upload.began("a gradient for a peer that takes nothing")
         async with asyncio.timeout(600):

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pswarm.errors import BadHandshake
-from p2pswarm.transport.bulk.join import ANSWER_BYTES, JOIN_BYTES, BulkJoin, numbers, session_of
+from p2pswarm.transport.bulk.join import ANSWER_BYTES, JOIN_BYTES, BulkJoin, session_of
 
 EXPORTER = b"e" * 32
 NONCE_I, NONCE_R = b"i" * 16, b"r" * 16
@@ -62,10 +62,3 @@ def test_an_answer_with_any_bit_changed_is_refused(at: int):
 def test_a_join_from_another_session_is_refused():
     with pytest.raises(BadHandshake):
         BulkJoin.make(b"x" * 32, 3, NONCE_I).answer(EXPORTER, NONCE_R)
-
-
-def test_no_number_is_tried_for_two_connections():
-    tried = [each for number in range(16) for each in numbers(number, 16)]
-
-    assert len(set(tried)) == len(tried) == 48
-    assert tried[0] == 0

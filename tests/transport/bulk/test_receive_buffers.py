@@ -127,3 +127,31 @@ def test_grants_on_one_link_are_bounded():
 
     with pytest.raises(Busy, match=str(BUFFERS_MAX)):
         buffers.add(memoryview(bytearray(1)), lambda: None)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60),
+)
+def test_a_claim_that_is_taken_back_may_be_made_again(steps):
+    coverage, claimed = Coverage(10 * SMALL), set()
+
+    for number, back in steps:
+        if number in claimed and back:
+            coverage.unclaim(number * SMALL, SMALL)
+            claimed.remove(number)
+        elif number in claimed:
+            with pytest.raises(BadChunk, match="twice"):
+                coverage.claim(number * SMALL, SMALL)
+        else:
+            coverage.claim(number * SMALL, SMALL)
+            claimed.add(number)
+
+
+def test_taking_back_a_claim_on_memory_that_is_gone_does_nothing():
+    buffers, transfer, _ = rooms_with(2 * SMALL)
+    buffers.claim(transfer, 0, SMALL)
+    buffers.cancel(transfer)
+
+    buffers.unclaim(transfer, 0, SMALL)
+
+    assert buffers.claim(transfer, 0, SMALL) is None

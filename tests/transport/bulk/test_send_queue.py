@@ -38,6 +38,9 @@ def test_a_transfer_leaves_in_chunks_and_is_done_after_the_last():
 
     assert (first.start, len(first.data)) == (0, CHUNK)
     assert rest == [(5, CHUNK, CHUNK), (5, 2 * CHUNK, 1)]
+    assert done == []
+    box.done(5)
+    box.done(5)
     assert done == [5]
 
 
@@ -141,3 +144,66 @@ def test_an_urgent_transfer_of_its_own_link_goes_first_as_ever():
     second.add(3, data(CHUNK), 0, 1, lambda: None)
 
     assert [transfer for transfer, _, _ in drain(second)][:1] == [3]
+
+
+def test_what_a_broken_connection_took_and_did_not_bring_is_sent_again():
+    box, done = send_queue(), []
+    box.add(5, data(5 * CHUNK), 1, 1, lambda: done.append(5))
+    for place in ((1, 0), (2, 0), (1, 1), (1, 2), (2, 1)):
+        box.sent(box.take(CHUNK, 0.0, place))
+    assert box.take(CHUNK, 0.0, (2, 2)) is None
+
+    assert box.channel_over(1, 1)
+
+    assert sorted(drain(box)) == [(5, 2 * CHUNK, CHUNK), (5, 3 * CHUNK, CHUNK)]
+    box.done(5)
+    assert done == [5]
+    assert not box.channel_over(2, 0)
+
+
+def test_a_chunk_that_is_sent_again_is_cut_as_it_was():
+    """A slow connection takes it whole: the receiver has no claim on parts of it."""
+    box = send_queue()
+    box.add(5, data(CHUNK), 1, 1, lambda: None)
+    box.sent(box.take(CHUNK, 0.0, (1, 0)))
+
+    box.channel_over(1, 0)
+
+    assert len(box.take(CHUNK // 2, 0.0, (2, 0)).data) == CHUNK
+
+
+def test_memory_that_a_connection_still_reads_is_not_given_back():
+    """A peer that says too early that it has everything would else see what comes next in it."""
+    box, done = send_queue(), []
+    box.add(5, data(CHUNK), 1, 1, lambda: done.append(5))
+    chunk = box.take(CHUNK, 0.0, (1, 0))
+
+    box.done(5)
+    assert done == []
+    box.sent(chunk)()
+
+    assert done == [5]
+
+
+def test_a_connection_that_breaks_under_a_chunk_lets_go_of_it():
+    box, done = send_queue(), []
+    box.add(5, data(CHUNK), 1, 1, lambda: done.append(5))
+    chunk = box.take(CHUNK, 0.0, (1, 0))
+    box.done(5)
+
+    box.gone(chunk)
+
+    assert done == [5]
+
+
+def test_nothing_is_sent_again_of_what_was_given_up_or_is_done():
+    box = send_queue()
+    given_up = box.add(5, data(CHUNK), 1, 1, lambda: None)
+    box.add(6, data(CHUNK), 1, 1, lambda: None)
+    for number in range(2):
+        box.sent(box.take(CHUNK, 0.0, (1, number)))
+    box.cancel(given_up)
+    box.done(6)
+
+    assert not box.channel_over(1, 0)
+    assert drain(box) == []

@@ -1,0 +1,114 @@
+"""BulkWishes: when a link asks for bulk connections, and for others in the place of broken ones.
+
+The side that dialled the link's path dials them; the other side asks it to. Each is known to both
+sides by the number under which it joined, and no number joins twice.
+
+Units:   seconds on the caller's monotonic clock; counts.
+Errors:  none; `late` tells that nobody has joined in time.
+Source:  docs/paths.md.
+"""
+
+from p2pswarm.transport.config import TransportConfig
+
+AGAIN_S = 1.0  # between a connection that joined and the one that replaces it: no storm of joins
+NUMBERS_MAX = 4096  # remembered: far more than are on their way at a time
+SIDE = 1 << 31  # set in the numbers of the side that accepted the link's first path
+
+
+class BulkWishes:
+    """The bulk connections of one link, as one side wants them."""
+
+    __slots__ = (
+        "_again_at_s",
+        "_config",
+        "_joined_at_s",
+        "_newest",
+        "_next",
+        "_numbers",
+        "by_s",
+        "live",
+        "wanted",
+    )
+
+    def __init__(self, config: TransportConfig, *, dialled: bool) -> None:
+        self._config = config
+        self._next = 0 if dialled else SIDE
+        self._numbers: dict[int, None] = {}
+        self._newest = -1
+        self.live = 0
+        """How many are joined."""
+        self.wanted = 0
+        """How many there should be; 0 before the first tensor."""
+        self.by_s: float | None = None
+        """When the first one must have joined that the peer dials."""
+        self._joined_at_s = 0.0
+        self._again_at_s: float | None = None
+
+    def want(self, rtt_s: float) -> int:
+        """How many to dial for a first tensor."""
+        config = self._config
+        self.wanted = config.bulk_connections
+        if rtt_s >= config.far_s:
+            self.wanted = max(self.wanted, config.bulk_connections_far)
+        return self.wanted
+
+    def ask(self, now_s: float) -> None:
+        """Note that the peer was asked to dial."""
+        self.wanted = max(self.wanted, 1)
+        self.by_s = now_s + self._config.dial_s + self._config.handshake_s
+
+    def take_number(self) -> int:
+        """The number of the next connection that we dial."""
+        number = self._next
+        self._next += 1
+        return number
+
+    def claim(self, number: int) -> bool:
+        """Whether a connection that the peer dialled may join under this number: it counts now."""
+        ours = self._next >= SIDE
+        if (number >= SIDE) is ours or number in self._numbers:
+            return False
+        if number <= self._newest - NUMBERS_MAX or self.live >= self._config.bulk_connections_max:
+            return False
+        self.live += 1
+        self._numbers[number] = None
+        self._newest = max(self._newest, number)
+        while len(self._numbers) > NUMBERS_MAX:
+            del self._numbers[min(self._numbers)]
+        return True
+
+    def unclaim(self) -> None:
+        """Note that a connection whose number was claimed has not joined."""
+        self.live -= 1
+
+    def joined(self, number: int, now_s: float) -> None:
+        """Note that one has joined; one that the peer dialled was counted with its claim."""
+        if (number >= SIDE) is (self._next >= SIDE):
+            self.live += 1
+        self.wanted = max(self.wanted, 1)
+        self.by_s = None
+        self._joined_at_s = now_s
+
+    def lost(self, now_s: float) -> None:
+        """Note that one has ended."""
+        self.live -= 1
+        self._again_at_s = max(now_s, self._joined_at_s + AGAIN_S)
+
+    def failed(self, now_s: float) -> None:
+        """Note that one could not be made, which another may replace."""
+        self._again_at_s = now_s + AGAIN_S
+
+    def path_changed(self) -> None:
+        """Note that the connections of the old path are of no use."""
+        self.wanted = 0
+        self.by_s = self._again_at_s = None
+
+    @property
+    def again_at_s(self) -> float | None:
+        """When `missing` is to be asked."""
+        return self._again_at_s
+
+    def missing(self) -> int:
+        """How many to dial in the place of those that ended."""
+        self._again_at_s = None
+        return max(0, self.wanted - self.live)

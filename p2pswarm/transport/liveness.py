@@ -1,0 +1,80 @@
+"""Liveness: pings, what their answers prove, and what silence means.
+
+Records come in order, so the answer to a ping proves that the peer has every record that was
+sealed before the ping. No other acknowledgement exists: calls cost nothing more than before.
+
+Silent periods are counted, not seconds: a stall of our own loop is not the peer's.
+
+Units:   `now_s` seconds on the caller's monotonic clock.
+Errors:  BadFrame if a peer that speaks answers no ping.
+Source:  docs/paths.md; RFC 6298 for the round trip.
+"""
+
+import struct
+from collections import deque
+from enum import Enum, auto
+
+from p2pswarm.errors import BadFrame
+from p2pswarm.flow.estimates import RoundTrip
+from p2pswarm.transport.config import TransportConfig
+
+PINGS_MAX = 1024  # unanswered: an hour and a half of idle ones, or 512 MiB without a word
+_PING = struct.Struct(">d")
+
+
+class LinkSilence(Enum):
+    """What the silence of a peer means."""
+
+    NONE = auto()
+    PATH = auto()
+    """The path may be dead: another one should be tried."""
+    LINK = auto()
+    """The link is over."""
+
+
+class Liveness:
+    """When one side of a link pings, and what it has heard."""
+
+    __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s")
+
+    def __init__(self, config: TransportConfig) -> None:
+        self._config = config
+        self._pings: deque[tuple[bytes, int]] = deque()
+        self._round_trip = RoundTrip()
+        self.heard = True
+        """Set it when anything came."""
+        self.silent_s = 0.0
+        self.ping_at_s: float | None = None
+        """When `on_period` is due."""
+
+    @property
+    def rtt_s(self) -> float:
+        """The smoothed round trip; 0 before the first ping has come back."""
+        return self._round_trip.srtt_s or 0.0
+
+    def ping(self, upto: int, now_s: float) -> bytes:
+        """The payload of a new ping; its answer proves that the records before `upto` came."""
+        if len(self._pings) >= PINGS_MAX:
+            raise BadFrame(f"{PINGS_MAX} pings were not answered")
+        payload = _PING.pack(now_s)
+        self._pings.append((payload, upto))
+        self.ping_at_s = now_s + self._config.idle_ping_s
+        return payload
+
+    def ponged(self, payload: bytes, now_s: float) -> int:
+        """The number of the first record that this answer says nothing of; 0 if it is no answer."""
+        if not self._pings or self._pings[0][0] != payload:
+            return 0
+        upto = self._pings.popleft()[1]
+        sample_s = now_s - _PING.unpack(payload)[0]
+        if 0.0 <= sample_s <= self._config.dead_after_s:  # else a path was lost in between
+            self._round_trip.sample(sample_s)
+        return upto
+
+    def on_period(self) -> LinkSilence:
+        """Count a period without a word, if it was one."""
+        self.silent_s = 0.0 if self.heard else self.silent_s + self._config.idle_ping_s
+        self.heard = False
+        if self.silent_s >= self._config.dead_after_s:
+            return LinkSilence.LINK
+        return LinkSilence.PATH if self.silent_s >= self._config.path_silent_s else LinkSilence.NONE

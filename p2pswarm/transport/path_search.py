@@ -1,0 +1,35 @@
+"""PathSearch: when a link that needs another path tries the ways to its peer, and when it gives up.
+
+All ways are tried beside each other, the best one a little ahead. If all fail, they are tried again
+after a pause that doubles. A way is *refused* where a host answers that nobody listens, or a peer
+that it does not know the link. If every way is refused, the peer's process is over as far as we can
+tell: who dialled the link gives up at once. Who was dialled waits a little for the peer to come.
+
+Units:   `now_s` seconds on the caller's monotonic clock; counts.
+Errors:  none.
+Source:  docs/paths.md.
+"""
+
+PAUSE_S = 0.1  # before the second round
+PAUSE_S_MAX = 1.0
+PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
+
+
+class PathSearch:
+    """One search, from the loss of a path to the next one."""
+
+    def __init__(self, now_s: float, wait_s: float, *, peer_may_come: bool) -> None:
+        """`wait_s`: how long the link is kept. `peer_may_come`: whether the peer dials us, too."""
+        self._begun_s = now_s
+        self._by_s = now_s + wait_s
+        self._peer_may_come = peer_may_come
+        self._pause_s = PAUSE_S
+
+    def next_round_s(self, ways: int, refused: int, now_s: float) -> float | None:
+        """When to try all ways again, of which `refused` were refused; None to give up."""
+        by_s = self._by_s
+        if refused == ways:
+            by_s = self._begun_s + PEER_COMES_S if self._peer_may_come else now_s
+        at_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+        return min(at_s, by_s) if now_s < by_s else None
