@@ -72,6 +72,22 @@ def test_who_carries_little_goes_next_however_many_wait():
     assert "call" in rate.granted(at_s)
 
 
+def test_the_next_deadline_is_that_of_whoever_may_go_first():
+    rate = FairRate(TOTAL, 1e6)
+    for pair in ("used up", "fresh", "others", "more"):
+        rate.opened(pair)
+        if pair != "fresh":
+            rate.carried(pair, pair, PIECE, 0.0)
+    assert "used up" in rate.granted(0.0)
+    rate.carried("a", "used up", PIECE, 0.0)
+    rate.carried("b", "fresh", 1, 0.0)
+    at_s = rate.next_deadline_s()
+
+    assert at_s is not None
+    assert 0.0 < at_s <= 2 * PIECE / TOTAL
+    assert "b" in rate.granted(at_s)
+
+
 def test_a_pause_leaves_no_right_to_a_long_burst():
     rate = FairRate(TOTAL, AMPLE)
     rate.opened("a")
