@@ -260,6 +260,8 @@ class NetworkConfig:
 
     announce: str = ""
     """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
+    map_ports: bool = True
+    """Ask the router to forward the listening port (PCP, NAT-PMP, UPnP), if there is one."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
     """TCP connections for tensors, to each peer."""
     state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE
@@ -277,7 +279,7 @@ class NetworkConfig:
     relay_port: Annotated[int, Between(0, 65_535)] = 0
     """A second port to listen on, such as 443, which most firewalls let pass; 0: none."""
     relay_web: Annotated[int, Between(0, 65_535)] = 0
-    """A port for WebSocket, for hosts that have only the web; needs aiohttp; 0: none."""
+    """A port for WebSocket, for hosts that have only the web; 0: none."""
     relay_certificate: Path | None = None
     """One PEM file, chain and key, for `relay_web`; left out: a proxy in front has them."""
 

@@ -22,7 +22,7 @@ net wire flow models data settings progress
 crypto
 transport
 rpc
-relay
+nat relay
 dht tensors
 swarm
 allreduce state chain checkpoint
@@ -31,6 +31,7 @@ server
 roles sim
 api testing
 node_process demo
+flag_parser
 flags setting_report
 commands
 cli
@@ -58,10 +59,14 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "nat/dial_back_server.py",
+        "nat/port_mapper.py",
+        "nat/reachability.py",
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",
         "net/happy_eyeballs.py",
+        "net/interface_changes.py",
         "net/resolver.py",
         "net/sockets.py",
         "net/web_net.py",
@@ -73,6 +78,7 @@ SHELL = frozenset(
         "relay/relay.py",
         "roles/bootstrap.py",
         "roles/discovery.py",
+        "roles/doctor.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/relaying.py",

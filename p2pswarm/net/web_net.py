@@ -1,10 +1,10 @@
 """WebNet: a network whose `dial` also leads over WebSocket. Seam 1 round another one.
 
-WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is imported when the
-first such address is dialled: most nodes never do.
+WebSocket is for hosts that have nothing but the web. It needs aiohttp, which is large, so it is
+imported when the first such address is dialled: most nodes never do.
 
 Units:   none.
-Errors:  DialFailed; its text names the package that is missing.
+Errors:  DialFailed.
 Source:  docs/relays.md, "Over WebSocket".
 """
 
@@ -14,11 +14,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
-from p2pswarm.errors import DialFailed
 from p2pswarm.ids import Address
 from p2pswarm.net.base import Connection, Listener, Net
-
-NEEDED = "WebSocket needs aiohttp: pip install 'p2pswarm[web]'"
 
 
 class _WebSocketDialler(Protocol):
@@ -50,10 +47,7 @@ class WebNet:
         if not to.web:
             return await self._net.dial(to)
         if self._dialler is None:
-            try:
-                module = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.web_socket")
-            except ModuleNotFoundError as error:
-                raise DialFailed(f"{to}: {NEEDED}") from error
+            module = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.web_socket")
             self._dialler = self._dialler or module.WebDialler()
         return await self._dialler.dial(to)
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from p2pswarm.config import NodeConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import Address, Contact
-from p2pswarm.net.web_net import NEEDED
 from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay import Relay, RelayRates
@@ -109,10 +108,7 @@ async def _listen_elsewhere(
         except Unusable as error:
             raise Unusable(f"network.relay_port: {error}{_remedy(network.relay_port)}") from error
     if network.relay_web:
-        try:
-            web_socket = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.web_socket")
-        except ModuleNotFoundError as error:
-            raise Unusable(f"network.relay_web: {NEEDED}") from error
+        web_socket = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.web_socket")
         at = Address(host, network.relay_web)
         listener = web_socket.WebListener(at, endpoint.accept, network.relay_certificate)
         try:

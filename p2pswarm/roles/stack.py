@@ -19,11 +19,12 @@ from random import Random
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.address_scope import least_scope
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
+from p2pswarm.nat.dial_back_server import DialBackServer
+from p2pswarm.net.address_scope import least_scope
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.net.web_net import WebNet
@@ -65,8 +66,9 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
     )
     transport = within_files(wanted, circuit_files(config))
     share = transport.links_max / wanted.links_max
+    net = SocketNet()
     async with (
-        WebNet(SocketNet()) as web,
+        WebNet(net) as web,
         Endpoint(identity, CircuitNet(web), transport, os.urandom) as endpoint,
         LinkRpc(endpoint) as rpc,
     ):
@@ -79,6 +81,7 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
             )
             rng = Random(os.urandom(32))
             async with Dht(rpc, identity, limits, rng, time.time) as dht:
+                DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
                 async with asyncio.TaskGroup() as tasks:
                     upkeep = tasks.create_task(dht.maintain())

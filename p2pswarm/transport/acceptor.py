@@ -49,6 +49,8 @@ class ConnectionUses:
 class Acceptor:
     """The connections that have arrived and are not in use yet."""
 
+    on_knock: Callable[[bytes], None]
+    """Called with the token of each dial-back that arrives, whoever sent it."""
     admit_circuit: AdmitCircuit | None
     """The relay of this node, if it is one."""
 
@@ -62,6 +64,7 @@ class Acceptor:
         self._config = config
         self._handshaker = handshaker
         self._tasks = tasks
+        self.on_knock = _ignore
         self.admit_circuit = None
         self._uses = uses
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
@@ -100,7 +103,9 @@ class Acceptor:
                     lambda: self._displace(self._limiter.answered(ticket)),
                     partial(self._gate.run, ticket, connection.remote.host),
                 )
-                if accepted.circuit is not None:
+                if accepted.knock is not None:
+                    self.on_knock(accepted.knock)
+                elif accepted.circuit is not None:
                     await self._pass_on(connection, accepted.circuit, ticket)
                 elif accepted.join is not None:
                     await self._uses.bulk(connection, accepted.join)
@@ -129,3 +134,7 @@ class Acceptor:
             connection.close()
         self._limiter.leave(ticket)
         del self._greeting[ticket]
+
+
+def _ignore(_token: bytes) -> None:
+    """Drop a knock: nobody has asked to be dialled back."""

@@ -32,7 +32,7 @@ from p2pswarm.transport.handshaker import Handshaker
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_owner import NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
-from p2pswarm.transport.link_table import LinkEntry, LinkTable
+from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DirectPaths, Path, Paths, Way, way_to
 from p2pswarm.transport.reply_memory import ReplyMemory
@@ -48,6 +48,8 @@ class Endpoint:
     """Called in the event loop with everything that happens on links."""
     announced: Address | None
     """The address that others dial, if it differs from the one that we listen on."""
+    on_up: Callable[[Link], None]
+    """Called in the event loop with each link that comes up."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
+        self.on_up = _ignore_link
         self.announced = None
 
     @property
@@ -127,12 +130,18 @@ class Endpoint:
             raise LinkLost("this endpoint is closed")
         return await self._dialler.link(to)
 
-    def reached(self, to: Contact) -> bool:
-        """Whether a link to a peer is up that was dialled at its address, or comes from its host.
+    def reach(self, to: Contact) -> Reach:
+        """What links that are up show of the address of a peer."""
+        return self._table.reach(to)
 
-        Of a link that the peer dialled, the port is what it introduced itself with.
-        """
-        return self._table.reaches(to)
+    def seen_at(self, peer: PeerId) -> Address | None:
+        """The other end of the link to a peer, as we see it; None if no link is up."""
+        link = self._table.best(peer)
+        return None if link is None else link.remote
+
+    def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
+        """Have `on_knock` called with the token of each dial-back that arrives."""
+        self._acceptor.on_knock = on_knock
 
     def use_paths(self, paths: Paths) -> None:
         """Ask `paths` for the ways to peers, when a link has lost its path."""
@@ -222,6 +231,7 @@ class Endpoint:
             self._table.remove(other.peer, other)
             other.leave()
         self._dialler.came_up(self._table.best(link.peer) or link)
+        self.on_up(link)
 
     async def _make_link(
         self, connection: Connection, handshake: Handshake, dialled: Address | None = None
@@ -240,3 +250,7 @@ class Endpoint:
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
     """Drop an event: until rpc sets `on_event`, nobody wants it."""
+
+
+def _ignore_link(_link: Link) -> None:
+    """Until somebody sets `on_up`, nobody waits for links."""
