@@ -135,9 +135,12 @@ class Endpoint:
         return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
-        """The other end of the link to a peer, as we see it; None if no link is up."""
+        """The other end of the link to a peer, as we see it; None if no link is up.
+
+        None, too, if the link leads through a relay: what we see then is the relay, not the peer.
+        """
         link = self._table.best(peer)
-        return None if link is None else link.remote
+        return None if link is None or link.remote.circuit else link.remote
 
     def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
         """Have `on_knock` called with the token of each dial-back that arrives."""

@@ -65,6 +65,7 @@ async def test_who_comes_through_a_relay_is_never_taken_for_the_relay():
         (seen,) = [each for each in target.endpoint.links() if each.peer == dialler.peer]
         assert seen.contact.address.port == 0
         assert seen.remote.circuit == target.peer.raw
+        assert target.endpoint.seen_at(dialler.peer) is None
         assert target.endpoint.contact.address.host == "127.0.0.1"
         assert seen.contact.address != middle.endpoint.contact.address
 
