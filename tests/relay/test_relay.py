@@ -1,6 +1,7 @@
 """Two nodes that cannot be dialled meet at a third one, over real sockets."""
 
 import asyncio
+import contextlib
 import os
 from contextlib import AsyncExitStack
 
@@ -265,3 +266,34 @@ async def test_a_dialler_that_says_nothing_is_hung_up_on_by_the_target_and_costs
             await silent.receive(1)
         silent.close()
         await ended(middle, 0)
+
+
+async def test_a_circuit_that_breaks_costs_neither_the_link_nor_a_byte_of_a_tensor():
+    tensor = os.urandom(8_000_000)
+    async with meeting() as (dialler, target, middle):
+        at = middle.endpoint.contact.address
+        writers = []
+
+        async def carry(reader, writer):
+            there, back = await asyncio.open_connection(at.host, at.port)
+            writers.extend((writer, back))
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(pour(reader, back), pour(there, writer))
+
+        server = await asyncio.start_server(carry, "127.0.0.1", 0)
+        async with server:
+            way = Address(*server.sockets[0].getsockname()).through(target.peer)
+            to = Contact(target.peer, way)
+            await dialler.ask(to)
+            (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
+            sending = asyncio.create_task(dialler.send(to, tensor))
+            await dialler.ask(to)
+            for writer in writers:
+                writer.transport.abort()
+
+            await sending
+
+            assert target.got == tensor
+            assert link in dialler.endpoint.links()
+            for writer in writers:
+                writer.transport.abort()
