@@ -35,7 +35,12 @@ class Scope(IntEnum):
 
 
 def believable(address: Address, least: Scope) -> bool:
-    """Whether to keep and dial an address that a peer has named; `least`: its smallest scope."""
+    """Whether to keep and dial an address that a peer has named; `least`: its smallest scope.
+
+    Who is reached through a relay is no server of the DHT, and nobody makes us send HTTP anywhere.
+    """
+    if address.circuit or address.web:
+        return False
     return address.port > 0 and scope_of(address.host) >= max(least, Scope.PRIVATE)
 
 

@@ -12,7 +12,7 @@ from typing import Self
 from p2pswarm.errors import BadHandshake, DialFailed
 from p2pswarm.ids import PEER_ID_BYTES
 
-MAGIC = b"PSR1"
+MAGIC = b"PSC1"
 REQUEST_BYTES = 64  # eight times the answer: a relay never sends more than it was sent
 ANSWER_BYTES = 8
 TICKET_BYTES = 16  # nobody guesses 128 bits

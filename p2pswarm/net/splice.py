@@ -1,9 +1,8 @@
 """Two connections joined by a relay: what comes from one goes to the other, byte for byte.
 
-All directions of all circuits use one buffer: what was read is sent in the same call of the event
-loop. Only what the other side's kernel does not take is copied, and nothing more is read until it
-has gone. So a circuit costs memory only while its reader is slow, at most PIECE_BYTES a direction,
-and TCP's own window stops the sender.
+Bytes stay in the kernel until the other side's kernel has taken them: they are looked at, sent, and
+then dropped from where they came (MSG_PEEK, MSG_TRUNC). So a reader that stands still costs no
+memory here, all directions of all circuits use one buffer, and TCP's own window stops the sender.
 
 Units:   bytes, seconds.
 Errors:  none: whatever ends a connection ends the splice.
@@ -20,6 +19,7 @@ from p2pswarm.net.base import Connection
 from p2pswarm.net.sockets import SocketConnection, set_if_known
 
 PIECE_BYTES = 256 * 1024
+DROP = getattr(socket, "MSG_TRUNC", 0)  # Linux drops without a copy; others copy, which is as good
 HALF_CLOSED_S = 15.0  # the time for the other direction to end: links end both ways at once
 KEEPALIVE_AFTER_S, KEEPALIVE_EVERY_S, KEEPALIVE_PROBES = 30, 10, 3  # NATs forget after 1 min and up
 
@@ -47,7 +47,9 @@ class Pace(Protocol):
 class Splicer:
     """Joins connections. One for each event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, half_closed_s: float = HALF_CLOSED_S) -> None:
+        """`half_closed_s`: so long one direction may go on when the other has ended."""
+        self.half_closed_s = half_closed_s
         self.buffer = memoryview(bytearray(PIECE_BYTES))
         """For whoever has just been called: nothing stays in it."""
 
@@ -71,6 +73,7 @@ class Splice:
         ended: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._half_closed_s = splicer.half_closed_s
         self._ended = ended
         self._closing: asyncio.TimerHandle | None = None
         self._sockets = sockets
@@ -118,7 +121,7 @@ class Splice:
         if all(direction.done for direction in self._directions):
             self.close()
         elif self._closing is None:
-            self._closing = self._loop.call_later(HALF_CLOSED_S, self.close)
+            self._closing = self._loop.call_later(self._half_closed_s, self.close)
 
 
 class _SpliceDirection:
@@ -138,8 +141,6 @@ class _SpliceDirection:
         self._sink = sink
         self._pace = pace
         self._loop = asyncio.get_running_loop()
-        self._left = memoryview(b"")
-        self._piece_bytes = 0
         self.carried_bytes = 0
         self.done = False
 
@@ -149,47 +150,49 @@ class _SpliceDirection:
             self._loop.add_reader(self._source, self._readable)
 
     def _readable(self) -> None:
+        """Pass on what the sink takes of what has come."""
         try:
-            got = self._source.recv_into(self._buffer)
+            got = self._source.recv_into(self._buffer, 0, socket.MSG_PEEK)
+            if not got:
+                self._end()
+                return
+            sent = self._sink.send(self._buffer[:got])
         except (BlockingIOError, InterruptedError):
-            return
+            self._wait_for_sink()
         except OSError:
             self._splice.close()
-            return
-        if got:
-            self._piece_bytes = got
-            self._send(self._buffer[:got], reading=True)
         else:
-            self._end()
+            if self._drop(sent):
+                self._passed_on(sent, all_of_it=sent == got)
+            else:
+                self._splice.close()
+
+    def _drop(self, nbytes: int) -> bool:
+        """Take from the source what was sent; False if it is gone, because the source was reset."""
+        while nbytes:
+            try:
+                dropped = self._source.recv_into(self._buffer, nbytes, DROP)
+            except OSError:
+                return False
+            if not dropped:
+                return False
+            nbytes -= dropped
+        return True
+
+    def _passed_on(self, sent: int, *, all_of_it: bool) -> None:
+        self.carried_bytes += sent
+        if self._pace is not None and not self._pace.carried(self, sent):
+            self._loop.remove_reader(self._source)
+        elif not all_of_it:
+            self._wait_for_sink()
+
+    def _wait_for_sink(self) -> None:
+        self._loop.remove_reader(self._source)
+        self._loop.add_writer(self._sink, self._writable)
 
     def _writable(self) -> None:
-        self._send(self._left, reading=False)
-
-    def _send(self, data: memoryview, *, reading: bool) -> None:
-        """Send what was read; read on only when all of it has gone."""
-        try:
-            sent = self._sink.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            self._splice.close()
-            return
-        if sent < len(data):
-            if reading:  # the buffer is for the next one to be called
-                self._loop.remove_reader(self._source)
-                self._loop.add_writer(self._sink, self._writable)
-                self._left = memoryview(bytes(data[sent:]))
-            else:
-                self._left = data[sent:]
-            return
-        if not reading:
-            self._left = memoryview(b"")
-            self._loop.remove_writer(self._sink)
-        self.carried_bytes += self._piece_bytes
-        if self._pace is not None and not self._pace.carried(self, self._piece_bytes):
-            self._loop.remove_reader(self._source)
-        elif not reading:
-            self.resume()
+        self._loop.remove_writer(self._sink)
+        self.resume()
 
     def _end(self) -> None:
         """Pass on that the source sends no more."""

@@ -65,7 +65,11 @@ class WebDialler:
             )
         except (aiohttp.ClientError, OSError) as error:
             raise DialFailed(f"{to}: {str(error) or type(error).__name__}") from error
-        ours, inner = socket.socketpair()
+        try:
+            ours, inner = socket.socketpair()
+        except OSError as error:
+            await web_socket.close()
+            raise DialFailed(f"{to}: {reason_of(error)}") from error
         task = asyncio.get_running_loop().create_task(_bridged(web_socket, inner))
         self._bridges[task] = web_socket
         task.add_done_callback(self._bridges.pop)
@@ -153,15 +157,23 @@ class WebListener:
             return web.Response(text="this is a node of p2pswarm, which speaks WebSocket here\n")
         await web_socket.prepare(request)
         self._upgraded[request.protocol] = None
-        forwarded = request.headers.get("X-Forwarded-For", "")
-        remote = Address(dialler_of(request.remote or "", forwarded), 0)
-        ours, inner = socket.socketpair()
-        self._accept(SocketConnection(ours, remote))
         try:
-            await _bridged(web_socket, inner)
+            await self._carry(web_socket, request)
         finally:
             del self._upgraded[request.protocol]
         return web_socket
+
+    async def _carry(self, web_socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
+        """Make a connection of a WebSocket, and carry its bytes until it ends."""
+        try:
+            ours, inner = socket.socketpair()
+        except OSError:  # this process has no files left
+            await web_socket.close(code=aiohttp.WSCloseCode.TRY_AGAIN_LATER)
+            return
+        forwarded = request.headers.get("X-Forwarded-For", "")
+        remote = Address(dialler_of(request.remote or "", forwarded), 0)
+        self._accept(SocketConnection(ours, remote))
+        await _bridged(web_socket, inner)
 
 
 def dialler_of(remote: str, forwarded: str) -> str:

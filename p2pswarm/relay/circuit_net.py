@@ -10,7 +10,7 @@ Source:  docs/relays.md.
 
 from contextlib import AbstractContextManager
 
-from p2pswarm.errors import DialFailed, LinkLost
+from p2pswarm.errors import DialFailed, LinkLost, NobodyThere
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.base import BulkMachine, BulkPipe, Connection, ControlMachine, Listener, Net
 from p2pswarm.net.circuit import ANSWER_BYTES, CircuitRequest, check_answer
@@ -75,7 +75,10 @@ class CircuitNet:
         return await self._ask(CircuitRequest(ticket=ticket), relay.through(us))
 
     async def _ask(self, request: CircuitRequest, to: Address) -> Connection:
-        connection = await self._net.dial(to.place)
+        try:
+            connection = await self._net.dial(to.place)
+        except NobodyThere as error:  # the relay has ended: that says nothing of the peer
+            raise DialFailed(f"relay {error}") from error
         try:
             await connection.send(request.raw)
             check_answer(await connection.receive(ANSWER_BYTES), str(to.place))

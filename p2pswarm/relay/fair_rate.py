@@ -1,9 +1,10 @@
-"""FairRate: pairs of peers share a relay's bandwidth; each has a limit of its own, too.
+"""FairRate: groups of peers share a relay's bandwidth; each pair of peers has a limit, too.
 
 A flow (one direction of a circuit) tells how much it has carried, and carries no more until it is
-granted. Grants come as the relay's rate allows, to the pair that has had the least: a pair's next
-grant begins where its last one ended, on a clock that counts bytes. So pairs share by bytes,
-however many circuits they have, and one that carries little waits for one piece of another at most.
+granted. Grants come as the relay's rate allows, to the group of pairs that has had the least: what
+a group carries next begins where its last piece ended, on a clock that counts bytes. So groups
+share by bytes, however many pairs and circuits they have, and one that carries little waits for one
+piece of another at most. A group is two networks: ids and addresses within one cost nothing.
 
 A rate is kept by one number, the time until which what was carried has been paid for. After a
 pause at most BURST_S of it is left to be used at once.
@@ -39,13 +40,21 @@ class _Rate:
 
 
 @dataclass(slots=True)
+class _PairGroup:
+    """The pairs that share."""
+
+    pairs: int = 0
+    finish: float = 0.0
+    """Where its last piece ends, on the clock of bytes."""
+
+
+@dataclass(slots=True)
 class _Pair(Generic[F]):
     """What the flows of one pair wait for."""
 
     rate: _Rate
+    group: _PairGroup
     flows: int = 0
-    finish: float = 0.0
-    """Where its last grant ended, on the clock of bytes."""
     waiting: deque[tuple[F, int]] = field(default_factory=deque)
 
 
@@ -58,6 +67,7 @@ class FairRate(Generic[F]):
         self._total = _Rate(total_bytes_per_s)
         self._pair_bytes_per_s = pair_bytes_per_s
         self._pairs: dict[Hashable, _Pair[F]] = {}
+        self._groups: dict[Hashable, _PairGroup] = {}
         self._clock = 0.0
         self._order = count()  # so that no two entries of a heap are equal
         self._ready: list[tuple[float, int, int, _Pair[F]]] = []
@@ -65,23 +75,28 @@ class FairRate(Generic[F]):
         self._limited: list[tuple[float, int, _Pair[F]]] = []  # by when their own rate is free
 
     @property
-    def pairs(self) -> int:
-        """How many pairs have flows."""
-        return len(self._pairs)
+    def known(self) -> int:
+        """How many pairs and groups have flows."""
+        return len(self._pairs) + len(self._groups)
 
-    def opened(self, pair: Hashable) -> None:
-        """A flow of this pair began."""
+    def opened(self, pair: Hashable, group: Hashable) -> None:
+        """A flow of this pair began; a pair is always of the same group."""
         known = self._pairs.get(pair)
         if known is None:
-            known = self._pairs[pair] = _Pair(_Rate(self._pair_bytes_per_s))
+            shared = self._groups.setdefault(group, _PairGroup())
+            shared.pairs += 1
+            known = self._pairs[pair] = _Pair(_Rate(self._pair_bytes_per_s), shared)
         known.flows += 1
 
-    def closed(self, pair: Hashable) -> None:
+    def closed(self, pair: Hashable, group: Hashable) -> None:
         """A flow of this pair is over; what it waited for may still be granted."""
         known = self._pairs[pair]
         known.flows -= 1
         if not known.flows:
             del self._pairs[pair]
+            known.group.pairs -= 1
+            if not known.group.pairs:
+                del self._groups[group]
 
     def carried(self, flow: F, pair: Hashable, nbytes: int, now_s: float) -> None:
         """`flow` has carried `nbytes` and waits now until `granted` names it."""
@@ -98,7 +113,6 @@ class FairRate(Generic[F]):
         while self._ready and self._total.free_s <= now_s:
             self._clock, _, _, pair = heapq.heappop(self._ready)
             flow, nbytes = pair.waiting.popleft()
-            pair.finish = self._clock + nbytes
             pair.rate.use(nbytes, now_s)
             self._total.use(nbytes, now_s)
             if pair.waiting:
@@ -120,5 +134,7 @@ class FairRate(Generic[F]):
             self._make_ready(pair)
 
     def _make_ready(self, pair: _Pair[F]) -> None:
-        start = max(self._clock, pair.finish)
-        heapq.heappush(self._ready, (start, pair.waiting[0][1], next(self._order), pair))
+        nbytes = pair.waiting[0][1]
+        start = max(self._clock, pair.group.finish)
+        pair.group.finish = start + nbytes
+        heapq.heappush(self._ready, (start, nbytes, next(self._order), pair))

@@ -21,9 +21,9 @@ class Pacing:
         self._rate: FairRate[PacedFlow] = FairRate(total_bytes_per_s, pair_bytes_per_s)
         self._timer: asyncio.TimerHandle | None = None
 
-    def of(self, pair: Hashable) -> "PairPace":
-        """The pace of one circuit of a pair; `close` it."""
-        return PairPace(self, self._rate, pair)
+    def of(self, pair: Hashable, group: Hashable) -> "PairPace":
+        """The pace of one circuit of a pair, which shares with its group; `close` it."""
+        return PairPace(self, self._rate, pair, group)
 
     def close(self) -> None:
         """Let nobody go on any more."""
@@ -58,11 +58,14 @@ class Pacing:
 class PairPace:
     """The pace of one circuit: implements `Pace` of `net/splice.py`."""
 
-    def __init__(self, pacing: Pacing, rate: FairRate[PacedFlow], pair: Hashable) -> None:
+    def __init__(
+        self, pacing: Pacing, rate: FairRate[PacedFlow], pair: Hashable, group: Hashable
+    ) -> None:
         self._pacing = pacing
         self._rate = rate
         self._pair = pair
-        rate.opened(pair)
+        self._group = group
+        rate.opened(pair, group)
 
     def carried(self, flow: PacedFlow, nbytes: int) -> bool:
         """Whether `flow` may go on at once; else it is resumed later."""
@@ -70,4 +73,4 @@ class PairPace:
 
     def close(self) -> None:
         """The circuit is over."""
-        self._rate.closed(self._pair)
+        self._rate.closed(self._pair, self._group)

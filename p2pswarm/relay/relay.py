@@ -99,6 +99,7 @@ class Relay:
 
     async def close(self) -> None:
         """End every circuit; the reservations end with their streams."""
+        self._endpoint.relay_with(None)
         if self._timer is not None:
             self._timer.cancel()
         if self._pacing is not None:
@@ -233,7 +234,7 @@ class Relay:
             connection.close()
 
     def _join(self, circuit: Circuit, one: Connection, other: Connection) -> Splice:
-        pace = self._pacing.of(circuit.pair) if self._pacing is not None else None
+        pace = self._pacing.of(circuit.pair, circuit.networks) if self._pacing is not None else None
 
         def ended() -> None:
             self._splices.pop(splice)

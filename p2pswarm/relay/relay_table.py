@@ -68,8 +68,13 @@ class Circuit:
 
     @property
     def pair(self) -> tuple[PeerId, str]:
-        """Who shares one bucket: the reserved peer, and the host that dials it."""
+        """Who has one limit of rate: the reserved peer, and the host that dials it."""
         return self.reservation.peer, self.dialler
+
+    @property
+    def networks(self) -> tuple[str, str]:
+        """Who shares the relay as one: the networks of both ends."""
+        return network_of(self.reservation.host), network_of(self.dialler)
 
 
 @dataclass(frozen=True, slots=True)

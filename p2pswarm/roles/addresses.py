@@ -11,6 +11,7 @@ from p2pswarm.errors import BadHandshake, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
 
 USUAL_PORT = 4000
+RELAY_HOST_CHARS_MAX = 200  # messages have 262 characters for an address through it
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - all of this host's addresses
 EVERY_HOST = {EVERYWHERE, "::"}
 
@@ -34,6 +35,10 @@ def relays(config: NodeConfig) -> tuple[Contact, ...]:
     for each in named:
         if each.circuit:
             raise Unusable(f"network.relays: {str(each)!r}: name the relay alone, {each.place}")
+        if len(each.host) > RELAY_HOST_CHARS_MAX:
+            raise Unusable(
+                f"network.relays: a host of {len(each.host)} characters: give its number"
+            )
     return tuple(Contact(None, each) for each in named)
 
 

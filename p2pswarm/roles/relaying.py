@@ -46,13 +46,13 @@ async def relaying(
     config: NodeConfig,
     share: float = 1.0,
     reachable_s: float = REACHABLE_S,
-) -> AsyncIterator[None]:
-    """Be a relay, or reachable through some, while this block lasts.
+) -> AsyncIterator[RelayKeeper | None]:
+    """Be a relay, or reachable through some, which is the value, while this block lasts.
 
     `share`: of the usual circuits, where this process may open few files. `reachable_s`: so long
     relays have to take us.
     """
-    through = relays(config)
+    through, keeper = relays(config), None
     async with contextlib.AsyncExitStack() as blocks:
         if through:
             keeper = await blocks.enter_async_context(RelayKeeper(endpoint, rpc, net))
@@ -62,7 +62,7 @@ async def relaying(
             relay = Relay(endpoint, rpc, os.urandom, fitted_limits(share), rates)
             await blocks.enter_async_context(relay)
         await _listen_elsewhere(endpoint, config, blocks)
-        yield
+        yield keeper
 
 
 def fitted_limits(share: float) -> RelayLimits:

@@ -29,6 +29,7 @@ from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.net.web_net import WebNet
 from p2pswarm.relay.circuit_net import CircuitNet
+from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
 from p2pswarm.roles.relaying import circuit_files, relaying
 from p2pswarm.rpc.link_rpc import LinkRpc
@@ -51,6 +52,8 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
+    keeper: RelayKeeper | None = None
+    """Keeps reservations at relays, if the user named some."""
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +74,7 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
     ):
         bound = await _listen(endpoint, places_to_listen(config.listen))
         endpoint.announced = announced(bound, config, own_host)
-        async with relaying(endpoint, rpc, CircuitNet(web), config, share):
+        async with relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper:
             scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
             limits = DhtConfig(
                 negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays
@@ -82,7 +85,7 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
                 await _join(endpoint, dht, through)
                 async with asyncio.TaskGroup() as tasks:
                     upkeep = tasks.create_task(dht.maintain())
-                    yield NodeStack(config, identity, endpoint, rpc, dht)
+                    yield NodeStack(config, identity, endpoint, rpc, dht, keeper)
                     upkeep.cancel()
 
 

@@ -4,14 +4,12 @@ Units:   seconds.
 Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
 """
 
-import sys
-
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.path import Path
+from p2pswarm.transport.path import Path, PathKind
 from p2pswarm.transport.session import Introduction, Session, read_introduction
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
@@ -51,9 +49,10 @@ def introduced_port(us: Contact) -> int:
     return 0 if us.address.circuit or us.address.web else us.address.port
 
 
-def bulk_most(remote: Address) -> int:
-    """The most bulk connections of a link to this place."""
-    return RELAYED_BULK_MAX if remote.circuit else sys.maxsize
+def bulk_allowed(wanted: int, joined: int, path: Path | None) -> int:
+    """How many of the bulk connections that a link wants it may dial, beside those it has."""
+    relayed = path is not None and path.kind is PathKind.RELAYED
+    return max(0, min(wanted, RELAYED_BULK_MAX - joined)) if relayed else wanted
 
 
 def check_dials(dials: int, config: TransportConfig) -> None:

@@ -19,7 +19,7 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
-from p2pswarm.transport.admission import bulk_most, introduced_port, meet, own_contact
+from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.join import session_of
 from p2pswarm.transport.bulk.joiner import BulkJoiner
@@ -114,8 +114,8 @@ class Endpoint:
         else:
             self._acceptor.greet(connection)
 
-    def relay_with(self, admit: AdmitCircuit) -> None:
-        """Be a relay: `admit` takes over what asks for one."""
+    def relay_with(self, admit: AdmitCircuit | None) -> None:
+        """Be a relay: `admit` takes over what asks for one. None: be none."""
         self._acceptor.admit_circuit = admit
 
     async def link(self, to: Contact) -> Link:
@@ -136,9 +136,12 @@ class Endpoint:
         return self._table.reach(to)
 
     def seen_at(self, peer: PeerId) -> Address | None:
-        """The other end of the link to a peer, as we see it; None if no link is up."""
+        """The other end of the link to a peer, as we see it; None if no link is up.
+
+        None, too, if the link leads through a relay: what we see then is the relay, not the peer.
+        """
         link = self._table.best(peer)
-        return None if link is None else link.remote
+        return None if link is None or link.remote.circuit else link.remote
 
     def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
         """Have `on_knock` called with the token of each dial-back that arrives."""
@@ -189,8 +192,8 @@ class Endpoint:
     def on_link(self, link: Link, event: EndpointEvent) -> None:
         """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
-            most = bulk_most(link.remote if link.path is None else link.path.remote)
-            for _ in range(min(event.connections, most)):
+            joined = link.stats.bulk_connections
+            for _ in range(bulk_allowed(event.connections, joined, link.path)):
                 self._tasks.spawn(self._joiner.dial(link))
         elif isinstance(event, PathWanted):
             self._resumer.want(link)

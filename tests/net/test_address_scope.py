@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pswarm.ids import Address
+from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.address_scope import Scope, believable, least_scope, scope_of
 
 NOWHERE = ["0.0.0.0", "::", "224.0.0.1", "239.255.255.250", "255.255.255.255", "240.0.0.1"]
@@ -33,6 +33,13 @@ def test_among_public_peers_only_public_addresses_are_believed():
     assert all(believable(Address(host, 4000), Scope.PUBLIC) for host in PUBLIC)
     assert not any(believable(Address(host, 4000), Scope.PUBLIC) for host in PRIVATE)
     assert all(believable(Address(host, 4000), Scope.PRIVATE) for host in PRIVATE + PUBLIC)
+
+
+def test_what_is_reached_through_a_relay_or_the_web_is_believed_of_no_server():
+    address = Address("8.8.8.8", 4000)
+
+    assert not believable(address.through(PeerId(bytes(32))), Scope.PRIVATE)
+    assert not believable(Address("8.8.8.8", 4000, web="wss"), Scope.PRIVATE)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ def test_the_bytes_are_those_of_the_page():
     ask = CircuitRequest(peer=b"p" * 32).raw
     take = CircuitRequest(ticket=b"t" * 16).raw
 
-    assert ask == b"PSR1\x01" + bytes(27) + b"p" * 32
-    assert take == b"PSR1\x02" + bytes(43) + b"t" * 16
-    assert answer(CircuitStatus.NOT_TAKEN) == b"PSR1\x03\0\0\0"
+    assert ask == b"PSC1\x01" + bytes(27) + b"p" * 32
+    assert take == b"PSC1\x02" + bytes(43) + b"t" * 16
+    assert answer(CircuitStatus.NOT_TAKEN) == b"PSC1\x03\0\0\0"
     assert len(ask) == len(take) == REQUEST_BYTES == 8 * ANSWER_BYTES
 
 
@@ -31,7 +31,7 @@ def test_what_was_asked_is_read(peer, ticket):
         assert CircuitRequest.parse(request.raw) == request
 
 
-@given(st.binary(max_size=80) | st.binary(min_size=60, max_size=60).map(lambda raw: b"PSR1" + raw))
+@given(st.binary(max_size=80) | st.binary(min_size=60, max_size=60).map(lambda raw: b"PSC1" + raw))
 def test_any_other_bytes_are_refused_or_mean_themselves(raw):
     try:
         request = CircuitRequest.parse(raw)
@@ -55,10 +55,10 @@ def test_an_answer_is_joined_or_says_why_not():
         with pytest.raises(DialFailed, match="relay r:1: "):
             check_answer(answer(status), "r:1")
     with pytest.raises(DialFailed, match="status 200"):
-        check_answer(b"PSR1\xc8\0\0\0", "r:1")
+        check_answer(b"PSC1\xc8\0\0\0", "r:1")
 
 
-@pytest.mark.parametrize("raw", [b"", b"PSR1\0", b"PSW1\0\0\0\0", b"PSR1\0\0\0\x01"])
+@pytest.mark.parametrize("raw", [b"", b"PSC1\0", b"PSW1\0\0\0\0", b"PSC1\0\0\0\x01"])
 def test_what_no_relay_answers_is_refused(raw):
     with pytest.raises(BadHandshake):
         check_answer(raw, "r:1")

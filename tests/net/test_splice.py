@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from contextlib import asynccontextmanager
 
@@ -35,12 +36,12 @@ def connected() -> tuple[socket.socket, socket.socket]:
 class Ends:
     """The two ends of a circuit, and the splice in the middle."""
 
-    def __init__(self, pace=None):
+    def __init__(self, pace=None, **settings):
         self.one, inner_one = connected()
         self.other, inner_other = connected()
         self.over = asyncio.Event()
         self.times_ended = 0
-        self.splice = Splicer().join(
+        self.splice = Splicer(**settings).join(
             SocketConnection(inner_one, NOBODY),
             SocketConnection(inner_other, NOBODY),
             pace,
@@ -62,9 +63,9 @@ class Ends:
 
 
 @asynccontextmanager
-async def circuit(pace=None):
+async def circuit(pace=None, **settings):
     async with asyncio.timeout(PATIENCE_S):
-        ends = Ends(pace)
+        ends = Ends(pace, **settings)
         try:
             yield ends
         finally:
@@ -102,6 +103,14 @@ async def test_a_direction_that_ends_leaves_the_other_open():
         await ends.over.wait()
 
 
+async def test_a_direction_that_goes_on_alone_has_some_time():
+    async with circuit(half_closed_s=0.05) as ends:
+        ends.one.shutdown(socket.SHUT_WR)
+
+        await ends.over.wait()
+        assert await ends.receive(ends.one, 1) == b""
+
+
 async def test_an_end_that_is_gone_ends_the_other():
     async with circuit() as ends:
         ends.one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # RST
@@ -111,7 +120,7 @@ async def test_an_end_that_is_gone_ends_the_other():
         await ends.over.wait()
 
 
-async def test_a_reader_that_stands_still_stops_its_sender_and_costs_one_piece():
+async def test_a_reader_that_stands_still_stops_its_sender_and_only_it():
     async with circuit() as ends:
         taken = 0
         with contextlib.suppress(TimeoutError):  # the kernel's buffers are full: nothing more goes
@@ -126,6 +135,23 @@ async def test_a_reader_that_stands_still_stops_its_sender_and_costs_one_piece()
         assert ends.splice.carried_bytes == before + 21
         rest = await ends.receive(ends.other, taken)
         assert len(rest) == taken
+
+
+async def test_what_was_sent_before_the_end_arrives_though_the_reader_is_slow():
+    sent = os.urandom(8_000_000)  # more than the kernel's buffers hold on the way
+    async with circuit() as ends:
+
+        async def send_and_end():
+            await send(ends.one, sent)
+            ends.one.shutdown(socket.SHUT_WR)
+
+        sending = asyncio.create_task(send_and_end())
+        got = [await ends.receive(ends.other, 10_000)]
+        while part := await ends.receive(ends.other, 333_333):
+            got.append(part)
+        await sending
+
+    assert b"".join(got) == sent
 
 
 async def test_a_direction_waits_until_it_may_go_on():

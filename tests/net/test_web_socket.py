@@ -113,6 +113,20 @@ async def test_what_is_no_websocket_is_told_so_and_a_silent_connection_is_closed
         assert await theirs.receive(5) == b"hello"
 
 
+async def test_without_files_left_a_websocket_is_closed_and_a_dial_fails(monkeypatch):
+    def none_left():
+        raise OSError(24, "Too many open files")
+
+    async with pair() as (ours, theirs, listener):
+        monkeypatch.setattr("socket.socketpair", none_left)
+        async with WebNet(SocketNet()) as net:
+            with pytest.raises(DialFailed, match="Too many open files"):
+                await net.dial(listener.address)
+        monkeypatch.undo()
+        await ours.send(b"still")
+        assert await theirs.receive(5) == b"still"
+
+
 async def test_a_dial_that_fails_says_why():
     async with WebNet(SocketNet()) as net:
         nobody = await SocketNet().listen(LOOPBACK)

@@ -11,12 +11,12 @@ TOTAL, OWN = 10e6, 4e6
 AMPLE = 1e12
 
 
-def carry(rate: FairRate, flows: dict, for_s: float) -> dict:
+def carry(rate: FairRate, flows: dict, for_s: float, groups: dict | None = None) -> dict:
     """Let every flow, (pair, piece of bytes), carry as fast as it may; bytes by flow."""
-    carried = dict.fromkeys(flows, 0)
+    carried, groups = dict.fromkeys(flows, 0), groups or {}
     now_s, end_s = 100.0, 100.0 + for_s
     for flow, (pair, nbytes) in flows.items():
-        rate.opened(pair)
+        rate.opened(pair, groups.get(pair, pair))
         rate.carried(flow, pair, nbytes, now_s)
     while now_s < end_s:
         for flow in rate.granted(now_s):
@@ -47,6 +47,17 @@ def test_pairs_share_the_relay_by_bytes_whatever_pieces_and_circuits_they_use():
         assert share == pytest.approx(TOTAL * 10 / 3, rel=0.02)
 
 
+def test_many_pairs_of_one_network_have_no_more_than_one_of_another():
+    flows = {f"crowd {n}": (f"id {n}", PIECE) for n in range(40)} | {"one": ("lonely", PIECE)}
+
+    carried = carry(FairRate(TOTAL, AMPLE), flows, 10, {f"id {n}": "crowd" for n in range(40)})
+
+    crowd = [nbytes for flow, nbytes in carried.items() if flow != "one"]
+    assert carried["one"] == pytest.approx(TOTAL * 10 / 2, rel=0.02)
+    assert sum(crowd) == pytest.approx(TOTAL * 10 / 2, rel=0.02)
+    assert max(crowd) <= 2 * min(crowd)
+
+
 def test_what_one_pair_may_not_use_the_others_have():
     flows = {"slow": ("slow", PIECE), "fast": ("fast", PIECE)}
     rate = FairRate(TOTAL, 6e6)
@@ -60,10 +71,10 @@ def test_what_one_pair_may_not_use_the_others_have():
 def test_who_carries_little_goes_next_however_many_wait():
     rate = FairRate(TOTAL, AMPLE)
     for n in range(32):
-        rate.opened(n)
+        rate.opened(n, n)
         rate.carried(f"bulk {n}", n, PIECE, 0.0)
     rate.granted(0.0)
-    rate.opened("call")
+    rate.opened("call", "call")
 
     rate.carried("call", "call", 100, 0.0)
     at_s = rate.next_deadline_s()
@@ -72,9 +83,25 @@ def test_who_carries_little_goes_next_however_many_wait():
     assert "call" in rate.granted(at_s)
 
 
+def test_the_next_deadline_is_that_of_whoever_may_go_first():
+    rate = FairRate(TOTAL, 1e6)
+    for pair in ("used up", "fresh", "others", "more"):
+        rate.opened(pair, pair)
+        if pair != "fresh":
+            rate.carried(pair, pair, PIECE, 0.0)
+    assert "used up" in rate.granted(0.0)
+    rate.carried("a", "used up", PIECE, 0.0)
+    rate.carried("b", "fresh", 1, 0.0)
+    at_s = rate.next_deadline_s()
+
+    assert at_s is not None
+    assert 0.0 < at_s <= 2 * PIECE / TOTAL
+    assert "b" in rate.granted(at_s)
+
+
 def test_a_pause_leaves_no_right_to_a_long_burst():
     rate = FairRate(TOTAL, AMPLE)
-    rate.opened("a")
+    rate.opened("a", "a")
     at_once = 0
     for _ in range(100):
         rate.carried("flow", "a", PIECE, 1000.0)
@@ -86,11 +113,11 @@ def test_a_pause_leaves_no_right_to_a_long_burst():
 def test_pairs_that_are_gone_are_forgotten():
     rate = FairRate(TOTAL, OWN)
     for n in range(100):
-        rate.opened(n)
+        rate.opened(n, n)
         rate.carried(n, n, PIECE, 0.0)
-        rate.closed(n)
+        rate.closed(n, n)
 
-    assert rate.pairs == 0
+    assert rate.known == 0
 
 
 @pytest.mark.parametrize("rates", [(0, 1), (1, 0), (-1, 1)])
@@ -121,7 +148,7 @@ def test_every_flow_is_granted_once_and_no_rate_is_exceeded(steps):
                 assert each <= most * (now_s - begun_s + BURST_S) + PIECE + 1
 
     for flow, (pair, nbytes, pause_s) in enumerate(steps):
-        rate.opened(pair)
+        rate.opened(pair, pair)
         waiting[flow] = pair, nbytes
         rate.carried(flow, pair, nbytes, now_s)
         grant()

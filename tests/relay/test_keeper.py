@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from p2pswarm.ids import Contact
 from p2pswarm.relay.messages import Incoming, Reserve, Reserved
 from p2pswarm.relay.relay_table import RelayLimits
+from p2pswarm.transport.path import DialledWay
 from tests.relay.harness import PATIENCE_S, Ask, Host, behind_nat, host, relay
 
 
@@ -40,11 +41,14 @@ async def test_two_relays_are_kept_and_one_that_dies_is_replaced():
         await until(changes, [first, second], node)
         assert {each.peer for each in node.keeper.relays} == {first.peer, second.peer}
         await dialler.ask(node.contact)
+        (link,) = dialler.endpoint.links()
 
         await mortal.aclose()
         await until(changes, [second, third], node)
 
+        await dialler.endpoint.move(link, DialledWay(dialler.net, node.contact.address))
         assert await dialler.ask(node.contact) == f"hello {dialler.peer.short}"
+        assert dialler.endpoint.links() == (link,)  # it has outlived its relay
 
 
 async def test_a_relay_named_twice_is_used_once():

@@ -1,7 +1,9 @@
 """Two nodes that cannot be dialled meet at a third one, over real sockets."""
 
 import asyncio
+import contextlib
 import os
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -64,6 +66,7 @@ async def test_who_comes_through_a_relay_is_never_taken_for_the_relay():
         (seen,) = [each for each in target.endpoint.links() if each.peer == dialler.peer]
         assert seen.contact.address.port == 0
         assert seen.remote.circuit == target.peer.raw
+        assert target.endpoint.seen_at(dialler.peer) is None
         assert target.endpoint.contact.address.host == "127.0.0.1"
         assert seen.contact.address != middle.endpoint.contact.address
 
@@ -150,8 +153,8 @@ async def test_a_node_that_is_no_relay_says_so():
 async def test_requests_that_break_the_rules_get_no_answer_and_tickets_are_not_guessed():
     async with relay() as middle:
         at = middle.endpoint.contact.address
-        assert await raw_answer(at, b"PSR1" + bytes(60)) == b""
-        assert await raw_answer(at, b"PSR1\1" + b"\1" * 59) == b""
+        assert await raw_answer(at, b"PSC1" + bytes(60)) == b""
+        assert await raw_answer(at, b"PSC1\1" + b"\1" * 59) == b""
         guess = CircuitRequest(ticket=bytes(16)).raw
         assert await raw_answer(at, guess) == answer(CircuitStatus.NO_TICKET)
 
@@ -241,3 +244,56 @@ async def test_nothing_is_left_when_everybody_has_gone():
         async with asyncio.timeout(PATIENCE_S):
             while middle.relay.reservations:
                 await middle.relay.changed.wait()
+
+
+async def test_a_node_that_stops_to_be_a_relay_says_so():
+    async with relay() as middle, host(listens=False) as dialler:
+        await middle.relay.close()
+        through = middle.endpoint.contact.address.through(dialler.peer)
+        with pytest.raises(DialFailed, match="it is no relay"):
+            await dialler.endpoint.link(Contact(None, through))
+
+
+async def test_a_dialler_that_says_nothing_is_hung_up_on_by_the_target_and_costs_no_circuit():
+    async with AsyncExitStack() as stack:
+        middle = await stack.enter_async_context(relay())
+        nat = behind_nat(middle.endpoint.contact, handshake_s=0.2)
+        target = await stack.enter_async_context(nat)
+        silent = await target.net.dial(target.contact.address)
+
+        assert middle.relay.circuits == 1
+        with pytest.raises(LinkLost):
+            await silent.receive(1)
+        silent.close()
+        await ended(middle, 0)
+
+
+async def test_a_circuit_that_breaks_costs_neither_the_link_nor_a_byte_of_a_tensor():
+    tensor = os.urandom(8_000_000)
+    async with meeting() as (dialler, target, middle):
+        at = middle.endpoint.contact.address
+        writers = []
+
+        async def carry(reader, writer):
+            there, back = await asyncio.open_connection(at.host, at.port)
+            writers.extend((writer, back))
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(pour(reader, back), pour(there, writer))
+
+        server = await asyncio.start_server(carry, "127.0.0.1", 0)
+        async with server:
+            way = Address(*server.sockets[0].getsockname()).through(target.peer)
+            to = Contact(target.peer, way)
+            await dialler.ask(to)
+            (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
+            sending = asyncio.create_task(dialler.send(to, tensor))
+            await dialler.ask(to)
+            for writer in writers:
+                writer.transport.abort()
+
+            await sending
+
+            assert target.got == tensor
+            assert link in dialler.endpoint.links()
+            for writer in writers:
+                writer.transport.abort()

@@ -168,6 +168,29 @@ def test_the_peers_of_one_network_leave_half_of_the_relay_to_others():
     assert relay.ask(peer(3), FAR, NOW_S) is CircuitStatus.FULL
 
 
+def test_a_relay_that_is_full_joins_nobody():
+    relay = table(circuits_max=2)
+    for n, host in ((1, HOME), (2, CAMPUS), (3, FAR)):
+        relay.reserve(peer(n), host, NOW_S)
+    asked(relay, 1)
+    last = asked(relay, 2)
+
+    assert relay.ask(peer(3), HOME, NOW_S) is CircuitStatus.FULL
+    relay.close(last)
+    asked(relay, 3)
+
+
+def test_two_of_one_network_are_a_crowd_beside_one_of_another():
+    relay = table(reservations_max=3)
+    relay.reserve(peer(1), HOME, NOW_S)
+    crowd = [relay.reserve(peer(10 + n), f"203.0.113.{n}", NOW_S) for n in range(2)]
+
+    relay.reserve(peer(2), FAR, NOW_S)
+    assert relay.events() == [ReservationEnded(crowd[0].number)]
+    with pytest.raises(Busy):
+        relay.reserve(peer(3), "20.0.0.1", NOW_S)
+
+
 SMALL = RelayLimits(
     reservations_max=4,
     lasts_s=20,

@@ -127,15 +127,27 @@ def test_a_relay_that_is_withdrawn_is_left():
 
 
 def test_nobody_names_relays_without_end():
-    kept = Reservations()
+    kept, tried = Reservations(), set()
     kept.offer(at(n) for n in range(1, 200))
-    for n in range(1, 200):
-        kept.actions(NOW_S)
-        kept.ended(at(n), NOW_S)
-    tried = {action.relay for action in kept.actions(NOW_S + 1000)}
+    for _ in range(200):
+        for action in kept.actions(NOW_S):
+            tried.add(action.relay)
+            kept.ended(action.relay, NOW_S)
 
-    assert len(tried) == WANTED
-    assert all(int.from_bytes(relay.peer.raw) <= KNOWN_MAX for relay in tried)
+    assert tried == {at(n) for n in range(1, KNOWN_MAX + 1)}
+
+
+def test_it_wakes_for_what_is_due_first_and_for_nothing_else():
+    kept = Reservations()
+    kept.offer([at(1), at(2), at(3)])
+    kept.actions(NOW_S)
+    kept.ended(at(1), NOW_S)
+    kept.actions(NOW_S)
+    kept.reserved(at(3), 400, NOW_S)
+    kept.reserved(at(2), 600, NOW_S)
+
+    assert kept.next_deadline_s() == NOW_S + 200  # not to try the first relay again
+    assert kept.actions(NOW_S + 200) == [RenewAt(at(3))]
 
 
 RELAYS = [at(n, network=n // 2) for n in range(1, 7)]

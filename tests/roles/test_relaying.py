@@ -55,6 +55,35 @@ async def test_a_node_is_found_and_called_through_the_relay_that_it_names():
             assert contact.peer not in [each.peer for each in known]  # it is a client
 
 
+async def test_a_node_whose_relay_dies_is_reached_through_the_other():
+    async with asyncio.timeout(PATIENCE_S), contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        second = await enter(node())
+        seed = second.endpoint.contact
+        mortal = await stack.enter_async_context(contextlib.AsyncExitStack())
+        first = await mortal.enter_async_context(node(seed))
+        relays = tuple(str(each.endpoint.contact.address) for each in (first, second))
+        hidden = await enter(node(seed, relays=relays))
+        other = await enter(node(seed))
+        us = hidden.endpoint.peer_id
+        assert hidden.endpoint.contact.address == first.endpoint.contact.address.through(us)
+
+        moved, announce = asyncio.Event(), hidden.keeper.on_change
+
+        def change():
+            announce()
+            moved.set()
+
+        hidden.keeper.on_change = change
+        await mortal.aclose()
+        while hidden.endpoint.contact.address != seed.address.through(us):
+            await moved.wait()
+            moved.clear()
+
+        link = await other.endpoint.link(hidden.endpoint.contact)
+        assert link.peer == us
+
+
 async def test_a_node_that_is_told_so_is_no_relay():
     async with asyncio.timeout(PATIENCE_S), node(relay=False) as selfish, node() as other:
         through = selfish.endpoint.contact.address.through(selfish.endpoint.peer_id)
@@ -95,6 +124,7 @@ async def test_a_port_that_is_taken_is_told_by_its_name(setting):
         ({"listen": "wss://a:1"}, "--relay-web"),
         ({"network": NetworkConfig(relays=("a",))}, r"network\.relays: 'a' is not HOST:PORT"),
         ({"network": NetworkConfig(relays=("a:1/" + "a" * 52,))}, "name the relay alone, a:1"),
+        ({"network": NetworkConfig(relays=("a." * 110 + "b:1",))}, "give its number"),
     ],
 )
 def test_addresses_that_make_no_sense_are_told(settings, told):
