@@ -155,7 +155,9 @@ async def _know_reachability(node: NodeStack) -> None:
         return
     module = await asyncio.to_thread(importlib.import_module, "p2pswarm.nat.reachability")
     maps = node.config.network.map_ports
-    reach = module.Reachability(node.endpoint, node.rpc, node.bound, os.urandom, map_ports=maps)
+    reach = module.Reachability(
+        node.endpoint, node.rpc, node.bound, node.net, os.urandom, map_ports=maps
+    )
     news = ReachabilityNews(node.bound.port)
 
     def tell(belief: Belief) -> None:

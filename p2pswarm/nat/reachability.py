@@ -20,13 +20,16 @@ from p2pswarm.nat.lease import Lease
 from p2pswarm.nat.messages import DialBack, DialledBack, DialOutcome
 from p2pswarm.nat.port_mapper import PortMapper
 from p2pswarm.nat.standing import AskPeers, Belief, Standing, State
+from p2pswarm.net.base import Net
 from p2pswarm.net.gateways import IPV4, families, family_of, gateway, own_host
 from p2pswarm.net.interface_changes import watched
 from p2pswarm.rpc.base import Rpc
+from p2pswarm.transport import observation
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.knock import NONCE_BYTES, token_of
 
 CALL_S = 5.0  # the peer's dial takes 3 s at most
+OUTSIDE_S = 3.0  # to call a peer that has just answered
 KNOCK_S = 0.5  # a knock that the peer's answer has overtaken
 
 log = logging.getLogger(__name__)
@@ -40,11 +43,13 @@ class Reachability:
         endpoint: Endpoint,
         rpc: Rpc,
         bound: Address,
+        net: Net,
         entropy: Callable[[int], bytes],
         *,
         map_ports: bool,
     ) -> None:
         """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
+        self._net = net
         self.on_change: Callable[[Belief], None] = _ignore
         """Called with what is believed of all, when that changes, or `settled`."""
         self._told: tuple[Belief, bool] | None = None
@@ -170,6 +175,10 @@ class Reachability:
             async with asyncio.TaskGroup() as tasks:
                 for observer in chosen:
                     tasks.create_task(self._ask(standing, observer, ports, answered))
+            if standing.asks_outside_port:
+                async with asyncio.TaskGroup() as tasks:
+                    for observer in [each for each in chosen if each.dialled]:
+                        tasks.create_task(self._see_outside(standing, observer))
         finally:
             standing.round_over(len(chosen), len(answered), _now_s())
             self._news.set()
@@ -199,6 +208,23 @@ class Reachability:
                 log.info("%s does not dial us back: %s", observer.host, error)
             finally:
                 del self._knocks[token_of(nonce)]
+
+    async def _see_outside(self, standing: Standing, observer: Observer) -> None:
+        """Call a peer from our listening port, and learn which port it sees."""
+        try:
+            async with asyncio.timeout(OUTSIDE_S):
+                at = observer.contact.address
+                connection = await self._net.dial(at, from_port=self._bound.port)
+                try:
+                    await connection.send(observation.request())
+                    answer = await connection.receive(observation.ANSWER_BYTES)
+                finally:
+                    connection.close()
+            seen = observation.read_answer(answer)
+        except (SwarmError, TimeoutError) as error:
+            log.info("%s does not see our listening port: %s", observer.host, error)
+        else:
+            standing.seen_outside(observer.host, seen, _now_s())
 
     async def _note(
         self,

@@ -66,7 +66,9 @@ async def _find(config: NodeConfig, identity: Identity) -> Findings:
 async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
     """Find out what can be found out now, for `PATIENCE_S` at most."""
     maps = stack.config.network.map_ports and not on_this_machine_alone(stack.bound)
-    reach = Reachability(stack.endpoint, stack.rpc, stack.bound, os.urandom, map_ports=maps)
+    reach = Reachability(
+        stack.endpoint, stack.rpc, stack.bound, stack.net, os.urandom, map_ports=maps
+    )
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(reach.run())
         with contextlib.suppress(TimeoutError):

@@ -25,6 +25,7 @@ from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.dial_back_server import DialBackServer
 from p2pswarm.net.address_scope import least_scope
+from p2pswarm.net.base import Net
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
@@ -48,6 +49,7 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
+    net: Net
     bound: Address
     """Where the endpoint listens."""
 
@@ -75,7 +77,7 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
             await _join(endpoint, dht, through)
             async with asyncio.TaskGroup() as tasks:
                 upkeep = tasks.create_task(dht.maintain())
-                yield NodeStack(config, identity, endpoint, rpc, dht, bound)
+                yield NodeStack(config, identity, endpoint, rpc, dht, net, bound)
                 upkeep.cancel()
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import PathError, SwarmError
 from p2pswarm.net.base import Connection, Listener
+from p2pswarm.transport import observation
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.handshake_gate import HandshakeGate
@@ -84,6 +85,8 @@ class Acceptor:
                 )
                 if accepted.knock is not None:
                     self.on_knock(accepted.knock)
+                elif accepted.observes:
+                    await connection.send(observation.answer(connection.remote))
                 elif accepted.join is not None:
                     await self._admit_bulk(connection, accepted.join)
                 else:

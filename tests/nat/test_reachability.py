@@ -32,9 +32,9 @@ class CountingNet(SocketNet):
         super().__init__()
         self.dialled: list[Address] = []
 
-    async def dial(self, to: Address):
+    async def dial(self, to: Address, from_port: int = 0):
         self.dialled.append(to)
-        return await super().dial(to)
+        return await super().dial(to, from_port)
 
 
 @dataclass
@@ -61,7 +61,7 @@ async def peer_at(host: str, *, honest: bool = True) -> AsyncIterator[Peer]:
 @asynccontextmanager
 async def reachability(peer: Peer) -> AsyncIterator[Reachability]:
     bound = peer.endpoint.contact.address
-    reach = Reachability(peer.endpoint, peer.rpc, bound, os.urandom, map_ports=False)
+    reach = Reachability(peer.endpoint, peer.rpc, bound, peer.net, os.urandom, map_ports=False)
     task = asyncio.create_task(reach.run())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -56,12 +56,13 @@ class Town:
         net = self.internet.net(identity.peer_id)
         endpoint = Endpoint(identity, net, TransportConfig(), rng.randbytes)
         async with endpoint:
-            await endpoint.listen(Address("0.0.0.0", 0))
+            bound = await endpoint.listen(Address("0.0.0.0", 0))
             limits = DhtConfig(negative_s=LOOK_AGAIN_S)
             async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, clock) as dht:
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
-                yield NodeStack(NodeConfig(run=RUN), identity, endpoint, rpc, dht)
+                config = NodeConfig(run=RUN)
+                yield NodeStack(config, identity, endpoint, rpc, dht, net, bound)
 
 
 def manifest_of(stack: NodeStack, run: RunConfig = RUN) -> Manifest:
