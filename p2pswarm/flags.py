@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig, TrainConfig
+from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, TrainConfig
+from p2pswarm.demo.demo_flags import add_demo_flags, whole
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
+from p2pswarm.ids import PORT_MAX
 from p2pswarm.roles.addresses import check
 from p2pswarm.settings import load
 from p2pswarm.version import VERSION
 
-STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
-STEPS_MAX = 10**6
 USAGE_CODE = 2
 EXAMPLES = Path(__file__).parent / "examples"
 """Commented settings, one file for each role."""
@@ -49,7 +49,10 @@ DEMO_TEXT = (
     "the way, and draws what was learnt."
 )
 
-S = TypeVar("S", NodeConfig, TrainConfig)
+NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
+"""The flags of `[network]` that have one value."""
+
+S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,9 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         train["resume"] = _resumed(flags.resume, config)
     given["train"] = _given(config.train, train)
     config = _given(config, given)
-    if flags.announce:
-        network = dataclasses.replace(config.network, announce=flags.announce)
-        config = dataclasses.replace(config, network=network)
+    network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
+    network["relays"] = tuple(flags.relays or ())
+    config = dataclasses.replace(config, network=_given(config.network, network))
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -234,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
         )
     )
-    _add_demo_flags(
+    add_demo_flags(
         commands.add_parser(
             "demo", help="train a small transformer on this machine alone", description=DEMO_TEXT
         )
@@ -291,6 +294,27 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="what others dial, if it is not this machine's own address",
     )
+    port = whole(1, PORT_MAX)
+    parser.add_argument(
+        "--relay",
+        action="append",
+        dest="relays",
+        metavar="HOST:PORT",
+        help="others cannot dial this machine: let them reach it through this node of the swarm; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--relay-port",
+        type=port,
+        metavar="PORT",
+        help="listen on this port, too; 443 passes most firewalls",
+    )
+    parser.add_argument(
+        "--relay-web",
+        type=port,
+        metavar="PORT",
+        help="take connections over WebSocket here, from hosts that have only the web",
+    )
     parser.add_argument(
         "--identity",
         type=Path,
@@ -333,62 +357,3 @@ def _add_verify_flags(parser: argparse.ArgumentParser) -> None:
         help="a checkpoint, or a folder or URL (s3://...) with checkpoints: then the newest",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
-
-
-def _add_demo_flags(parser: argparse.ArgumentParser) -> None:
-    base = Options()
-    stages, replicas, steps = whole(1, STAGES_MAX), whole(1, REPLICAS_MAX), whole(1, STEPS_MAX)
-    parser.add_argument(
-        "--stages",
-        type=stages,
-        default=base.stages,
-        metavar="S",
-        help="parts of the model; default: %(default)s",
-    )
-    parser.add_argument(
-        "--replicas",
-        type=replicas,
-        default=base.replicas,
-        metavar="R",
-        help="servers of each stage; default: %(default)s",
-    )
-    parser.add_argument(
-        "--steps", type=steps, default=base.steps, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--kill-every",
-        type=whole(0, STEPS_MAX),
-        metavar="STEPS",
-        help="kill a server each time after this many steps; 0: never; default: once, half way",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        default=base.plot,
-        metavar="FILE",
-        help="draw the loss here, in the format of the suffix; default: %(default)s",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE_OR_FOLDER",
-        help="text to learn; default: the sources of Python's standard library",
-    )
-
-
-class whole:  # noqa: N801 - reads as the type of an argument
-    """A whole number from low to high."""
-
-    def __init__(self, low: int, high: int) -> None:
-        self._low = low
-        self._high = high
-
-    def __call__(self, text: str) -> int:
-        """Read the number; argparse reports the error in one line."""
-        number = int(text) if text.isascii() and text.isdigit() else -1
-        if not self._low <= number <= self._high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {self._low} to {self._high}"
-            )
-        return number

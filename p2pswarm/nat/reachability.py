@@ -20,11 +20,9 @@ from p2pswarm.nat.lease import Lease
 from p2pswarm.nat.messages import DialBack, DialledBack, DialOutcome
 from p2pswarm.nat.port_mapper import PortMapper
 from p2pswarm.nat.standing import AskPeers, Belief, Standing, State
-from p2pswarm.net.base import Net
 from p2pswarm.net.gateways import IPV4, families, family_of, gateway, own_host
 from p2pswarm.net.interface_changes import watched
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.transport import observation
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.knock import NONCE_BYTES, token_of
 
@@ -43,13 +41,11 @@ class Reachability:
         endpoint: Endpoint,
         rpc: Rpc,
         bound: Address,
-        net: Net,
         entropy: Callable[[int], bytes],
         *,
         map_ports: bool,
     ) -> None:
         """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
-        self._net = net
         self.on_change: Callable[[Belief], None] = _ignore
         """Called with what is believed of all, when that changes, or `settled`."""
         self._told: tuple[Belief, bool] | None = None
@@ -122,7 +118,8 @@ class Reachability:
         """Our address in a family: the one we listen at, or that towards the Internet or a peer."""
         if not ip_address(self._bound.host.partition("%")[0]).is_unspecified:
             return self._bound.host
-        peers = [link.remote.host for link in self._endpoint.links()]
+        remotes = [link.remote for link in self._endpoint.links()]
+        peers = [remote.host for remote in remotes if _dialled_as_is(remote)]
         towards = [host for host in peers if family_of(host) == family]
         return own_host(family) or (own_host(family, towards[0]) if towards else None)
 
@@ -133,7 +130,7 @@ class Reachability:
 
     def _link_up(self, link: Link) -> None:
         family = family_of(link.remote.host)
-        if family in self.standings:
+        if family in self.standings and _dialled_as_is(link.remote):
             standing, now_s = self.standings[family], _now_s()
             standing.interface(self._own_host(family), now_s)
             standing.met(link.remote.host, now_s)
@@ -186,7 +183,7 @@ class Reachability:
     def _observers(self, family: int) -> list[Observer]:
         found = []
         for link in self._endpoint.links():
-            if family_of(link.remote.host) == family:
+            if _dialled_as_is(link.remote) and family_of(link.remote.host) == family:
                 dialled = link.session.dialled
                 found.append(Observer(link.session.contact, link.remote.host, dialled))
         return found
@@ -213,14 +210,7 @@ class Reachability:
         """Call a peer from our listening port, and learn which port it sees."""
         try:
             async with asyncio.timeout(OUTSIDE_S):
-                at = observer.contact.address
-                connection = await self._net.dial(at, from_port=self._bound.port)
-                try:
-                    await connection.send(observation.request())
-                    answer = await connection.receive(observation.ANSWER_BYTES)
-                finally:
-                    connection.close()
-            seen = observation.read_answer(answer)
+                seen = await self._endpoint.outside(observer.contact.address)
         except (SwarmError, TimeoutError) as error:
             log.info("%s does not see our listening port: %s", observer.host, error)
         else:
@@ -244,6 +234,11 @@ class Reachability:
             await asyncio.wait([knock], timeout=KNOCK_S)
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
             standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
+
+
+def _dialled_as_is(remote: Address) -> bool:
+    """Whether a host is the peer's own, and not that of a relay or of a proxy for the web."""
+    return not (remote.circuit or remote.web)
 
 
 _RANK = {state: rank for rank, state in enumerate(State)}

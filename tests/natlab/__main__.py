@@ -5,6 +5,7 @@ import json
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def at_least(least: float, kind: type[int] | type[float]):
     return number
 
 
-def main() -> int:
-    """Open a lab as the command line says and do what it asks for."""
+def flags_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line as values."""
     base = Plan()
     seconds = {"type": at_least(0, float), "metavar": "S"}
     parser = argparse.ArgumentParser(prog="python -m tests.natlab", description=__doc__)
@@ -61,8 +62,31 @@ def main() -> int:
     )
     parser.add_argument("--node", metavar="ARGS", help="reach `python -m p2pswarm.node ARGS`")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a row for each attempt")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the table")
     parser.add_argument("command", nargs="?", choices=["shell", "punch"], help=COMMANDS)
-    flags = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    """Open a lab as the command line says and do what it asks for."""
+    flags = flags_of()
+    rows: list[Row] = []
+    try:
+        check_targets(flags)
+        try:
+            open_and_do(flags, rows)
+        finally:
+            tell(flags, rows)
+    except (LabUnavailable, NodeFailed, SwarmError, ValueError) as problem:
+        print(problem, file=sys.stderr)
+        return UNUSABLE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def open_and_do(flags: argparse.Namespace, rows: list[Row]) -> None:
+    """Do what was asked for, and add what was found to `rows`."""
     plan = Plan(
         tries=flags.tries,
         limit_s=flags.limit_s,
@@ -70,41 +94,54 @@ def main() -> int:
         settle_s=flags.settle_s,
         node=None if flags.node is None else tuple(shlex.split(flags.node)),
     )
-    names = flags.profiles
-    rows: list[Row] = []
-    try:
-        if flags.json is not None:
-            check_target(flags.json)
+    sides = 1 if flags.command == "shell" else 2
+    with NatLab(flags.profiles * sides, delay_s=flags.delay_ms / 1e3) as lab:
+        print(lab.describe(), file=sys.stderr, flush=True)
         if flags.command == "shell":
-            with NatLab(names, delay_s=flags.delay_ms / 1e3) as lab:
-                return wait(lab)
-        with NatLab([*names, *names], delay_s=flags.delay_ms / 1e3) as lab:
-            return (punch_all if flags.command else reach)(lab, plan, rows)
-    except (LabUnavailable, NodeFailed, SwarmError, ValueError) as problem:
-        print(problem, file=sys.stderr)
-        return UNUSABLE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    finally:
-        if rows:
-            print(table(rows))
-            if flags.json is not None:
-                text = json.dumps(rows, indent=1) + "\n"
-                print(write_target(flags.json, lambda path: path.write_text(text), replace=True))
+            wait(lab)
+        elif flags.command == "punch":
+            punch_all(lab, plan, rows)
+        else:
+            reach(lab, plan, rows)
 
 
-def reach(lab: NatLab, plan: Plan, rows: list[Row]) -> int:
+def check_targets(flags: argparse.Namespace) -> None:
+    """Raise Unusable for a file that could not be written at the end."""
+    if flags.plot is not None:
+        from .picture import picture_format  # noqa: PLC0415  matplotlib takes a second to load
+
+        picture_format(flags.plot)
+    for target in filter(None, (flags.json, flags.plot)):
+        check_target(target)
+
+
+def tell(flags: argparse.Namespace, rows: list[Row]) -> None:
+    """Print the table, and write the files that were asked for."""
+    if not rows:
+        return
+    print(table(rows))
+    if flags.json is not None:
+        text = json.dumps(rows, indent=1) + "\n"
+        print(write_target(flags.json, lambda path: path.write_text(text), replace=True))
+    if flags.plot is not None:
+        from .picture import draw, picture_format  # noqa: PLC0415  as above
+
+        title = f"Who reaches whom, {flags.delay_ms:g} ms one way"
+        kind = picture_format(flags.plot)
+        drawn = write_target(flags.plot, lambda at: draw(rows, at, title, kind), replace=True)
+        print(drawn)
+
+
+def reach(lab: NatLab, plan: Plan, rows: list[Row]) -> None:
     """Try all pairs, add what comes of them to `rows`, and tell of each as it ends."""
     half = len(lab.sites) // 2
-    print(lab.describe(), file=sys.stderr, flush=True)
     with public_nodes(lab, plan.node or ()):
         for row in attempts(lab, lab.sites[:half], lab.sites[half:], plan):
             rows.append(row)
             print(f"{row['a']} -> {row['b']}: {words(row)}", file=sys.stderr, flush=True)
-    return 0
 
 
-def punch_all(lab: NatLab, plan: Plan, rows: list[Row]) -> int:
+def punch_all(lab: NatLab, plan: Plan, rows: list[Row]) -> None:
     """Add to `rows` which pairs could punch a hole, whatever nodes do: plain sockets try it."""
     half = len(lab.sites) // 2
     pairs = [(a, b) for a in lab.sites[:half] for b in lab.sites[half:]] * plan.tries
@@ -112,7 +149,6 @@ def punch_all(lab: NatLab, plan: Plan, rows: list[Row]) -> int:
         for (a, b), got in zip(pairs, pool.map(lambda pair: punch(lab, *pair), pairs), strict=True):
             kind = PathKind.PUNCHED if got else PathKind.NO
             rows.append({"a": a.profile.name, "b": b.profile.name, "path": kind, "seconds": None})
-    return 0
 
 
 def words(row: Row) -> str:
@@ -125,14 +161,12 @@ def words(row: Row) -> str:
     return f"{before}{row['path']} after {row['seconds']:.3f} s{dialled}"
 
 
-def wait(lab: NatLab) -> int:
+def wait(lab: NatLab) -> None:
     """Keep the lab open until Ctrl-C."""
-    print(lab.describe())
     for site in lab.sites:
         print(f"{site.profile.name}: {' '.join(lab.enter(site.host))} bash")
     print("Ctrl-C ends the lab.", flush=True)
     signal.pause()
-    return 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from .lab import PROBE, NatLab, Site
 from .profiles import Filtering, Mapping
 
 KINDS = ("udp", "tcp")
-PATIENCE_S = 3.0  # the SYN is sent again after 1 s; only a very busy machine is slower
+PATIENCE_S = 2.0  # the SYN is sent again after 1 s; only a very busy machine is slower
 PUNCH_S = 3.0  # a SYN that was dropped is sent again after 1 s
 FIRST, OTHER = 0, 1  # public hosts: whom the port asks, and whom it never does
 

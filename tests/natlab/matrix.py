@@ -86,6 +86,7 @@ class Program:
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,  # else an order that nobody took would be sent again when the pipe is closed
             cwd=ROOT,
             start_new_session=True,
         )
@@ -119,7 +120,6 @@ class Program:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
         except BrokenPipeError as error:
             raise NodeFailed("it has ended") from error
         answer: dict[str, Any] = json.loads(self.line(wait_s))
@@ -182,25 +182,28 @@ def attempts(
 
 
 def path_of(shown: dict[str, Any], a: Site, b: Site, relays: Sequence[str]) -> PathKind:
-    """How a's link to b came about: in b's own word, else from what can be seen of it.
+    """How a's link to b came about: in a's own word, else from what can be seen of it.
 
-    A connection that a router let in though it lets nobody in has gone through a punched hole.
+    A connection that a router let in though it lets nobody in has gone through a punched hole. To
+    who dials, a mapped port is an address like others: that it is one shows in whose router it is.
     """
-    if shown.get("says") in list(PathKind):
-        return PathKind(shown["says"])
+    says = shown["says"]
+    if says not in {None, PathKind.DIRECT}:
+        return PathKind(says)
     if shown["remote"] in relays:
         return PathKind.RELAYED
     dialled = (b if shown["dialled"] else a).profile
     if dialled.port_mapping:
         return PathKind.MAPPED
+    if says == PathKind.DIRECT:
+        return PathKind.DIRECT
     return PathKind.DIRECT if dialled.filtering is Filtering.INDEPENDENT else PathKind.PUNCHED
 
 
 def table(rows: Sequence[Row]) -> str:
     """A line for each a, a column for each b: the paths, how often, and the median time."""
-    names_a = list(dict.fromkeys(row["a"] for row in rows))
-    names_b = list(dict.fromkeys(row["b"] for row in rows))
-    cells = {(a, b): _cell(rows, a, b) for a in names_a for b in names_b}
+    names_a, names_b = names(rows, "a"), names(rows, "b")
+    cells = {(a, b): cell(rows, a, b) for a in names_a for b in names_b}
     first = max(len(name) for name in (*names_a, "a \\ b"))
     widths = {b: max(len(b), *(len(cells[a, b]) for a in names_a)) for b in names_b}
     lines = [["a \\ b".ljust(first), *(b.ljust(widths[b]) for b in names_b)]]
@@ -208,7 +211,13 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def _cell(rows: Sequence[Row], a: str, b: str) -> str:
+def names(rows: Sequence[Row], side: str) -> list[str]:
+    """The profiles on side "a" or "b", in the order in which they were tried."""
+    return list(dict.fromkeys(row[side] for row in rows))
+
+
+def cell(rows: Sequence[Row], a: str, b: str) -> str:
+    """How a reached b: each path, how often, and the median time."""
     ours = [row for row in rows if (row["a"], row["b"]) == (a, b)]
     parts = []
     for kind in PathKind:

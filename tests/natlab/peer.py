@@ -3,7 +3,7 @@
 Started by `matrix.py`: one line of JSON in, one line out; it leaves when stdin ends. It is a
 program like a user's, with nothing but a `Node`: whatever a node does to reach a peer, this one
 does. How it was reached shows in the link: at whose address its other end is, who dialled, and
-what the node itself calls the path, once it does (`link.path.kind`).
+what the node itself calls the path, where links know theirs (`link.path`).
 
 Units:   seconds.
 Errors:  those of `Node`, as a traceback, where no bootstrap node answers.
@@ -32,13 +32,13 @@ class Hail(ps.Message):
 
 
 def shown(link: Link) -> dict[str, Any]:
-    """What a link shows of its path."""
+    """What a link shows of its present path; a link that knows no paths is one itself."""
     path = getattr(link, "path", None)
-    kind = getattr(path, "kind", path)
+    kind = getattr(path, "kind", None)
     return {
-        "remote": link.remote.host,
-        "dialled": link.session.dialled,
-        "says": None if kind is None else str(getattr(kind, "name", kind)).lower(),
+        "remote": (path or link).remote.host,
+        "dialled": link.session.dialled if path is None else path.way is not None,
+        "says": None if kind is None else kind.name.lower(),
     }
 
 
@@ -64,15 +64,20 @@ async def reach(node: ps.Node, order: dict[str, Any]) -> dict[str, Any]:
     except ps.errors.SwarmError as error:
         return {"reached": False, "why": str(error)}
     taken_s = loop.time() - begin_s
-    link = links_to(node, contact.peer)[-1]
+    links = links_to(node, contact.peer)
+    if not links:
+        return {"reached": False, "why": "the link ended as soon as the call was answered"}
+    link = links[-1]
     told = {"reached": True, "seconds": taken_s, **shown(link)}
 
     until_s = loop.time() + order["upgrade_s"]
-    while link.remote.host in order["relays"] and loop.time() < until_s:
+    now = told
+    while now["remote"] in order["relays"] and loop.time() < until_s:
         await asyncio.sleep(LOOK_AGAIN_S)
         link = next(iter(links_to(node, contact.peer)[-1:]), link)
-    if link.remote.host not in order["relays"] and told["remote"] in order["relays"]:
-        told["upgraded"] = {"seconds": loop.time() - begin_s, **shown(link)}
+        now = {"seconds": loop.time() - begin_s, **shown(link)}
+    if told["remote"] in order["relays"] and now["remote"] not in order["relays"]:
+        told["upgraded"] = now
     return told
 
 

@@ -56,13 +56,12 @@ class Town:
         net = self.internet.net(identity.peer_id)
         endpoint = Endpoint(identity, net, TransportConfig(), rng.randbytes)
         async with endpoint:
-            bound = await endpoint.listen(Address("0.0.0.0", 0))
+            await endpoint.listen(Address("0.0.0.0", 0))
             limits = DhtConfig(negative_s=LOOK_AGAIN_S)
             async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, clock) as dht:
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
-                config = NodeConfig(run=RUN)
-                yield NodeStack(config, identity, endpoint, rpc, dht, net, bound)
+                yield NodeStack(NodeConfig(run=RUN), identity, endpoint, rpc, dht)
 
 
 def manifest_of(stack: NodeStack, run: RunConfig = RUN) -> Manifest:
