@@ -56,10 +56,12 @@ class Reachability:
         self._bound = bound
         self._entropy = entropy
         self.standings = {family: Standing(bound.port) for family in families(bound)}
-        """By address family, `IPV4` and `IPV46`."""
+        """By address family, `IPV4` and `IPV6`."""
         maps = map_ports and IPV4 in self.standings
         self.mapper = PortMapper(bound.port, entropy, self._leased) if maps else None
         self._knocks: dict[bytes, asyncio.Future[None]] = {}
+        self._kernel_tells = True
+        """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
         self._news = asyncio.Event()
         self._known = asyncio.Event()
         """Set when the router and the first peers have been asked."""
@@ -68,7 +70,8 @@ class Reachability:
         """Run until cancelled."""
         self._endpoint.expect_knocks(self._knocked)
         self._endpoint.on_up = self._link_up
-        with watched(self._look_at_interfaces):
+        with watched(self._look_at_interfaces) as told:
+            self._kernel_tells = told
             self._look_at_interfaces()
             async with asyncio.TaskGroup() as tasks:
                 if self.mapper is not None:
@@ -132,7 +135,10 @@ class Reachability:
         family = family_of(link.remote.host)
         if family in self.standings and _dialled_as_is(link.remote):
             standing, now_s = self.standings[family], _now_s()
-            standing.interface(self._own_host(family), now_s)
+            if (
+                standing.belief.state is State.ABSENT
+            ):  # without a route to the Internet, as in a lab
+                standing.interface(self._own_host(family), now_s)
             standing.met(link.remote.host, now_s)
             self._news.set()
 
@@ -145,10 +151,9 @@ class Reachability:
 
     async def _pause(self) -> None:
         deadlines = [each.next_deadline_s() for each in self.standings.values()]
+        due_s = min((each for each in deadlines if each is not None), default=None)
         try:
-            async with asyncio.timeout_at(
-                min((d for d in deadlines if d is not None), default=None)
-            ):
+            async with asyncio.timeout_at(due_s):
                 await self._news.wait()
         except TimeoutError:
             return
@@ -166,6 +171,8 @@ class Reachability:
     # asking
 
     async def _ask_peers(self, family: int, standing: Standing, ports: tuple[int, ...]) -> None:
+        if not self._kernel_tells:
+            self._look_at_interfaces()
         chosen = choose(self._observers(family), standing.asked_s)
         answered: list[bool] = []
         try:
