@@ -70,8 +70,8 @@ class Reachability:
         """Run until cancelled."""
         self._endpoint.expect_knocks(self._knocked)
         self._endpoint.on_up = self._link_up
-        with watched(self._look_at_interfaces) as told:
-            self._kernel_tells = told
+        with watched(self._look_at_interfaces) as tells:
+            self._kernel_tells = tells
             self._look_at_interfaces()
             async with asyncio.TaskGroup() as tasks:
                 if self.mapper is not None:
