@@ -38,7 +38,7 @@ class DialBackServer:
 
     async def _on_request(self, peer: PeerId, request: DialBack) -> DialledBack:
         seen = self._seen_at(peer)
-        if seen is None:
+        if seen is None or seen.circuit or seen.web:  # the host is a relay's or a proxy's
             return self._answer(DialOutcome.NOT_TRIED, None)
         now_s = asyncio.get_running_loop().time()
         own_host = self._rpc.contact.address.host

@@ -7,7 +7,7 @@ packet. NAT-PMP follows when PCP has refused or is late, UPnP when both have fai
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most LOCATIONS_MAX routers' descriptions, PORTS_MAX outside ports, 1 call at a time.
 Errors:  none: an answer that cannot be read is passed over.
-Source:  RFC 6887, RFC 6886; NETWORK budgets in docs/reachability.md section 4.
+Source:  RFC 6887, RFC 6886; budgets in docs/reachability.md section 5.
 """
 
 from collections.abc import Callable, Iterator

@@ -5,7 +5,7 @@ again when it is lost, and returns it at the end.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
-Source:  RFC 6887 section 11.2.1 for renewal; docs/reachability.md section 4.
+Source:  RFC 6887 section 11.2.1 for renewal; docs/reachability.md section 5.
 """
 
 import itertools

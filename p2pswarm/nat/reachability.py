@@ -27,6 +27,7 @@ from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.knock import NONCE_BYTES, token_of
 
 CALL_S = 5.0  # the peer's dial takes 3 s at most
+OUTSIDE_S = 3.0  # to call a peer that has just answered
 KNOCK_S = 0.5  # a knock that the peer's answer has overtaken
 
 log = logging.getLogger(__name__)
@@ -55,10 +56,12 @@ class Reachability:
         self._bound = bound
         self._entropy = entropy
         self.standings = {family: Standing(bound.port) for family in families(bound)}
-        """By address family, `IPV4` and `IPV46`."""
+        """By address family, `IPV4` and `IPV6`."""
         maps = map_ports and IPV4 in self.standings
         self.mapper = PortMapper(bound.port, entropy, self._leased) if maps else None
         self._knocks: dict[bytes, asyncio.Future[None]] = {}
+        self._kernel_tells = True
+        """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
         self._news = asyncio.Event()
         self._known = asyncio.Event()
         """Set when the router and the first peers have been asked."""
@@ -67,7 +70,8 @@ class Reachability:
         """Run until cancelled."""
         self._endpoint.expect_knocks(self._knocked)
         self._endpoint.on_up = self._link_up
-        with watched(self._look_at_interfaces):
+        with watched(self._look_at_interfaces) as tells:
+            self._kernel_tells = tells
             self._look_at_interfaces()
             async with asyncio.TaskGroup() as tasks:
                 if self.mapper is not None:
@@ -117,7 +121,8 @@ class Reachability:
         """Our address in a family: the one we listen at, or that towards the Internet or a peer."""
         if not ip_address(self._bound.host.partition("%")[0]).is_unspecified:
             return self._bound.host
-        peers = [link.remote.host for link in self._endpoint.links()]
+        remotes = [link.remote for link in self._endpoint.links()]
+        peers = [remote.host for remote in remotes if _dialled_as_is(remote)]
         towards = [host for host in peers if family_of(host) == family]
         return own_host(family) or (own_host(family, towards[0]) if towards else None)
 
@@ -128,9 +133,12 @@ class Reachability:
 
     def _link_up(self, link: Link) -> None:
         family = family_of(link.remote.host)
-        if family in self.standings:
+        if family in self.standings and _dialled_as_is(link.remote):
             standing, now_s = self.standings[family], _now_s()
-            standing.interface(self._own_host(family), now_s)
+            if (
+                standing.belief.state is State.ABSENT
+            ):  # without a route to the Internet, as in a lab
+                standing.interface(self._own_host(family), now_s)
             standing.met(link.remote.host, now_s)
             self._news.set()
 
@@ -143,10 +151,9 @@ class Reachability:
 
     async def _pause(self) -> None:
         deadlines = [each.next_deadline_s() for each in self.standings.values()]
+        due_s = min((each for each in deadlines if each is not None), default=None)
         try:
-            async with asyncio.timeout_at(
-                min((d for d in deadlines if d is not None), default=None)
-            ):
+            async with asyncio.timeout_at(due_s):
                 await self._news.wait()
         except TimeoutError:
             return
@@ -164,12 +171,18 @@ class Reachability:
     # asking
 
     async def _ask_peers(self, family: int, standing: Standing, ports: tuple[int, ...]) -> None:
+        if not self._kernel_tells:
+            self._look_at_interfaces()
         chosen = choose(self._observers(family), standing.asked_s)
         answered: list[bool] = []
         try:
             async with asyncio.TaskGroup() as tasks:
                 for observer in chosen:
                     tasks.create_task(self._ask(standing, observer, ports, answered))
+            if standing.asks_outside_port:
+                async with asyncio.TaskGroup() as tasks:
+                    for observer in [each for each in chosen if each.dialled]:
+                        tasks.create_task(self._see_outside(standing, observer))
         finally:
             standing.round_over(len(chosen), len(answered), _now_s())
             self._news.set()
@@ -177,7 +190,7 @@ class Reachability:
     def _observers(self, family: int) -> list[Observer]:
         found = []
         for link in self._endpoint.links():
-            if family_of(link.remote.host) == family:
+            if _dialled_as_is(link.remote) and family_of(link.remote.host) == family:
                 dialled = link.session.dialled
                 found.append(Observer(link.session.contact, link.remote.host, dialled))
         return found
@@ -200,6 +213,16 @@ class Reachability:
             finally:
                 del self._knocks[token_of(nonce)]
 
+    async def _see_outside(self, standing: Standing, observer: Observer) -> None:
+        """Call a peer from our listening port, and learn which port it sees."""
+        try:
+            async with asyncio.timeout(OUTSIDE_S):
+                seen = await self._endpoint.outside(observer.contact.address)
+        except (SwarmError, TimeoutError) as error:
+            log.info("%s does not see our listening port: %s", observer.host, error)
+        else:
+            standing.seen_outside(observer.host, seen, _now_s())
+
     async def _note(
         self,
         standing: Standing,
@@ -218,6 +241,11 @@ class Reachability:
             await asyncio.wait([knock], timeout=KNOCK_S)
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
             standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
+
+
+def _dialled_as_is(remote: Address) -> bool:
+    """Whether a host is the peer's own, and not that of a relay or of a proxy for the web."""
+    return not (remote.circuit or remote.web)
 
 
 _RANK = {state: rank for rank, state in enumerate(State)}

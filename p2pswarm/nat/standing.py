@@ -200,6 +200,15 @@ class Standing:
         times_s = [votes.at_s(group) for votes in self._tried.values()]
         return max((at_s for at_s in times_s if at_s is not None), default=None)
 
+    @property
+    def asks_outside_port(self) -> bool:
+        """Whether to call peers from the listening port: a router hides us, that is sure.
+
+        Such a call opens the router to that peer for a while, and its dial-backs would arrive.
+        """
+        hidden = self._belief.state is State.NATTED and self._belief.sure
+        return hidden and self._belief.kind is not NatKind.FIREWALL
+
     def busy(self, now_s: float) -> bool:
         """Whether peers are being asked, or will be in a moment."""
         due_s = self.next_deadline_s()

@@ -167,8 +167,11 @@ class Net(Protocol):
         """Bind and listen; raises Unusable if the address cannot be bound."""
         ...
 
-    async def dial(self, to: Address) -> Connection:
-        """Connect; raises DialFailed."""
+    async def dial(self, to: Address, from_port: int = 0) -> Connection:
+        """Connect; raises DialFailed. `from_port`: one at which we listen; 0: any free one.
+
+        Two ports have one connection between them at a time.
+        """
         ...
 
     def lock(self) -> AbstractContextManager[object]:

@@ -14,6 +14,7 @@ import errno
 import socket
 import threading
 from contextlib import AbstractContextManager
+from functools import partial
 
 from p2pswarm.errors import DialFailed, LinkLost, NobodyThere, Unusable
 from p2pswarm.ids import Address
@@ -30,6 +31,7 @@ NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind at m
 OUT_OF_FILES_PAUSE_S = 0.1  # time for other connections to close
 
 EVERYWHERE_V6 = "::"
+EVERYWHERE = ("0.0.0.0", EVERYWHERE_V6)  # noqa: S104  to bind
 
 IPPROTO_TCP = socket.IPPROTO_TCP
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # these three exist on Linux only
@@ -42,6 +44,8 @@ class SocketNet:
 
     def __init__(self) -> None:
         self._resolver = Resolver()
+        self._hosts: dict[int, str] = {}
+        """Where each port of ours listens: a dial from it comes from the same address."""
 
     async def listen(self, at: Address) -> "SocketListener":
         """Bind and listen; raises Unusable if the address cannot be bound."""
@@ -58,24 +62,35 @@ class SocketNet:
             sock.setblocking(False)
             sock.bind(name)
             sock.listen(BACKLOG)
+            _share_port(sock)  # after `listen`: another node is still told that the port is taken
         except OSError as error:
             sock.close()
             remedy = (
                 "; choose another port with --listen" if error.errno == errno.EADDRINUSE else ""
             )
             raise Unusable(f"cannot listen on {at}: {reason_of(error)}{remedy}") from error
-        return SocketListener(sock)
+        listener = SocketListener(sock)
+        self._hosts[listener.address.port] = listener.address.host
+        return listener
 
-    async def dial(self, to: Address) -> "SocketConnection":
+    async def dial(self, to: Address, from_port: int = 0) -> "SocketConnection":
         """Connect to the first address of the host's name that answers; raises DialFailed."""
         if to.web or to.circuit:  # else we would speak to the relay as if it were the peer
             raise DialFailed(f"{to}: only TCP is dialled here, without relays")
+        own = Address(self._host_of(from_port), from_port) if from_port else None
+        connect = partial(_connect, own=own)
         try:
-            return await first_connected(await self._resolver.resolve(to), _connect)
+            return await first_connected(await self._resolver.resolve(to), connect)
         except ConnectionRefusedError as error:
             raise NobodyThere(f"{to}: {reason_of(error)}") from error
         except OSError as error:
             raise DialFailed(f"{to}: {reason_of(error)}") from error
+
+    def _host_of(self, port: int) -> str:
+        """Where a port of ours listens."""
+        if port not in self._hosts:
+            raise ValueError(f"nothing listens at port {port}, so no dial can come from it")
+        return self._hosts[port]
 
     def lock(self) -> AbstractContextManager[object]:
         """A real lock, because bulk machines run in threads here."""
@@ -199,11 +214,15 @@ async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | i
             loop.remove_reader(listener)
 
 
-async def _connect(to: Resolved) -> SocketConnection:
+async def _connect(to: Resolved, own: Address | None) -> SocketConnection:
     family, name = to
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        if own is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _share_port(sock)
+            sock.bind(("" if own.host in EVERYWHERE else own.host, own.port))
         await asyncio.get_running_loop().sock_connect(sock, name)
         return SocketConnection(sock, _address(sock.getpeername()))
     except BaseException:
@@ -213,6 +232,13 @@ async def _connect(to: Resolved) -> SocketConnection:
 
 def _address(name: tuple[str | int, ...]) -> Address:
     return Address(str(name[0]), int(name[1]))
+
+
+def _share_port(sock: socket.socket) -> None:
+    """Let the port of a socket be that of others of ours, which do the same."""
+    if hasattr(socket, "SO_REUSEPORT"):  # Windows has none, and there SO_REUSEADDR is enough
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
 def set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:

@@ -42,10 +42,10 @@ class WebNet:
         """A lock for state that bulk machines share."""
         return self._net.lock()
 
-    async def dial(self, to: Address) -> Connection:
+    async def dial(self, to: Address, from_port: int = 0) -> Connection:
         """Connect, over WebSocket if the address says so."""
         if not to.web:
-            return await self._net.dial(to)
+            return await self._net.dial(to, from_port)
         if self._dialler is None:
             module = await asyncio.to_thread(importlib.import_module, "p2pswarm.net.web_socket")
             self._dialler = self._dialler or module.WebDialler()

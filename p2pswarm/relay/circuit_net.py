@@ -64,10 +64,10 @@ class CircuitNet:
         """A lock for state that bulk machines share."""
         return self._net.lock()
 
-    async def dial(self, to: Address) -> Connection:
+    async def dial(self, to: Address, from_port: int = 0) -> Connection:
         """Connect, through the relay if the address has one."""
         if not to.circuit:
-            return await self._net.dial(to)
+            return await self._net.dial(to, from_port)
         return await self._ask(CircuitRequest(peer=to.circuit), to)
 
     async def take(self, relay: Address, ticket: bytes, us: PeerId) -> Connection:

@@ -76,7 +76,7 @@ class SimNet:
         self._internet.listeners[address] = listener
         return listener
 
-    async def dial(self, to: Address) -> "SimConnection":
+    async def dial(self, to: Address, from_port: int = 0) -> "SimConnection":
         """Connect: one round trip."""
         internet, world = self._internet, self._internet.world
         target = world.at(to)
@@ -89,7 +89,7 @@ class SimNet:
         if listener is None or listener.full:
             raise NobodyThere(f"{to}: Connection refused")
         here = internet.socket(self._host, to)
-        caller = Address(self._host.address.host, internet.free_port())
+        caller = Address(self._host.address.host, from_port or internet.free_port())
         there = internet.socket(target, caller)
         here.far, there.far = there, here
         asyncio.get_running_loop().call_later(way_s, listener.came, SimConnection(there))

@@ -17,6 +17,7 @@ from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import PathError, SwarmError
 from p2pswarm.net.base import Connection, Listener
 from p2pswarm.net.circuit import CircuitRequest, CircuitStatus, answer
+from p2pswarm.transport import observation
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.handshake_gate import HandshakeGate
@@ -107,6 +108,8 @@ class Acceptor:
                     self.on_knock(accepted.knock)
                 elif accepted.circuit is not None:
                     await self._pass_on(connection, accepted.circuit, ticket)
+                elif accepted.observes:
+                    await connection.send(observation.answer(connection.remote))
                 elif accepted.join is not None:
                     await self._uses.bulk(connection, accepted.join)
                 elif accepted.resume is not None:

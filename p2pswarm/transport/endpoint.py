@@ -18,6 +18,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
+from p2pswarm.transport import observation
 from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
@@ -142,6 +143,18 @@ class Endpoint:
         """
         link = self._table.best(peer)
         return None if link is None or link.remote.circuit else link.remote
+
+    async def outside(self, at: Address) -> Address:
+        """Where the peer at `at` sees a call from our listening port come from.
+
+        Raises DialFailed, LinkLost, or BadHandshake for an answer that is none.
+        """
+        connection = await self._net.dial(at, self._listeners[0].address.port)
+        try:
+            await connection.send(observation.request())
+            return observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+        finally:
+            connection.close()
 
     def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
         """Have `on_knock` called with the token of each dial-back that arrives."""

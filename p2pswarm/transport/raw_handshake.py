@@ -2,8 +2,8 @@
 
 Each side tells how many bytes it needs next, because the bytes after the last message
 belong to the link or to the bulk connection. The first four bytes tell an acceptor whether the
-connection opens a link, joins bulk to one, is a knock, or asks a relay. An acceptor that refuses a
-dialler sends its own hello, from which the dialler learns the reason.
+connection opens a link, joins bulk to one, is a knock, asks to be observed, or asks a relay. An
+acceptor that refuses a dialler sends its own hello, from which the dialler learns the reason.
 
 Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends.
@@ -16,7 +16,7 @@ from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.errors import BadHandshake
 from p2pswarm.net import circuit
 from p2pswarm.net.circuit import CircuitRequest
-from p2pswarm.transport import knock, resumption
+from p2pswarm.transport import knock, observation, resumption
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.resumption import Resume
@@ -106,6 +106,8 @@ class AcceptedHandshake:
         """The token of a dial-back, if the connection is for nothing else."""
         self.circuit: CircuitRequest | None = None
         """What the connection asks of a relay, if it does."""
+        self.observes = False
+        """Whether the connection only asks where we see it come from."""
         self._us = us
         self._static = static
         self._ephemeral = ephemeral
@@ -145,6 +147,9 @@ class AcceptedHandshake:
         elif self._magic == circuit.MAGIC:
             self.circuit = CircuitRequest.parse(self._magic + data)
             self.wanted_bytes = 0
+        elif self._magic == observation.MAGIC:
+            self.observes = True
+            self.wanted_bytes = 0
         else:
             self._greet(self._magic + data)
 
@@ -162,6 +167,8 @@ class AcceptedHandshake:
             self.wanted_bytes = knock.TOKEN_BYTES
         elif magic == circuit.MAGIC:
             self.wanted_bytes = circuit.REQUEST_BYTES - MAGIC_BYTES
+        elif magic == observation.MAGIC:
+            self.wanted_bytes = observation.REQUEST_BYTES - MAGIC_BYTES
         elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:

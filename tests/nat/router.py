@@ -43,7 +43,7 @@ table inet filter {
     chain postrouting {
         type nat hook postrouting priority 100; policy accept;
         jump postrouting_miniupnpd
-        oifname "wan0" ip saddr 192.168.77.0/24 masquerade
+        oifname "wan0" ip saddr 192.168.77.0/24 masquerade MAPPING
     }
 }
 """
@@ -103,8 +103,8 @@ def _do(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def build() -> None:
-    """Make the namespaces, and the router's rules."""
+def build(*, hard: bool) -> None:
+    """Make the namespaces, and the router's rules; `hard`: each call has an outside port."""
     for at in ("/run", "/etc/miniupnpd", "/var/lib"):
         if Path(at).exists():
             _do("mount", "-t", "tmpfs", "none", at)
@@ -127,15 +127,15 @@ def build() -> None:
     _do("ip", "-n", "home", "route", "add", "default", "via", GATEWAY)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     rules = Path("/run/rules.nft")
-    rules.write_text(NFT)
+    rules.write_text(NFT.replace("MAPPING", "fully-random" if hard else ""))
     _do("nft", "-f", str(rules))
 
 
 def main() -> int:
     """Be the router, and run a module in the home."""
     features, module, *arguments = sys.argv[1:]
-    build()
-    daemon = None if features == "none" else start_daemon(features.split("+"))
+    build(hard=features == "hard")
+    daemon = None if features in ("none", "hard") else start_daemon(features.split("+"))
     inside = ["ip", "netns", "exec", "home", sys.executable, "-m", module, *arguments]
     code = subprocess.run(inside, check=False).returncode
     if daemon is not None:

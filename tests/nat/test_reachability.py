@@ -32,9 +32,9 @@ class CountingNet(SocketNet):
         super().__init__()
         self.dialled: list[Address] = []
 
-    async def dial(self, to: Address):
+    async def dial(self, to: Address, from_port: int = 0):
         self.dialled.append(to)
-        return await super().dial(to)
+        return await super().dial(to, from_port)
 
 
 @dataclass
@@ -194,3 +194,33 @@ async def test_knocks_that_nobody_waits_for_do_no_harm(sent):
 def test_what_is_sent_is_not_what_was_asked_for():
     assert knock(b"n" * 16) == MAGIC + token_of(b"n" * 16)
     assert b"n" * 16 not in knock(b"n" * 16)
+
+
+class Elsewhere:
+    """Sees every peer at an address of its choice."""
+
+    def __init__(self, at: Address | None):
+        self._at = at
+
+    def __call__(self, _peer: PeerId) -> Address | None:
+        return self._at
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        None,
+        Address(NODE, 9, circuit=b"p" * 32),
+        Address(NODE, 9, web="wss"),
+        Address("198.51.100.1", 9, circuit=b"p" * 32),
+    ],
+)
+async def test_a_peer_behind_a_relay_or_a_proxy_has_nobody_dialled(seen):
+    async with peer_at(NODE) as node, peer_at(NEAR, honest=False) as near:
+        DialBackServer(near.rpc, near.net, Elsewhere(seen), time.time)
+
+        answer = await node.rpc.call(near.endpoint.contact, DialBack(9, bytes(16)), PATIENCE_S)
+
+        assert isinstance(answer, DialledBack)
+        assert answer.outcome == DialOutcome.NOT_TRIED
+        assert near.net.dialled == []

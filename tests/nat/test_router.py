@@ -57,11 +57,13 @@ def test_doctor_tells_that_the_router_forwards_a_port():
     assert abs(found["found"]["clock_ahead_s"]) < 1.0
 
 
-def test_doctor_tells_what_to_change_where_nobody_gets_through():
+@pytest.mark.parametrize(("features", "kind"), [("none", "easy"), ("hard", "hard")])
+def test_doctor_tells_what_to_change_where_nobody_gets_through(features, kind):
     require_router(daemon=False)
 
-    found = in_namespaces("none", "nat.doctor_probe")
+    found = in_namespaces(features, "nat.doctor_probe")
 
+    assert found["nat"] == kind
     assert (found["reachable"], found["addresses"]) == ("no", [])
     assert found["advice"][0] == (
         f"switch on UPnP, NAT-PMP or PCP in the router at {GATEWAY}, or have it forward TCP port "

@@ -250,3 +250,28 @@ def test_a_stream_that_became_something_else_is_spent():
 
     with pytest.raises(AssertionError, match="become something else"):
         stream._socket()
+
+
+async def test_a_dial_may_come_from_the_port_that_listens():
+    net = SocketNet()
+    ours, theirs = await net.listen(HERE), await net.listen(HERE)
+
+    dialling = net.dial(theirs.address, from_port=ours.address.port)
+    dialled, accepted = await asyncio.gather(dialling, theirs.accept())
+
+    assert accepted.remote == ours.address
+    with pytest.raises(ValueError, match="nothing listens at port 9,"):
+        await net.dial(theirs.address, from_port=9)
+    with pytest.raises(DialFailed):  # two ports have one connection at a time
+        await net.dial(theirs.address, from_port=ours.address.port)
+    for each in (dialled, accepted, ours, theirs):
+        each.close()
+
+
+async def test_a_port_from_which_is_dialled_is_still_taken():
+    net = SocketNet()
+    listener = await net.listen(HERE)
+
+    with pytest.raises(Unusable, match="in use"):
+        await net.listen(listener.address)
+    listener.close()
