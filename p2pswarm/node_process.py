@@ -151,12 +151,13 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
 
 async def _know_reachability(node: NodeStack) -> None:
     """Keep finding out whether others can dial us, and print what is known."""
-    if on_this_machine_alone(node.bound):
+    bound = node.endpoint.listening[0]
+    if on_this_machine_alone(bound):
         return
     module = await asyncio.to_thread(importlib.import_module, "p2pswarm.nat.reachability")
     maps = node.config.network.map_ports
-    reach = module.Reachability(node.endpoint, node.rpc, node.bound, os.urandom, map_ports=maps)
-    news = ReachabilityNews(node.bound.port)
+    reach = module.Reachability(node.endpoint, node.rpc, bound, os.urandom, map_ports=maps)
+    news = ReachabilityNews(bound.port)
 
     def tell(belief: Belief) -> None:
         if line := news.line(belief, settled=reach.settled):

@@ -41,6 +41,11 @@ class PortMapper:
         self._transport: asyncio.DatagramTransport | None = None
         self._calls: dict[asyncio.Task[None], None] = {}
 
+    @property
+    def router(self) -> str | None:
+        """The router that is asked; None if there is none."""
+        return self._route[0]
+
     def gateway(self, gateway: str | None, own_host: str | None) -> None:
         """Set our IPv4 router and our address towards it; None: there is none."""
         self._route = gateway, own_host

@@ -49,7 +49,7 @@ class Reachability:
         """Called with what is believed of all, when that changes, or `settled`."""
         self._told: tuple[Belief, bool] | None = None
         self.clocks_ms: dict[str, tuple[float, float]] = {}
-        """The wall clock of each peer's host that answered last, and the loop's time then."""
+        """The wall clock of each observer's host when it answered, and the loop's time then."""
         self._endpoint = endpoint
         self._rpc = rpc
         self._bound = bound
@@ -60,8 +60,8 @@ class Reachability:
         self.mapper = PortMapper(bound.port, entropy, self._leased) if maps else None
         self._knocks: dict[bytes, asyncio.Future[None]] = {}
         self._news = asyncio.Event()
-        self._answered = asyncio.Event()
-        """Set when the first round of questions is over."""
+        self._known = asyncio.Event()
+        """Set when the router and the first peers have been asked."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -76,6 +76,8 @@ class Reachability:
                     self._news.clear()
                     for family, standing in self.standings.items():
                         self._drain(family, standing, tasks)
+                    if self.settled and not any(map(self._busy, self.standings.values())):
+                        self._known.set()
                     told = self.best(), self.settled
                     if told != self._told:
                         self._told = told
@@ -92,9 +94,12 @@ class Reachability:
         """Whether a router has been asked for a port, if that is wanted."""
         return self.mapper is None or self.mapper.settled
 
-    async def round_over(self) -> None:
-        """Return when the first questions have been asked and answered, or nobody could be."""
-        await self._answered.wait()
+    async def known(self) -> None:
+        """Return when all that can be found out now has been: by the router, and by peers."""
+        await self._known.wait()
+
+    def _busy(self, standing: Standing) -> bool:
+        return standing.busy(_now_s())
 
     # told by others
 
@@ -166,7 +171,6 @@ class Reachability:
                 for observer in chosen:
                     tasks.create_task(self._ask(standing, observer, ports, answered))
         finally:
-            self._answered.set()
             standing.round_over(len(chosen), len(answered), _now_s())
             self._news.set()
 

@@ -70,7 +70,7 @@ class Belief:
     """What a node takes for true."""
 
     state: State
-    kind: NatKind = NatKind.NONE
+    kind: NatKind = NatKind.UNKNOWN
     address: Address | None = None
     """Where others dial the node; of a natted one its outside address, if the port is known."""
     sure: bool = False
@@ -199,6 +199,11 @@ class Standing:
         group = group_of(peer_host)
         times_s = [votes.at_s(group) for votes in self._tried.values()]
         return max((at_s for at_s in times_s if at_s is not None), default=None)
+
+    def busy(self, now_s: float) -> bool:
+        """Whether peers are being asked, or will be in a moment."""
+        due_s = self.next_deadline_s()
+        return self._asking or (due_s is not None and due_s <= now_s + AGAIN_LEASED_S)
 
     def events(self) -> list[Event]:
         """What happened since the last call."""

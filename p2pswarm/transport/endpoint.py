@@ -18,8 +18,8 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
-from p2pswarm.transport.acceptor import Acceptor
-from p2pswarm.transport.admission import meet, own_contact
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit
+from p2pswarm.transport.admission import bulk_most, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
@@ -61,7 +61,9 @@ class Endpoint:
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
-        self._handshaker = Handshaker(identity, config, entropy, lambda: self.contact.address.port)
+        self._handshaker = Handshaker(
+            identity, config, entropy, lambda: introduced_port(self.contact)
+        )
         self._dialler = Dialler(net, config, self._handshaker, self._tasks, self._make_link)
         self._joiner = BulkJoiner(net, config, entropy)
         self._acceptor = Acceptor(
@@ -87,12 +89,28 @@ class Endpoint:
         listening = self._listeners[0].address if self._listeners else None
         return own_contact(self.peer_id, self.announced, listening, self._observed_host)
 
+    @property
+    def listening(self) -> tuple[Address, ...]:
+        """Where we listen; the first place is the one that is announced."""
+        return tuple(listener.address for listener in self._listeners)
+
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
         listener = await self._net.listen(at)
         self._listeners.append(listener)
         self._acceptor.serve(listener)
         return listener.address
+
+    def accept(self, connection: Connection) -> None:
+        """Treat a connection like one that arrived where we listen: it came by another way."""
+        if self._closing:
+            connection.close()
+        else:
+            self._acceptor.greet(connection)
+
+    def relay_with(self, admit: AdmitCircuit) -> None:
+        """Be a relay: `admit` takes over what asks for one."""
+        self._acceptor.admit_circuit = admit
 
     async def link(self, to: Contact) -> Link:
         """The link to a peer: one that is up, or a new one.
@@ -153,7 +171,7 @@ class Endpoint:
     def on_link(self, link: Link, event: EndpointEvent) -> None:
         """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
-            for number in range(event.connections):
+            for number in range(min(event.connections, bulk_most(link.remote))):
                 self._tasks.spawn(self._joiner.dial(link, number))
         else:
             self._came_up(link)

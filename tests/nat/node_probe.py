@@ -12,7 +12,6 @@ from nat.router import ENV
 
 WORLDS = ("5.5.5.9", "6.6.6.9", "7.7.7.9")
 NODE = [sys.executable, "-m", "p2pswarm.node", "--role", "bootstrap"]
-PATIENCE_S = 30.0
 
 
 def start(*command: str) -> "subprocess.Popen[str]":
@@ -46,4 +45,5 @@ def main() -> None:
     print(json.dumps({"said": said, "seconds": seconds}))
 
 
-main()
+if __name__ == "__main__":
+    main()

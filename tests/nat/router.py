@@ -94,7 +94,7 @@ def in_namespaces(features: str, module: str, *arguments: str, timeout_s: float 
         command, check=False, capture_output=True, text=True, env=ENV, timeout=timeout_s
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found: dict = json.loads(done.stdout.strip().splitlines()[-1])
     found["stderr"] = done.stderr
     return found
 

@@ -86,7 +86,7 @@ async def test_two_networks_that_arrive_make_a_node_sure():
             await node.endpoint.link(other.endpoint.contact)
 
         async with reachability(node) as reach:
-            await reach.round_over()
+            await reach.known()
 
         at = node.endpoint.contact.address
         assert reach.best() == Belief(State.PUBLIC, NatKind.NONE, at, sure=True)
@@ -99,7 +99,7 @@ async def test_one_network_alone_is_an_assumption():
         await node.endpoint.link(near.endpoint.contact)
 
         async with reachability(node) as reach:
-            await reach.round_over()
+            await reach.known()
 
         at = node.endpoint.contact.address
         assert reach.best() == Belief(State.PUBLIC, NatKind.NONE, at, sure=False)
@@ -116,7 +116,7 @@ async def test_a_claim_without_a_knock_is_a_failure():
             await node.endpoint.link(other.endpoint.contact)
 
         async with reachability(node) as reach:
-            await reach.round_over()
+            await reach.known()
 
         assert reach.best().state is State.NATTED
         assert reach.best().sure
@@ -128,7 +128,7 @@ async def test_who_declines_has_no_vote():
         await node.endpoint.link(near.endpoint.contact)
 
         async with reachability(node) as reach:
-            await reach.round_over()
+            await reach.known()
 
         assert reach.best() == Belief(State.PROBING)
 
@@ -139,7 +139,7 @@ async def test_a_name_that_is_no_host_is_dropped():
         await node.endpoint.link(near.endpoint.contact)
 
         async with reachability(node) as reach:
-            await reach.round_over()
+            await reach.known()
 
         assert reach.best() == Belief(State.PROBING)
 

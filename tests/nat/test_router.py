@@ -46,6 +46,29 @@ def test_a_node_at_home_says_whether_others_can_dial_it(features, worlds, said):
     assert found["said"][-1] == said or features == "none"
 
 
+def test_doctor_tells_that_the_router_forwards_a_port():
+    require_router()
+
+    found = in_namespaces("upnp", "nat.doctor_probe")
+
+    assert (found["reachable"], found["sure"]) == ("mapped", True)
+    assert found["addresses"] == [f"{OUTSIDE}:4000"]
+    assert found["found"]["lease_protocol"] == "UPnP"
+    assert abs(found["found"]["clock_ahead_s"]) < 1.0
+
+
+def test_doctor_tells_what_to_change_where_nobody_gets_through():
+    require_router(daemon=False)
+
+    found = in_namespaces("none", "nat.doctor_probe")
+
+    assert (found["reachable"], found["addresses"]) == ("no", [])
+    assert found["advice"][0] == (
+        f"switch on UPnP, NAT-PMP or PCP in the router at {GATEWAY}, or have it forward TCP port "
+        f"4000 to {OWN}: until then other servers cannot send it work"
+    )
+
+
 def test_another_address_of_the_machine_is_noticed():
     require_router(daemon=False)
 
