@@ -108,12 +108,14 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", action="append", required=True)
     parser.add_argument("--listen", default="")
+    parser.add_argument("--relay", action="append", default=[])
     flags = parser.parse_args()
     lines = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
-    async with ps.Node(bootstrap=flags.bootstrap, listen=flags.listen) as node:
+    network = {"relays": flags.relay}
+    async with ps.Node(bootstrap=flags.bootstrap, listen=flags.listen, network=network) as node:
         node.rpc.serve_unary(Hail, lambda _, hail: hail)
         print(json.dumps({"ready": str(node.contact.address)}), flush=True)
         while line := await lines.readline():

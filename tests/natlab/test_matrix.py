@@ -81,6 +81,13 @@ def test_nodes_reach_a_public_one_from_behind_a_symmetric_nat_and_say_how(tmp_pa
 
 
 @pytest.mark.usefixtures("allowed")
+def test_nodes_behind_symmetric_nats_reach_each_other_through_relays_that_they_name(tmp_path):
+    rows = rows_of(tmp_path / "rows.json", "--profiles", "symmetric", "--relays", "2")
+
+    assert rows["symmetric", "symmetric"]["path"] == "relayed", rows
+
+
+@pytest.mark.usefixtures("allowed")
 def test_node_of_the_command_line_is_reached_too(tmp_path):
     flags = ("--profiles", "none", "--delay-ms", "25", "--node", "--role bootstrap")
 
