@@ -13,7 +13,7 @@ from p2pswarm.errors import SwarmError
 from p2pswarm.outfile import check_target, write_target
 
 from .classify import punch
-from .lab import LabUnavailable, NatLab
+from .lab import PUBLIC, LabUnavailable, NatLab
 from .matrix import NodeFailed, PathKind, Plan, Row, attempts, public_nodes, table
 from .profiles import PROFILES
 
@@ -60,6 +60,14 @@ def flags_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--upgrade-s", default=base.upgrade_s, help="for a relayed link to become direct", **seconds
     )
+    parser.add_argument(
+        "--relays",
+        type=int,
+        choices=range(PUBLIC),
+        default=base.relays,
+        metavar="N",
+        help="so many public nodes are relays of nodes behind a router",
+    )
     parser.add_argument("--node", metavar="ARGS", help="reach `python -m p2pswarm.node ARGS`")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a row for each attempt")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the table")
@@ -92,6 +100,7 @@ def open_and_do(flags: argparse.Namespace, rows: list[Row]) -> None:
         limit_s=flags.limit_s,
         upgrade_s=flags.upgrade_s,
         settle_s=flags.settle_s,
+        relays=flags.relays,
         node=None if flags.node is None else tuple(shlex.split(flags.node)),
     )
     sides = 1 if flags.command == "shell" else 2

@@ -66,6 +66,8 @@ class Plan:
     """So long a relayed link may take to become a direct one."""
     settle_s: float = 2.0
     """Given to a node before it is used: by then it should know how it can be reached."""
+    relays: int = 0
+    """So many public nodes are named as relays by nodes of ours behind a router."""
     node: tuple[str, ...] | None = None
     """Flags of `python -m p2pswarm.node`, which then is what others are to reach."""
 
@@ -163,9 +165,12 @@ def public_nodes(lab: NatLab, flags: Sequence[str] = ()) -> Iterator[None]:
 
 
 @contextmanager
-def peer(lab: NatLab, site: Site) -> Iterator[Program]:
+def peer(lab: NatLab, site: Site, plan: Plan) -> Iterator[Program]:
     """A node of ours at a site; NodeFailed if it does not join."""
-    with _program(lab, site.host, *PEER, *_flags(lab, site)) as program:
+    # the last ones: the first is the bootstrap node, which has enough to do
+    hosts = range(lab.public - 1, lab.public - 1 - plan.relays, -1) if site.routers else ()
+    relays = [flag for host in hosts for flag in ("--relay", _public(lab, site, host))]
+    with _program(lab, site.host, *PEER, *_flags(lab, site), *relays) as program:
         program.line(START_S)
         yield program
 
@@ -236,7 +241,7 @@ def _attempt(lab: NatLab, a: Site, b: Site, plan: Plan) -> Row:
         address(host) for address in (lab.address, lab.address6) for host in range(lab.public)
     ]
     try:
-        with _target(lab, b, plan) as card, peer(lab, a) as ours:
+        with _target(lab, b, plan) as card, peer(lab, a, plan) as ours:
             time.sleep(plan.settle_s)
             told = ours.told(
                 START_S + plan.limit_s + plan.upgrade_s,
@@ -267,7 +272,7 @@ def _attempt(lab: NatLab, a: Site, b: Site, plan: Plan) -> Row:
 def _target(lab: NatLab, site: Site, plan: Plan) -> Iterator[Any]:
     """A node that is to be reached; what is yielded tells its card, as it is when it is asked."""
     if plan.node is None:
-        with peer(lab, site) as theirs:
+        with peer(lab, site, plan) as theirs:
             yield lambda: theirs.told(START_S, do="card")["card"]
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -288,7 +293,10 @@ def _target(lab: NatLab, site: Site, plan: Plan) -> Iterator[Any]:
 
 def _flags(lab: NatLab, site: Site) -> tuple[str, ...]:
     """Flags: whom a node at a site joins through, and where it listens."""
-    if site.profile.ipv6:
-        through = f"[{lab.address6(0)}]:{PORT}"
-        return ("--bootstrap", through, "--listen", f"[{site.address}]:0")
-    return ("--bootstrap", f"{lab.address(0)}:{PORT}", "--listen", ":0")
+    where = f"[{site.address}]:0" if site.profile.ipv6 else ":0"
+    return ("--bootstrap", _public(lab, site, 0), "--listen", where)
+
+
+def _public(lab: NatLab, site: Site, host: int) -> str:
+    """Where a site dials a public node."""
+    return f"[{lab.address6(host)}]:{PORT}" if site.profile.ipv6 else f"{lab.address(host)}:{PORT}"

@@ -73,10 +73,18 @@ def test_nodes_reach_a_public_one_from_behind_a_symmetric_nat_and_say_how(tmp_pa
 
     assert len(rows) == 4
     for a in ("none", "symmetric"):
-        assert (rows[a, "none"]["path"], rows[a, "none"]["dialled_by"]) == ("direct", "a")
-        assert rows[a, "none"]["seconds"] > 0
+        row = rows[a, "none"]
+        assert row["path"] == "direct", row
+        assert row["seconds"] > 0
     # two random ports: nothing but a relay leads from one to the other
     assert rows["symmetric", "symmetric"]["path"] in {"no", "relayed"}
+
+
+@pytest.mark.usefixtures("allowed")
+def test_nodes_behind_symmetric_nats_reach_each_other_through_relays_that_they_name(tmp_path):
+    rows = rows_of(tmp_path / "rows.json", "--profiles", "symmetric", "--relays", "2")
+
+    assert rows["symmetric", "symmetric"]["path"] == "relayed", rows
 
 
 @pytest.mark.usefixtures("allowed")
