@@ -32,8 +32,6 @@ from p2pswarm.net.address_scope import Scope, believable, expected_of
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
 ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes
 CLAIMS_MAX = 3  # addresses of one peer in one lookup, each from another network of tellers
-
-
 CREDIT = 2  # asks on one network's word of which none was answered; each answer allows two more
 BUSY = 3  # with fewer prompt requests than this under way, somebody without credit is asked
 

@@ -27,7 +27,7 @@ from p2pswarm.dht.publisher import Publisher, holders_of
 from p2pswarm.dht.put_value import PutValue
 from p2pswarm.dht.query_runner import QueryRunner, RunningQuery
 from p2pswarm.dht.record_store import RecordStore
-from p2pswarm.dht.records import SignatureCache
+from p2pswarm.dht.records import SignatureCache, merge
 from p2pswarm.dht.responder import Request, Responder
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.store_batches import BatchedRecord
@@ -278,10 +278,12 @@ class Dht:
             under_way = self._start_get(key, quorum)
         running, get_value = under_way
         await running.wait()
-        if get_value.records or not get_value.lookup.crowded:
-            return dict(get_value.records)
+        records = dict(get_value.records)
+        if not get_value.lookup.crowded or (records and quorum == 1):
+            return records
         self._search.saw_crowd(key)
-        return await self._get_around(key, quorum)
+        merge(records, (await self._get_around(key, quorum)).values())
+        return records
 
     async def _get_around(self, key: bytes, quorum: int) -> dict[bytes, Record]:
         """Get from the region of a crowded key, whose closest peers may all be hostile."""

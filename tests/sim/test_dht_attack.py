@@ -84,3 +84,21 @@ def test_every_node_of_an_attacked_world_has_an_address_of_its_own():
 def test_a_share_that_is_none_is_refused():
     with pytest.raises(ValueError, match="share"):
         AttackConfig(hostile=1.0)
+
+
+def test_a_get_of_a_quorum_looks_around_a_crowd_too():
+    async def main() -> None:
+        rng = random.Random(SEED)
+        key = rng.randbytes(32)
+        attacked = AttackedDht(AttackConfig(nodes=200, hostile=0.0, ground=20, seed=SEED), [key])
+        writer, other, reader = rng.sample(attacked.honest, 3)
+        for node in (writer, other):
+            await node.put(key, node.contact.peer.raw, b"value", TTL_S, republish=False)
+        await asyncio.sleep(5)
+
+        records = await reader.get(key, quorum=3)
+
+        assert set(records) == {node.contact.peer.raw for node in (writer, other)}
+        await attacked.world.close()
+
+    run(main(), SEED)
