@@ -54,6 +54,7 @@ SHELL = frozenset(
         "crypto/key_file.py",
         "demo/demo.py",
         "demo/processes.py",
+        "dht/holder_search.py",
         "dht/node.py",
         "dht/query_runner.py",
         "dht/upkeep.py",

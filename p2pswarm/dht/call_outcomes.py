@@ -67,7 +67,7 @@ class CallRecorder:
     ) -> None:
         """`reach`: what the links that are up show of a peer's address."""
         self._table = table
-        self._timeouts = timeouts
+        self.timeouts = timeouts
         self._reach = reach
         self.hearsay = Hearsay(self._at_home)
         self._dial_backs = DialBacks()
@@ -77,7 +77,7 @@ class CallRecorder:
 
     def deadline_s(self, contact: Contact, request: Message) -> float:
         """How long a call may take, in seconds; longer if the peer may carry it on."""
-        deadline_s = self._timeouts.deadline_s(raw_id(contact))
+        deadline_s = self.timeouts.deadline_s(raw_id(contact))
         return deadline_s + self._table.config.carry_s if _carried(request) else deadline_s
 
     def ended(
@@ -88,12 +88,12 @@ class CallRecorder:
         self._heard_of(contact, outcome, now_s)
         match outcome:
             case CallOutcome.ANSWERED:
-                self._timeouts.answered(raw, None if _carried(request) else now_s - begun_s)
+                self.timeouts.answered(raw, None if _carried(request) else now_s - begun_s)
                 self.met(contact, now_s)
             case CallOutcome.BUSY:
                 self.met(contact, now_s)
             case CallOutcome.LATE | CallOutcome.LOST:
-                self._timeouts.failed()
+                self.timeouts.failed()
                 self._table.failed(raw)
             case _:  # the peer broke the protocol, or does not serve
                 self._table.drop(raw)

@@ -18,10 +18,12 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3; rust-libp2p's closest-
 """
 
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from p2pswarm.dht.crowding import CROWDED, is_crowded, is_dense
 from p2pswarm.dht.hearsay import Hearsay, Word, teller_of
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact
@@ -30,6 +32,8 @@ from p2pswarm.net.address_scope import Scope, believable, expected_of
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
 ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes
 CLAIMS_MAX = 3  # addresses of one peer in one lookup, each from another network of tellers
+CREDIT = 2  # asks on one network's word of which none was answered; each answer allows two more
+BUSY = 3  # with fewer prompt requests than this under way, somebody without credit is asked
 
 
 class CandidateState(Enum):
@@ -66,6 +70,10 @@ class LookupOptions:
     """Contacts whose addresses have a smaller scope are not asked."""
     choice: int = 1
     """The next contact is the one with the shortest round trip among this many closest."""
+    size: float = 0.0
+    """About how many servers there are, to see a crowd around the target; 0 looks for none."""
+    closed: bool = False
+    """Whether only the contacts that it begins with are asked, not those that these name."""
 
 
 class _Candidate:
@@ -131,6 +139,8 @@ class Lookup:
         """`hearsay`: what came of earlier lookups; None begins with nothing."""
         self.target = target
         self.finished = False
+        self.crowded = False
+        """Whether it ended because the peers that answered stand too close to the target."""
         self.asked = 0
         """The number of requests so far."""
         self._number = int.from_bytes(target)
@@ -143,10 +153,17 @@ class Lookup:
         self._by_peer: dict[bytes, _Candidate] = {}
         self._prompt: dict[bytes, _Candidate] = {}
         self._slow = 0
+        self._answered = 0
+        self._credit: defaultdict[str, int] = defaultdict(lambda: CREDIT)
+        """How many more may be asked on the word of each network."""
+        self._proven: set[str] = set()
+        """The networks that have named somebody who answered."""
         self._end_s = now_s + options.patience_s
 
     def learned(self, contacts: Iterable[Contact], teller: Contact | None = None) -> None:
         """Add contacts of peers that may be close, as `teller` named them; None: our table."""
+        if self._options.closed and teller is not None:
+            return
         least = expected_of(teller.address.host) if teller else Scope.PRIVATE
         public = Scope.PUBLIC in (least, self._options.least_scope)
         for contact in contacts:
@@ -189,6 +206,7 @@ class Lookup:
             if candidate is None:
                 break
             self._hearsay.begin(candidate.contact, candidate.teller, now_s)
+            self._credit[candidate.teller] -= 1
             candidate.state = CandidateState.ASKED
             candidate.slow_at_s = now_s + self._timeouts.hedge_s(candidate.raw)
             self._prompt[candidate.raw] = candidate
@@ -224,9 +242,13 @@ class Lookup:
         """The best contact to ask next, among the `width` closest that have not failed."""
         seen = 0
         choice: list[_Candidate] = []
+        spare: _Candidate | None = None
         for candidate in self._candidates:
             if candidate.state is CandidateState.NEW:
                 if candidate.teller and not self._believed(candidate, now_s):
+                    continue
+                if candidate.teller and self._credit[candidate.teller] <= 0:
+                    spare = spare or candidate
                     continue
                 choice.append(candidate)
                 if len(choice) >= self._options.choice:
@@ -237,6 +259,8 @@ class Lookup:
                     break
         if len(choice) > 1:
             return min(choice, key=self._expected_s)
+        if not choice and len(self._prompt) < BUSY:
+            return spare
         return choice[0] if choice else None
 
     def _expected_s(self, candidate: _Candidate) -> tuple[float, int]:
@@ -245,6 +269,10 @@ class Lookup:
     def on_response(self, raw: bytes, closer: Iterable[Contact]) -> None:
         """An asked peer has answered with contacts that may be closer."""
         self._close(raw, CandidateState.ANSWERED)
+        self._answered += 1
+        teller = self._by_peer[raw].teller
+        self._credit[teller] += 2
+        self._proven.add(teller)
         self.learned(closer, self._by_peer[raw].contact)
         self._check_settled()
 
@@ -283,23 +311,49 @@ class Lookup:
             self.finished = True
 
     def _check_settled(self) -> None:
-        """Finish if the `settle` closest have answered."""
-        answered = 0
+        """Finish if the `settle` closest have answered, or stand too close together."""
+        settle, size = self._options.settle, self._options.size
+        if size and self._see_crowd(size):
+            return
+        answered: list[int] = []
         for candidate in self._candidates:
             if candidate.state is CandidateState.ANSWERED:
-                answered += 1
-                if answered >= self._options.settle:
+                answered.append(candidate.distance)
+                if size and len(answered) == settle and is_dense(answered, size):
+                    settle = self._options.width
+                if len(answered) >= settle:
                     self.finished = True
                     return
-            elif candidate.state in (CandidateState.NEW, CandidateState.ASKED):
+            elif self._awaited(candidate):
                 return
 
+    def _awaited(self, candidate: _Candidate) -> bool:
+        """Whether a candidate may still answer, so that farther ones do not decide.
+
+        Whom a network names of whose names nobody has answered yet is asked, and not waited for.
+        """
+        if candidate.state is CandidateState.NEW:
+            teller = candidate.teller
+            return not teller or teller in self._proven or self._credit[teller] > 0
+        return candidate.state is CandidateState.ASKED
+
+    def _see_crowd(self, size: float) -> bool:
+        """Only peers that answered count: nobody sees a crowd of ids that a liar has made up."""
+        if self._answered < min(CROWDED):
+            return False
+        answered = CandidateState.ANSWERED
+        distances = [each.distance for each in self._candidates if each.state is answered]
+        if is_crowded(distances, size):
+            self.crowded = self.finished = True
+        return self.crowded
+
     def closest(self, count: int) -> list[Contact]:
-        """The closest peers that have not failed, closest first; late ones come last."""
+        """The closest peers that have not failed, closest first; late ones come last.
+
+        Those whom nobody else than unproven networks name are left out: they may be invented.
+        """
         prompt = [
-            c
-            for c in self._candidates
-            if c.state not in GONE and c.state is not CandidateState.SLOW
+            c for c in self._candidates if c.state is CandidateState.ANSWERED or self._awaited(c)
         ]
         late = [c for c in self._candidates if c.state is CandidateState.SLOW]
         return [each.contact for each in (prompt + late)[:count]]
@@ -307,3 +361,8 @@ class Lookup:
     def heard_from(self) -> Sequence[bytes]:
         """The ids of the peers that answered, closest first."""
         return [each.raw for each in self._candidates if each.state is CandidateState.ANSWERED]
+
+    def met(self, count: int) -> list[Contact]:
+        """The closest peers that answered, closest first."""
+        answered = CandidateState.ANSWERED
+        return [each.contact for each in self._candidates if each.state is answered][:count]

@@ -15,17 +15,19 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.alarm import Alarm
 from p2pswarm.dht.carrier import Carrier, to_be_carried
 from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.crowding import Spread
 from p2pswarm.dht.find_node import FindNode
 from p2pswarm.dht.get_value import GetValue
+from p2pswarm.dht.holder_search import HolderSearch
 from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
-from p2pswarm.dht.lookup import Lookup, LookupOptions
+from p2pswarm.dht.lookup import Lookup
 from p2pswarm.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
 from p2pswarm.dht.publications import Publications
 from p2pswarm.dht.publisher import Publisher, holders_of
 from p2pswarm.dht.put_value import PutValue
 from p2pswarm.dht.query_runner import QueryRunner, RunningQuery
 from p2pswarm.dht.record_store import RecordStore
-from p2pswarm.dht.records import SignatureCache
+from p2pswarm.dht.records import SignatureCache, merge
 from p2pswarm.dht.responder import Request, Responder
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.store_batches import BatchedRecord
@@ -79,6 +81,7 @@ class Dht:
         self._publications = Publications(config, rng)
         self._publisher = Publisher(identity, config, self._publications)
         self._upkeep = Upkeep(self.contact, self.table, self.store, self._publications, rng)
+        self._search = HolderSearch(self.table, self._runner, rng)
         self._gets: dict[tuple[bytes, int], tuple[RunningQuery, GetValue]] = {}
         self._joining: tuple[RunningQuery, Lookup] | None = None
         self._proving: Alarm | None = None
@@ -158,7 +161,7 @@ class Dht:
     async def _join(self, met: list[Contact]) -> None:
         """Look up our own id; the peers closest to us then know us, too."""
         if self._joining is None or self._joining[1].finished:
-            lookup = self._lookup(self._own.raw, self.config.k)
+            lookup = self._search.lookup(self._own.raw, self.config.k)
             _learn(lookup, met)
             query = FindNode(lookup, self._runner.listen_address, min(len(met), self.config.alpha))
             self._upkeep.joining = True
@@ -178,23 +181,7 @@ class Dht:
 
     async def closest(self, key: bytes) -> list[Contact]:
         """The k servers closest to a key, closest first; some of the last may be dead."""
-        lookup = self._lookup(key, self.config.beta)
-        await self._runner.start_query(FindNode(lookup, self._runner.listen_address)).wait()
-        return lookup.closest(self.config.k)
-
-    def _lookup(self, target: bytes, settle: int) -> Lookup:
-        """A lookup that begins with the contacts in our table."""
-        config = self.config
-        options = LookupOptions(
-            width=config.k,
-            settle=settle,
-            patience_s=config.lookup_s,
-            least_scope=config.least_scope,
-        )
-        hearsay = self._runner.recorder.hearsay
-        lookup = Lookup(target, self._own.raw, options, self.timeouts, self._now_s(), hearsay)
-        lookup.learned([each.contact for each in self.table.nearest(target, config.k)])
-        return lookup
+        return await self._search.closest(key)
 
     def _refreshed(self, lookup: Lookup) -> None:
         """Tell the table of a lookup that has asked all of the k closest."""
@@ -223,7 +210,7 @@ class Dht:
                 case GreetSeed():
                     await self._greet(duty.seed)
                 case LookRound():
-                    lookup = self._lookup(duty.target, self.config.k)
+                    lookup = self._search.lookup(duty.target, self.config.k)
                     query = FindNode(lookup, self._runner.listen_address)
                     await self._runner.start_query(query).wait()
                     self._refreshed(lookup)
@@ -258,17 +245,17 @@ class Dht:
 
     async def _place(self, record: Record, *, waited_for: bool) -> PutValue:
         """Store a record with the peers closest to its key; we may be one of them."""
-        key, replicas = record.key, self.config.replicas
+        key = record.key
         self._reader.misses.forget(key)
-        near = self.table.nearest(key, self.config.k)
-        if self.table.sure(key, near[:replicas], replicas, self._now_s()):
-            found = [each.contact for each in near]
-        else:
-            found = await self.closest(key)
+        found, spread = await self._search.holders(key)
         candidates = self._publisher.candidates(key, found, self.contact)
-        options = self._publisher.options(self.timeouts.failure_share, waited_for=waited_for)
-        listen_address = self._runner.listen_address
-        put_value = PutValue(record, listen_address, candidates, options, self.timeouts)
+        if spread is Spread.CROWDED:
+            candidates = await self._search.region(key, candidates)
+        failure_share = self.timeouts.failure_share
+        options = self._publisher.options(failure_share, spread, waited_for=waited_for)
+        put_value = PutValue(
+            record, self._runner.listen_address, candidates, options, self.timeouts
+        )
         await self._runner.start_query(put_value).wait()
         return put_value
 
@@ -282,6 +269,8 @@ class Dht:
         """
         if quorum == 1 and (records := await self._held(key)):
             return records
+        if self._search.crowded(key):
+            return await self._get_around(key, quorum)
         under_way = self._gets.get((key, quorum))
         if under_way is None:
             if self._reader.misses.holds(key, self._now_s()):
@@ -289,12 +278,26 @@ class Dht:
             under_way = self._start_get(key, quorum)
         running, get_value = under_way
         await running.wait()
-        return dict(get_value.records)
+        records = dict(get_value.records)
+        if not get_value.lookup.crowded or (records and quorum == 1):
+            return records
+        self._search.saw_crowd(key)
+        merge(records, (await self._get_around(key, quorum)).values())
+        return records
 
-    async def _held(self, key: bytes) -> dict[bytes, Record]:
+    async def _get_around(self, key: bytes, quorum: int) -> dict[bytes, Record]:
+        """Get from the region of a crowded key, whose closest peers may all be hostile."""
+        near = self.table.nearest(key, self.config.k)
+        holders = await self._search.region(key, [each.contact for each in near])
+        request = Get(self._runner.listen_address, key, b"", False, 0)
+        get_value = self._reader.among(request, quorum, holders, self._now_s(), self._wall_s())
+        await self._runner.start_query(get_value, lambda: self._got(key, quorum, get_value)).wait()
+        return dict(get_value.records) or await self._held(key, anyway=True)
+
+    async def _held(self, key: bytes, *, anyway: bool = False) -> dict[bytes, Record]:
         """What we hold ourselves; between two pages others have their turn."""
         records: dict[bytes, Record] = {}
-        for number, page in enumerate(self._reader.held(key, self._now_ms())):
+        for number, page in enumerate(self._reader.held(key, self._now_ms(), anyway=anyway)):
             if number:
                 await asyncio.sleep(0)
             records |= page

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.crowding import REGION_FIRST, REGION_MAX, REGION_SUCCESS, Spread
 from p2pswarm.dht.messages import Record
 from p2pswarm.dht.publications import Publication, Publications
 from p2pswarm.dht.put_value import PutOptions, PutValue
@@ -50,15 +51,19 @@ class Publisher:
         """Publish a value again from time to time; ValueError if there are too many values."""
         self._publications.keep(publication, now_s)
 
-    def options(self, failure_share: float, *, waited_for: bool) -> PutOptions:
+    def options(self, failure_share: float, spread: Spread, *, waited_for: bool) -> PutOptions:
         """The options of a put; when contacts are often dead, all holders are asked at once."""
         config = self._config
-        success = config.replicas_success if waited_for else 0
+        crowded = spread is Spread.CROWDED
+        success = REGION_SUCCESS if crowded else config.replicas_success
+        if not waited_for:
+            success = 0
         calm = failure_share <= config.calm_share
+        all_at_once = REGION_FIRST if crowded else config.replicas
         return PutOptions(
-            replicas=config.replicas,
+            replicas={Spread.EVEN: config.replicas, Spread.DENSE: config.k}.get(spread, REGION_MAX),
             success=success,
-            first=success if calm or not waited_for else config.replicas,
+            first=success if calm or not waited_for else all_at_once,
             patience_s=config.lookup_s,
         )
 

@@ -115,9 +115,24 @@ class Table:
         return check.contact if check else None
 
     def fill(self, index: int, neighbours: Iterable[Neighbour]) -> None:
-        """Add neighbours to the bucket `index`, to which they belong; for large simulations."""
+        """Add neighbours to the bucket `index`, to which they belong; for large simulations.
+
+        It counts as refreshed at time 0.
+        """
+        self._refreshed_s.setdefault(index, 0.0)
         for each in neighbours:
-            self._insert(index, each)
+            if not each.wide_net or self._wide[each.wide_net] < self.config.per_wide_net:
+                self._insert(index, each)
+
+    def sparse(self) -> Iterator[tuple[int, int]]:
+        """Each bucket that was refreshed and still has room, by number, and what it holds.
+
+        So it has about all peers of its range.
+        """
+        for index in range(self.depth):
+            bucket = self._buckets.get(index)
+            if self._looked_s(index) > NEVER and not (bucket is not None and bucket.full):
+                yield index, len(bucket) if bucket is not None else 0
 
     def failed(self, raw: bytes) -> None:
         """Note that a contact did not answer; after `strikes` failures in a row it is dropped."""

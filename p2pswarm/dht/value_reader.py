@@ -8,9 +8,10 @@ Units:   seconds on the caller's monotonic clock; `_ms` and `wall_s` on the wall
 Errors:  none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from p2pswarm.dht.crowding import size_of
 from p2pswarm.dht.get_value import PAGES_MAX, GetOptions, GetValue
 from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
@@ -50,14 +51,14 @@ class ValueReader:
         """Whether the last get found only what is over, or too far ahead, by our clock."""
 
     def held(
-        self, key: bytes, now_ms: int, pages_max: int = HELD_PAGES_MAX
+        self, key: bytes, now_ms: int, pages_max: int = HELD_PAGES_MAX, *, anyway: bool = False
     ) -> Iterator[dict[bytes, Record]]:
-        """The records that we hold ourselves, if we are a holder of the key at present.
+        """The records that we hold ourselves, if we are a holder of the key at present, or anyway.
 
         They come page by page, since checking a page's signatures takes some milliseconds. A copy
         from a time when we were a holder may lack newer records.
         """
-        if key not in self._store or not self._is_holder(key):
+        if key not in self._store or not (anyway or self._is_holder(key)):
             return
         after = b""
         for _ in range(pages_max):
@@ -88,6 +89,7 @@ class ValueReader:
             first=quorum if sure else config.alpha,
             choice=config.replicas_success if sure else 1,
             least_scope=config.least_scope,
+            size=size_of(self._table),
         )
         lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s, self._hearsay)
         lookup.learned([each.contact for each in (replicas if sure else near)])
@@ -99,6 +101,26 @@ class ValueReader:
         )
         return GetValue(lookup, get_options, config, self._signatures)
 
+    def among(
+        self, request: Get, quorum: int, holders: Sequence[Contact], now_s: float, wall_s: float
+    ) -> GetValue:
+        """The query of a get that asks the peers of a crowded key's region and no others."""
+        options = LookupOptions(
+            width=len(holders),
+            settle=len(holders),
+            patience_s=self._config.lookup_s,
+            asks=len(holders),
+            least_scope=self._config.least_scope,
+            closed=True,
+        )
+        first = holders[0].peer if holders else None
+        # they are in a random order; that of their distances to the key is what the crowd chose
+        target = first.raw if first else request.key
+        lookup = Lookup(target, self._own.raw, options, self._timeouts, now_s, self._hearsay)
+        lookup.learned(holders)
+        get_options = GetOptions(request=request, quorum=quorum, wall_less_loop_s=wall_s - now_s)
+        return GetValue(lookup, get_options, self._config, self._signatures)
+
     def ended(
         self, key: bytes, get_value: GetValue, now_s: float
     ) -> Iterator[tuple[Contact, Record]]:
@@ -106,7 +128,7 @@ class ValueReader:
         self.clocks_differ = get_value.clocks_differ and not get_value.records
         if get_value.records:
             self.misses.forget(key)
-        else:
+        elif not get_value.lookup.crowded:  # else others are asked now
             self.misses.add(key, now_s)
         for contact, records in get_value.repairs():
             for record in records:

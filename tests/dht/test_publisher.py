@@ -7,6 +7,7 @@ from dht.harness import CONFIG, HOME, KEY, OWN, STRANGER, contact, contacts
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.crowding import REGION_MAX, REGION_SUCCESS, Spread
 from p2pswarm.dht.messages import Stored
 from p2pswarm.dht.publications import Publications
 from p2pswarm.dht.publisher import Publisher, holders_of
@@ -63,19 +64,19 @@ def test_a_kept_publication_is_due_again():
 
 
 def test_as_many_are_asked_at_once_as_success_needs():
-    options = a_publisher().options(failure_share=0.0, waited_for=True)
+    options = a_publisher().options(failure_share=0.0, spread=Spread.EVEN, waited_for=True)
 
     assert (options.success, options.first, options.replicas) == (5, 5, 8)
 
 
 def test_where_contacts_are_often_dead_all_holders_are_asked_at_once():
-    options = a_publisher().options(failure_share=0.06, waited_for=True)
+    options = a_publisher().options(failure_share=0.06, spread=Spread.EVEN, waited_for=True)
 
     assert (options.success, options.first) == (5, 8)
 
 
 def test_nobody_is_asked_at_once_if_nobody_waits():
-    options = a_publisher().options(failure_share=1.0, waited_for=False)
+    options = a_publisher().options(failure_share=1.0, spread=Spread.EVEN, waited_for=False)
 
     assert (options.success, options.first) == (0, 0)
 
@@ -157,3 +158,18 @@ def test_refusals_are_named_once_each():
 def test_without_any_known_verdict_nobody_could_be_reached(verdicts):
     with pytest.raises(NoRoute, match="no peer could be reached"):
         holders_of(placed(*verdicts), STRANGER)
+
+
+@pytest.mark.parametrize(
+    ("spread", "replicas", "success"),
+    [(Spread.EVEN, 8, 5), (Spread.DENSE, 20, 5), (Spread.CROWDED, REGION_MAX, REGION_SUCCESS)],
+)
+def test_the_closer_the_closest_stand_together_the_more_peers_hold_a_record(
+    spread, replicas, success
+):
+    waited = a_publisher().options(failure_share=1.0, spread=spread, waited_for=True)
+    again = a_publisher().options(failure_share=1.0, spread=spread, waited_for=False)
+
+    assert (waited.replicas, waited.success) == (replicas, success)
+    assert waited.success <= waited.first <= waited.replicas
+    assert (again.replicas, again.success) == (replicas, 0)

@@ -71,6 +71,32 @@ def test_a_copy_that_others_should_hold_is_not_answered():
     reader = a_reader(a_table(*range(1, 9)), a_record())
 
     assert held(reader) == {}
+    assert list(reader.held(KEY, NOW_MS, anyway=True)) == [{b"a": a_record()}]
+
+
+def test_around_a_crowded_key_all_of_the_region_are_asked_and_none_that_they_name():
+    reader = a_reader(a_table())
+    region = contacts(*range(1, 31))
+
+    get_value = reader.among(Get(HOME, KEY, b"", False, 0), 1, region, 0.0, EPOCH_S)
+
+    seen: list[int] = []
+    while asks := get_value.poll(0.0):
+        for ask in asks:
+            seen.append(int.from_bytes(ask.contact.peer.raw))
+            get_value.on_response(ask.contact, Got((), False, peer_list([(raw(99), HOME)])), 0.1)
+    assert sorted(seen) == list(range(1, 31))
+    assert get_value.finished
+    assert not reader.among(Get(HOME, KEY, b"", False, 0), 1, [], 0.0, EPOCH_S).poll(0.0)
+
+
+def test_a_key_with_a_crowd_around_it_is_not_remembered_as_missing():
+    reader = a_reader(a_table())
+    get_value = query(reader)
+    get_value.lookup.crowded = True
+
+    assert list(reader.ended(KEY, get_value, 1.0)) == []
+    assert not reader.misses.holds(KEY, 1.0)
 
 
 def test_the_last_of_the_holders_still_answers():

@@ -1,0 +1,113 @@
+"""HolderSearch: finds the peers that are to hold a key's records, also around a crowded key.
+
+It runs lookups and waits for them; what a crowd is, and where to look instead, is in `crowding.py`.
+
+Units:   seconds on the loop's clock.
+Errors:  none: whoever fails is not found.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+from p2pswarm.dht.crowding import (
+    PATIENCE_S,
+    CrowdedKeys,
+    Spread,
+    distances_to,
+    members,
+    points_around,
+    size_of,
+)
+from p2pswarm.dht.find_node import FindNode
+from p2pswarm.dht.lookup import Lookup, LookupOptions
+from p2pswarm.dht.query_runner import QueryRunner
+from p2pswarm.dht.routing_table import Table
+from p2pswarm.ids import Contact
+
+
+class HolderSearch:
+    """The lookups of one node for the peers closest to keys."""
+
+    def __init__(self, table: Table, runner: QueryRunner, rng: random.Random) -> None:
+        self._table = table
+        self._runner = runner
+        self._rng = rng
+        self._config = table.config
+        self._crowded = CrowdedKeys()
+
+    def lookup(
+        self, target: bytes, settle: int, size: float = 0.0, patience_s: float | None = None
+    ) -> Lookup:
+        """A lookup that begins with the contacts in our table; `size`: see `LookupOptions`."""
+        config, recorder = self._config, self._runner.recorder
+        options = LookupOptions(
+            width=config.k,
+            settle=settle,
+            patience_s=patience_s or config.lookup_s,
+            least_scope=config.least_scope,
+            size=size,
+        )
+        own, timeouts = self._table.own.raw, recorder.timeouts
+        lookup = Lookup(target, own, options, timeouts, self._now_s(), recorder.hearsay)
+        lookup.learned([each.contact for each in self._table.nearest(target, config.k)])
+        return lookup
+
+    async def closest(self, key: bytes) -> list[Contact]:
+        """The k servers closest to a key, closest first; some of the last may be dead."""
+        lookup = self.lookup(key, self._config.beta)
+        await self._run([lookup])
+        return lookup.closest(self._config.k)
+
+    async def holders(self, key: bytes) -> tuple[list[Contact], Spread]:
+        """The servers closest to a key, and how they are spread; call `region` for a crowd."""
+        now_s, replicas = self._now_s(), self._config.replicas
+        near = self._table.nearest(key, self._config.k)
+        found = [each.contact for each in near]
+        if self.crowded(key):
+            return found, Spread.CROWDED
+        size = size_of(self._table)
+        if self._table.sure(key, near[:replicas], replicas, now_s):
+            spread = Spread.of(distances_to(key, found), size)
+        else:
+            found = await self.closest(key)
+            spread = Spread.of(distances_to(key, found), size)
+            if spread is Spread.CROWDED:  # some of them may be invented: see who answers
+                lookup = self.lookup(key, replicas, size, PATIENCE_S)
+                await self._run([lookup])
+                found = lookup.closest(self._config.k)
+                spread = Spread.CROWDED if lookup.crowded else Spread.DENSE
+        if spread is Spread.CROWDED:
+            self.saw_crowd(key)
+        return found, spread
+
+    def crowded(self, key: bytes) -> bool:
+        """Whether a crowd was seen around a key a short time ago."""
+        return self._crowded.holds(key, self._now_s())
+
+    def saw_crowd(self, key: bytes) -> None:
+        """Note a crowd around a key."""
+        self._crowded.add(key, self._now_s())
+
+    async def region(self, key: bytes, closest: Iterable[Contact]) -> list[Contact]:
+        """The peers around a crowded key whatever ids are there, with the closest, at random.
+
+        The closest are among them because others may see no crowd, and use only these.
+        """
+        region = self._crowded.region(key, self._now_s())
+        if not region:
+            points = points_around(key, size_of(self._table), self._rng)
+            settle = self._config.replicas
+            lookups = [self.lookup(each, settle, patience_s=PATIENCE_S) for each in points]
+            await self._run(lookups)
+            region = members([each.met(self._config.k) for each in lookups], self._rng)
+            self._crowded.learned(key, region, self._now_s())
+        return members([list(closest), region], self._rng)
+
+    async def _run(self, lookups: list[Lookup]) -> None:
+        address = self._runner.listen_address
+        for running in [self._runner.start_query(FindNode(each, address)) for each in lookups]:
+            await running.wait()
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
