@@ -10,6 +10,7 @@ from checkpoint.harness import RUN
 from checkpoint.test_manifest import DATA as CHECKPOINT
 from dht.harness import ALICE, HOME, KEY, record
 from fuzzing.base import joined
+from fuzzing.examples import examples
 from fuzzing.link_parsers import HELLO, NETWORK
 
 from p2pswarm.chain.chain_log import log_entry, log_header
@@ -136,6 +137,7 @@ def messages() -> Seeds:
         encode(Got((SIGNED,), False, PEERS)),
         encode(RECORD),
         *manifests()[:1],
+        *examples(),
     ]
 
 

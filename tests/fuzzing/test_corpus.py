@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgpack
 import pytest
 from fuzzing.base import joined, parts
 from fuzzing.corpus import CORPUS, beginnings, kept, mutations
@@ -9,6 +10,8 @@ from fuzzing.parsers import PARSERS
 from fuzzing.seeds import SEEDS
 from hypothesis import given
 from hypothesis import strategies as st
+
+from p2pswarm.wire import message as wire
 
 MUTATIONS = 200  # a parser: 2 s for all of them; bench/fuzz.py does a million
 
@@ -37,6 +40,12 @@ def test_random_bytes_are_read_or_refused(name: str):
         PARSERS[name](data)
 
     refused()
+
+
+def test_nearly_every_kind_of_message_is_among_the_valid_inputs():
+    kinds = {msgpack.unpackb(data, use_list=False)[0] for data in SEEDS["message"]()}
+
+    assert len(kinds) > 0.9 * len(wire._readers)
 
 
 def test_the_corpus_is_small():
