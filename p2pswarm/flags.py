@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig, TrainConfig
+from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, TrainConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
+from p2pswarm.ids import PORT_MAX
 from p2pswarm.roles.addresses import check
 from p2pswarm.settings import load
 from p2pswarm.version import VERSION
@@ -39,13 +40,20 @@ VERIFY_TEXT = (
     "for each stage says what is there."
 )
 STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
+DOCTOR_TEXT = (
+    "Finds out whether others can dial this machine, and what slows training down here, and says "
+    "what to change. Run it while no node runs here: then it tests the port that a node will have."
+)
 ANY_PORT = ":0"
 DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
     "the way, and draws what was learnt."
 )
 
-S = TypeVar("S", NodeConfig, TrainConfig)
+NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
+"""The flags of `[network]` that have one value."""
+
+S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,15 @@ class StatusCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class DoctorCommand:
+    """Find out how others reach this machine, and what slows it down."""
+
+    config: NodeConfig
+    json: bool
+    """Print one JSON object instead of lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyCommand:
     """Prove that a checkpoint is whole."""
 
@@ -84,7 +101,8 @@ class VerifyCommand:
     """Print one JSON object instead of lines."""
 
 
-Command = NodeConfig | Options | CheckCommand | ExampleCommand | StatusCommand | VerifyCommand
+Query = StatusCommand | VerifyCommand | DoctorCommand
+Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -97,6 +115,10 @@ def parse(argv: Sequence[str]) -> Command:
         config = NodeConfig(bootstrap=tuple(flags.bootstrap), listen=ANY_PORT)
         check(config)
         return StatusCommand(config, flags.run, flags.json)
+    if flags.command == "doctor":
+        config = NodeConfig(bootstrap=tuple(flags.bootstrap or ()), listen=flags.listen or "")
+        check(config)
+        return DoctorCommand(config, flags.json)
     if flags.command == "verify":
         return VerifyCommand(flags.target, flags.json)
     if flags.command == "node" and flags.example:
@@ -120,9 +142,9 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         train["resume"] = _resumed(flags.resume, config)
     given["train"] = _given(config.train, train)
     config = _given(config, given)
-    if flags.announce:
-        network = dataclasses.replace(config.network, announce=flags.announce)
-        config = dataclasses.replace(config, network=network)
+    network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
+    network["relays"] = tuple(flags.relays or ())
+    config = dataclasses.replace(config, network=_given(config.network, network))
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -203,6 +225,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_status_flags(
         commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
     )
+    _add_doctor_flags(
+        commands.add_parser(
+            "doctor", help="what is wrong with this machine's network", description=DOCTOR_TEXT
+        )
+    )
     _add_verify_flags(
         commands.add_parser(
             "verify",
@@ -268,6 +295,27 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="what others dial, if it is not this machine's own address",
     )
+    port = whole(1, PORT_MAX)
+    parser.add_argument(
+        "--relay",
+        action="append",
+        dest="relays",
+        metavar="HOST:PORT",
+        help="others cannot dial this machine: let them reach it through this node of the swarm; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--relay-port",
+        type=port,
+        metavar="PORT",
+        help="listen on this port, too; 443 passes most firewalls",
+    )
+    parser.add_argument(
+        "--relay-web",
+        type=port,
+        metavar="PORT",
+        help="take connections over WebSocket here, from hosts that have only the web",
+    )
     parser.add_argument(
         "--identity",
         type=Path,
@@ -287,6 +335,19 @@ def _add_status_flags(parser: argparse.ArgumentParser) -> None:
         help="ask through this node of the swarm; may be given several times",
     )
     parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
+    parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
+
+
+def _add_doctor_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        metavar="HOST:PORT",
+        help="a node that tries to dial this machine, with its swarm; may be given several times",
+    )
+    parser.add_argument(
+        "--listen", metavar="[HOST]:PORT", help="what to test; default: as of p2pswarm node"
+    )
     parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
 
 
