@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_architecture import PACKAGE, modules, within
+from test_architecture import LATE_IMPORTS, PACKAGE, modules, within
 
 RUNS_CODE = frozenset({"eval", "exec", "compile", "__import__"})
 """Builtins; `re.compile` is an attribute of a module and not meant."""
@@ -49,8 +49,6 @@ SAFE = {"weights_only": True, "allow_pickle": False}
 STARTS_PROCESSES = ("system", "popen", "posix_spawn", "posix_spawnp")
 PROCESSES = {"demo/processes.py"}
 """The demo starts nodes of this package, on this machine."""
-LATE_IMPORTS = {"__init__.py", "api/node.py", "cli.py", "commands.py", "node_process.py"}
-"""They import modules of this package by names that stand in the source, or in a checked role."""
 
 
 def executable_input(package: Path) -> Iterator[str]:

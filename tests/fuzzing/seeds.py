@@ -12,6 +12,7 @@ from dht.harness import ALICE, HOME, KEY, record
 from fuzzing.base import joined
 from fuzzing.examples import examples
 from fuzzing.link_parsers import HELLO, NETWORK
+from fuzzing.nat_parsers import NAT_SEEDS
 
 from p2pswarm.chain.chain_log import log_entry, log_header
 from p2pswarm.chain.record import sign
@@ -204,7 +205,10 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         b"203.0.113.7:4000",
         b"[fe80::1%eth0]:1",
         b"host.example:65535",
+        b"wss://h.example:443",
+        b"192.0.2.1:1/" + PEER,
         str(ALICE.peer_id).encode(),
     ],
+    **NAT_SEEDS,
 }
 """By parser: inputs that it reads to their end."""
