@@ -217,8 +217,7 @@ async def measure(attack: str, listen: str, options: argparse.Namespace, logs: P
                 watching = asyncio.create_task(watch(node.process.pid, before))
                 dials = await honest.dials(options.dials, options.seconds)
                 row.longest_pause_s = honest.longest_pause()
-                async with asyncio.timeout(READY_S):
-                    row.did = _figures(await last)
+                row.did = await figures(last)
                 watching.cancel()
                 after = await watching
             if records is not None:
@@ -239,12 +238,17 @@ async def measure(attack: str, listen: str, options: argparse.Namespace, logs: P
     return row
 
 
-def _figures(said: str) -> dict[str, Any]:
-    lines = said.strip().splitlines()
+async def figures(last: asyncio.Task[str]) -> dict[str, Any]:
+    """What the attack did, by its own word."""
+    try:
+        async with asyncio.timeout(READY_S):
+            lines = (await asyncio.shield(last)).strip().splitlines()
+    except TimeoutError:
+        return {"failed": f"the attack did not end within {READY_S:g} s"}
     if not lines:
         return {"failed": "the attack itself ended early, see --logs"}
-    figures: dict[str, Any] = json.loads(lines[-1])
-    return figures
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def rows(options: argparse.Namespace) -> list[tuple[str, str]]:

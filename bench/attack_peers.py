@@ -24,6 +24,7 @@ from p2pswarm.transport import frames
 from p2pswarm.transport.bulk.join import ANSWER_BYTES, BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.link import LABEL
+from p2pswarm.transport.send_lines import MESSAGE_COST_BYTES
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
@@ -193,10 +194,12 @@ class HostileLink:
             self._read += data
 
     async def reply(self) -> bytes:
-        """The payload of the next message on any stream."""
+        """The payload of the next message on any stream, for which credit is given back."""
         while found := await self.receive():
             for kind, _, _, _, payload in found:
                 if kind == frames.DATA:
+                    cost = frames.NUMBER.pack(len(payload) + MESSAGE_COST_BYTES)
+                    await self.send(frames.encode(frames.CREDIT, 0, cost))
                     return payload
         raise ConnectionResetError("the link is over")
 
