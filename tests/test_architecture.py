@@ -31,6 +31,7 @@ server
 roles sim
 api testing
 node_process demo
+flag_parser
 flags setting_report
 commands
 cli

@@ -65,8 +65,9 @@ async def _find(config: NodeConfig, identity: Identity) -> Findings:
 
 async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
     """Find out what can be found out now, for `PATIENCE_S` at most."""
-    maps = stack.config.network.map_ports and not on_this_machine_alone(stack.bound)
-    reach = Reachability(stack.endpoint, stack.rpc, stack.bound, os.urandom, map_ports=maps)
+    bound = stack.endpoint.listening[0]
+    maps = stack.config.network.map_ports and not on_this_machine_alone(bound)
+    reach = Reachability(stack.endpoint, stack.rpc, bound, os.urandom, map_ports=maps)
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(reach.run())
         with contextlib.suppress(TimeoutError):
@@ -80,7 +81,7 @@ def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: boo
     mapper = reach.mapper
     lease = None if mapper is None else mapper.machine.lease
     return Findings(
-        port=stack.bound.port,
+        port=stack.endpoint.listening[0].port,
         families=tuple(_family(name, family, reach) for name, family in FAMILIES.items()),
         gateway=None if mapper is None else mapper.router,
         lease=None if lease is None else str(lease.external),
