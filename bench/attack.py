@@ -5,9 +5,10 @@
 
 Each row: a fresh `python -m p2pswarm.node`, an honest peer that dials it over a delaying proxy
 (`--rtt`) and calls it over a link that stays, first in peace and then under the attack of another
-process (bench/attacks.py). It prints how many dials got through and how much longer they and the
-longest pause between two answers were than in peace, the node's memory, threads and files, what
-the attack did, what its log complains of, and which of the stated limits do not hold.
+process (bench/attacks.py). A dial ends with the answer to a first call. A row tells how many got
+through and how much longer they and the longest pause between two answers were than in peace, the
+node's memory, threads and files, what the attack did, what the node's log complains of, and which
+of the stated limits do not hold.
 
 Ratios are against the same peer in the same run: the attacker shares this machine's processors, so
 the times under attack have its own cost in them. The exit status is 1 if a limit does not hold.
@@ -110,7 +111,8 @@ class Row:
             > most * MIB,
             f"{self.threads} threads": self.threads >= 100,
             f"{len(self.complaints)} errors in the log": bool(self.complaints),
-            "honest records are gone": (self.survivors or 1.0) < SURVIVORS_SHARE,
+            "honest records are gone": self.survivors is not None
+            and self.survivors < SURVIVORS_SHARE,
             f"{self.did.get('failed')}": "failed" in self.did,
             "not all announcements refused": self.did.get("refused", 0)
             < self.did.get("announced", 0),
