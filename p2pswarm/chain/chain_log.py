@@ -68,7 +68,7 @@ def log_entry(message: Message) -> bytes:
     """The bytes that one append writes."""
     data = encode(message)
     length = len(data).to_bytes(LENGTH_BYTES)
-    return length + _check(length + data) + data
+    return length + _check(length, data) + data
 
 
 def read_header(data: bytes, run: bytes, name: str) -> bytes | None:
@@ -96,17 +96,14 @@ class LogReader:
 
     def feed(self, data: bytes) -> Iterator[LogEntry]:
         """The entries that are whole now. Raises Unusable if what comes is no entry."""
-        self._left += data
-        while size := _sound_size(self._left):
-            try:
-                message = decode(self._left[PREFIX_BYTES:size])
-            except BadMessage as error:
-                raise self._damaged() from error
-            if not isinstance(message, ENTRIES):
-                raise self._damaged()
-            yield LogEntry(self.end, message)
-            self._left = self._left[size:]
-            self.end += size
+        left, at = memoryview(self._left + data), 0  # a view: no entry copies what follows it
+        try:
+            while size := _sound_size(left[at:]):
+                yield LogEntry(self.end, self._entry(left[at + PREFIX_BYTES : at + size]))
+                at += size
+                self.end += size
+        finally:
+            self._left = bytes(left[at:])
         if len(self._left) > PREFIX_BYTES + MESSAGE_BYTES_MAX:
             raise self._damaged()
 
@@ -116,10 +113,20 @@ class LogReader:
         Raises Unusable if whole entries follow it: then it was whole once, too, and somebody was
         told of it.
         """
-        for offset in range(1, len(self._left)):
-            if _sound_size(self._left[offset:]):
+        left = memoryview(self._left)
+        for offset in range(1, len(left)):
+            if _sound_size(left[offset:]):
                 raise self._damaged()
-        return len(self._left)
+        return len(left)
+
+    def _entry(self, data: memoryview) -> ENTRIES:
+        try:
+            message = decode(data)
+        except BadMessage as error:
+            raise self._damaged() from error
+        if not isinstance(message, ENTRIES):
+            raise self._damaged()
+        return message
 
     def _damaged(self) -> Unusable:
         return Unusable(
@@ -128,13 +135,13 @@ class LogReader:
         )
 
 
-def _sound_size(data: bytes) -> int | None:
+def _sound_size(data: memoryview) -> int | None:
     """The size of the whole entry that `data` begins with; None if it begins with none."""
     length = int.from_bytes(data[:LENGTH_BYTES])
     size = PREFIX_BYTES + length
     if not 1 <= length <= MESSAGE_BYTES_MAX or len(data) < size:
         return None
-    sound = data[LENGTH_BYTES:PREFIX_BYTES] == _check(data[:LENGTH_BYTES] + data[PREFIX_BYTES:size])
+    sound = data[LENGTH_BYTES:PREFIX_BYTES] == _check(data[:LENGTH_BYTES], data[PREFIX_BYTES:size])
     return size if sound else None
 
 
@@ -166,5 +173,7 @@ def restore(genesis: Genesis, entries: Iterator[LogEntry], name: str) -> Restore
     return Restored(register, follower)
 
 
-def _check(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()[:CHECK_BYTES]
+def _check(length: bytes | memoryview, data: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(length)
+    digest.update(data)
+    return digest.digest()[:CHECK_BYTES]

@@ -35,7 +35,9 @@ class _Group(Generic[T]):
 
     def grow(self, name: str, by: int) -> "_Group[T]":
         """Note that the group `name` within changes by 1 or -1; returns that group."""
-        group = self.inner.setdefault(name, _Group())
+        group = self.inner.get(name)
+        if group is None:
+            group = self.inner[name] = _Group()
         alike = self._by_size.get(group.size)
         if alike is not None:
             del alike[name]

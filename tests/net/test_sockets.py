@@ -10,7 +10,7 @@ from net.harness import HERE, PATIENCE_S, connected
 from p2pswarm.errors import DialFailed, LinkLost, SwarmError, Unusable
 from p2pswarm.ids import Address
 from p2pswarm.net.base import CROWDED_BYTES, ControlPipe
-from p2pswarm.net.sockets import SocketConnection, SocketListener, SocketNet
+from p2pswarm.net.sockets import ACCEPTED_IN_A_ROW, SocketConnection, SocketListener, SocketNet
 
 
 async def test_a_raw_stream_gives_exactly_what_is_asked_for():
@@ -151,6 +151,26 @@ async def test_no_connection_is_lost_when_accepting_is_cancelled():
     await ours.send(b"x")
     assert await theirs.receive(1) == b"x"
     for each in (ours, theirs, listener):
+        each.close()
+
+
+async def test_a_crowd_in_the_queue_does_not_hold_the_event_loop():
+    """Who was accepted is greeted, or hung up on, before the whole crowd was accepted."""
+    listener = await SocketNet().listen(HERE)
+    at = listener.address.host, listener.address.port
+    crowd = [socket.create_connection(at) for _ in range(5 * ACCEPTED_IN_A_ROW)]
+    loop, turns = asyncio.get_running_loop(), 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    loop.call_soon(turn)
+    accepted = [await listener.accept() for _ in crowd]
+
+    assert turns >= 4
+    for each in (*accepted, *crowd, listener):
         each.close()
 
 

@@ -1,0 +1,154 @@
+"""The parsers of how peers are reached: what routers, relays and cards say."""
+
+import contextlib
+import itertools
+from dataclasses import replace
+
+from fuzzing.base import joined, parser, parts
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import BadHandshake, BadMessage, DialFailed, Refused
+from p2pswarm.ids import Address, Contact
+from p2pswarm.nat import nat_pmp, pcp, upnp
+from p2pswarm.nat.lease import CallRouter, Place
+from p2pswarm.nat.lease_search import LeaseSearch
+from p2pswarm.net import circuit
+from p2pswarm.net.address_scope import Scope
+from p2pswarm.net.circuit import CircuitRequest, CircuitStatus
+from p2pswarm.transport import card as cards
+from p2pswarm.transport.card import Card, CardBody, SignedCard
+from p2pswarm.wire.message import decode, encode
+
+GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
+ENEMY = Identity.generate(b"enemy")
+PLACE = Place(GATEWAY, OWN, 4001, b"n" * pcp.NONCE_BYTES)
+URL = f"http://{GATEWAY}:5000/rootDesc.xml"
+OUTPUTS_MAX = 64
+"""What a router can make us send in one search, whatever it answers to 40 times."""
+
+
+@parser
+def pcp_answer(data: bytes) -> None:
+    """An answer by PCP, and the same bytes as one by NAT-PMP."""
+    with contextlib.suppress(BadMessage):
+        pcp.read_answer(data)
+    with contextlib.suppress(BadMessage):
+        nat_pmp.read_answer(data)
+
+
+@parser
+def upnp_answer(data: bytes) -> None:
+    """An answer to a search: the address that it leads to is at the gateway."""
+    with contextlib.suppress(BadMessage):
+        url = upnp.read_search_answer(data, GATEWAY)
+        assert upnp.checked_url(url, GATEWAY) == url
+
+
+@parser
+def upnp_description(data: bytes) -> None:
+    """A device's description, and a reply to a call, in XML."""
+    with contextlib.suppress(BadMessage):
+        control = upnp.read_description(data, URL, GATEWAY)
+        upnp.headers(control, "AddPortMapping")
+        upnp.call_body(control, "AddPortMapping", upnp.add_arguments(OWN, 4001, 4001, 3600))
+    for status in (200, 500):
+        with contextlib.suppress(BadMessage, Refused):
+            upnp.read_reply(status, data, "NewExternalIPAddress")
+
+
+@parser
+def lease_search(data: bytes) -> None:
+    """A whole search: a part is a packet from a port of the router, or the reply to a call."""
+    search = LeaseSearch(PLACE, bytes, itertools.count(1), 0.0)
+    sent, calls = 0, [0]
+    for at_s, piece in enumerate(itertools.islice(parts(data), 40)):
+        kind, body = piece[:1], piece[1:]
+        for output in search.outputs():
+            sent += 1
+            if isinstance(output, CallRouter):
+                calls.append(output.number)
+        if kind < b"\x60":
+            port = upnp.SEARCH_PORT if kind < b"\x30" else pcp.PORT
+            search.datagram(body, Address(GATEWAY, port), at_s / 10)
+        elif kind < b"\xc0":
+            search.called(calls[-1], 500 if kind < b"\x70" else 200, body, at_s / 10)
+        else:
+            search.on_deadline(at_s / 10)
+    assert sent <= OUTPUTS_MAX
+
+
+@parser
+def circuit_request(data: bytes) -> None:
+    """What a connection asks of a relay, and what a relay answers."""
+    with contextlib.suppress(BadHandshake):
+        assert CircuitRequest.parse(data).raw == data
+    with contextlib.suppress(BadHandshake, DialFailed):
+        circuit.check_answer(data, "relay")
+
+
+@parser
+def card(data: bytes) -> None:
+    """A card, and a card's body of somebody who signs what it likes; then who is believed."""
+    with contextlib.suppress(BadMessage):
+        cards.decode_card(data)
+    with contextlib.suppress(BadMessage):
+        body = decode(data)
+        if isinstance(body, CardBody):
+            with contextlib.suppress(ValueError):  # its own relay
+                body = replace(body, public_key=ENEMY.public_key)
+            raw = encode(body)
+            found = cards.read(SignedCard(raw[:1024], ENEMY.sign(cards.TAG, raw[:1024])))
+            assert cards.decode_card(found.encode()) == found
+            us = [Address(OWN, 4001)]
+            for each in cards.believed(found, us, "5.5.5.1", Scope.PUBLIC):
+                assert each.address not in us
+            cards.believed_relays(found, us, OWN, Scope.PRIVATE)
+
+
+LOCATION = f"HTTP/1.1 200 OK\r\nST: {upnp.TARGETS[0]}\r\nLOCATION: {URL}\r\n\r\n".encode()
+DESCRIPTION = f"""<?xml version="1.0"?>
+<root xmlns="urn:schemas-upnp-org:device-1-0"><device><serviceList><service>
+<serviceType>{upnp.SERVICES[0]}</serviceType><controlURL>/ctl/IPConn</controlURL>
+</service></serviceList></device></root>""".encode()
+REPLY = b"<e><b><NewExternalIPAddress>5.5.5.1</NewExternalIPAddress></b></e>"
+REFUSAL = (
+    b"<e><errorCode>725</errorCode><errorDescription>OnlyPermanentLeases</errorDescription></e>"
+)
+MAPPED = bytes.fromhex("00810000000000010fa10fa100000e10")
+PMP_HOST = bytes.fromhex("008000000000000105050501")
+PCP_MAPPED = (
+    bytes([2, 0x81, 0, 0])
+    + (3600).to_bytes(4)
+    + bytes(16)
+    + PLACE.nonce
+    + bytes([6, 0, 0, 0])
+    + (4001).to_bytes(2) * 2
+    + bytes(10)
+    + b"\xff\xff\x05\x05\x05\x01"
+)
+PEER = Identity.generate(b"relay").peer_id
+CARD = Card.make(
+    ENEMY,
+    7,
+    [Address("203.0.113.7", 4000), Address("2001:db8::1", 4000), Address("host.example", 1)],
+    mapped=[Address("198.51.100.1", 4001)],
+    relays=[Contact(PEER, Address("203.0.113.9", 443))],
+)
+NAT_SEEDS = {
+    "circuit_request": lambda: [
+        CircuitRequest(peer=PEER.raw).raw,
+        CircuitRequest(ticket=b"t" * 16).raw,
+        *(circuit.answer(status) for status in CircuitStatus),
+    ],
+    "card": lambda: [CARD.encode(), CARD.signed.body],
+    "pcp_answer": lambda: [MAPPED, PMP_HOST, PCP_MAPPED, bytes([0, 0x81, 0, 3]) + bytes(4)],
+    "upnp_answer": lambda: [LOCATION],
+    "upnp_description": lambda: [DESCRIPTION, REPLY, REFUSAL],
+    "lease_search": lambda: [
+        joined(b"0" + PMP_HOST, b"0" + MAPPED),
+        joined(b"0" + PCP_MAPPED),
+        joined(
+            b"\0" + LOCATION, b"\xff", b"\x80" + DESCRIPTION, b"\x80" + REPLY, b"\x60" + REFUSAL
+        ),
+    ],
+}

@@ -1,0 +1,66 @@
+"""Every parser answers every kept input, and mutations of them, with its own errors alone."""
+
+import itertools
+
+import msgpack
+import pytest
+from fuzzing.base import joined, parts
+from fuzzing.corpus import CORPUS, beginnings, kept, mutations
+from fuzzing.parsers import PARSERS
+from fuzzing.seeds import SEEDS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.wire import message as wire
+
+MUTATIONS = 200  # a parser: 2 s for all of them; bench/fuzz.py does a million
+
+
+def test_every_parser_has_valid_inputs_and_no_other_has():
+    assert set(PARSERS) == set(SEEDS)
+    assert {path.stem for path in CORPUS.iterdir()} <= set(PARSERS)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_kept_inputs_are_read_or_refused(name: str):
+    for data in beginnings(name):
+        PARSERS[name](data)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_mutated_inputs_are_read_or_refused(name: str):
+    for data in itertools.islice(mutations(beginnings(name), seed=1), MUTATIONS):
+        PARSERS[name](data)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_random_bytes_are_read_or_refused(name: str):
+    @given(st.binary(max_size=300))
+    def refused(data: bytes) -> None:
+        PARSERS[name](data)
+
+    refused()
+
+
+def test_nearly_every_kind_of_message_is_among_the_valid_inputs():
+    kinds = {msgpack.unpackb(data, use_list=False)[0] for data in SEEDS["message"]()}
+
+    assert len(kinds) > 0.9 * len(wire._readers)
+
+
+def test_the_corpus_is_small():
+    """It is read on every run of the tests, and by people who clone."""
+    assert sum(path.stat().st_size for path in CORPUS.iterdir()) < 40_000
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_an_input_has_the_parts_that_it_was_joined_of(pieces: list[bytes]):
+    assert list(parts(joined(*pieces))) == pieces
+
+
+def test_mutations_differ_and_repeat_from_their_seed():
+    first, again = (list(itertools.islice(mutations([b"abc"], seed=3), 50)) for _ in range(2))
+
+    assert first == again
+    assert len(set(first)) > 25
+    assert kept("nobody") == []
