@@ -31,6 +31,7 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.server.loading import Loading, pieces_of
+from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
@@ -125,21 +126,32 @@ class Replica:
         self._changed.fire()
         self.reader.moved()
 
-    async def begin(self, since: int, *, keep: bool, agreed: bytes = b"") -> None:
-        """Start a session from version `since`: empty the sum; keep, draw or fetch the weights.
+    async def session_over(self, scheduler: Scheduler) -> None:
+        """A session has ended, and leaves its sum: nothing is added to it from now on."""
+        if scheduler.adding:
+            await self._compute(lambda: None)  # behind what the thread does now
+        self._log.session_over(scheduler.closed_sum())
 
-        `agreed`: the digest of that version, if it is known.
+    async def begin(
+        self, since: int, *, keep: bool, keep_sum: bool = False, agreed: bytes = b""
+    ) -> frozenset[int]:
+        """Start a session from version `since`: keep, draw or fetch the weights.
+
+        The sum is emptied, unless it is kept; returns what is in it. `agreed`: the digest of that
+        version, if it is known.
         """
         async with self._lock:
             with contextlib.suppress(WeightsLost):  # the session that it has ended is over
                 await self._hashed()
             self._hashing = None
+            counted = self._log.keep_sum(since) if keep_sum else frozenset()
             first = self._log.begin(since, keep=keep)
             draw = first is FirstWeights.DRAWN
-            await to_its_end(self._reset(since, draw=draw, keep=keep))
+            await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
+        return counted
 
     @property
     def needed(self) -> int:
@@ -284,12 +296,13 @@ class Replica:
             self._changed.fire()
         return decision
 
-    async def _reset(self, since: int, *, draw: bool, keep: bool) -> None:
+    async def _reset(self, since: int, *, draw: bool, keep: bool, keep_sum: bool) -> None:
         stage, weights = self.engine.stage, self.engine.weights
 
         def reset() -> None:
             stage.drop(None)
-            weights.reset(draw=draw)
+            if not keep_sum:
+                weights.reset(draw=draw)
 
         async with contextlib.AsyncExitStack() as blocks:
             if draw:

@@ -18,6 +18,7 @@ from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT
 from p2pswarm.trainer.step_notes import StepNotes
+from p2pswarm.trainer.suspensions import Suspensions
 
 
 class StepEnd(StepNotes):
@@ -27,6 +28,7 @@ class StepEnd(StepNotes):
     _run: bytes
     _phase: Phase
     _generations: Generations
+    _suspensions: Suspensions
     _deciding: tuple[Reduction, Decided] | None
 
     @property
@@ -134,6 +136,7 @@ class StepEnd(StepNotes):
         self._actions.append(self._step.done(decided.gradient_norm, rate))
         self._phase = Phase.FILLING
         self._step = self._step.following()
+        self._suspensions.next_step()
 
     def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         self._actions += self._blame.averaging_failed(incarnation, reason, now_s)

@@ -10,6 +10,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
+    Bitmap,
     Digest,
     Era,
     Generation,
@@ -35,6 +36,18 @@ class HeldReduction(Message):
     digest: Digest
 
 
+@message(75)
+@dataclass(frozen=True, slots=True)
+class HeldSum(Message):
+    """The gradient sum that a server still has from its last session."""
+
+    incarnation: IncarnationNumber
+    """In which it was counted; that one is over."""
+    step: Step
+    counted: Bitmap
+    """What is in it: bit i (little-endian) is microbatch i of the step."""
+
+
 @message(52)
 @dataclass(frozen=True, slots=True)
 class Join(Message):
@@ -55,6 +68,8 @@ class Join(Message):
     """Of those weights: how often the run had gone back when they were made."""
     pinned: bool = False
     """Its user told it which stage to serve: it takes no other."""
+    sum: HeldSum | None = None
+    """Its sum of the step that it computed last, if that is whole and was not averaged away."""
 
 
 @message(53)
@@ -75,6 +90,8 @@ class Assigned(Message):
     """How often the run has gone back to a checkpoint."""
     loads: bool = False
     """The state of version `since` is in a checkpoint: `LoadState` says where."""
+    keep_sum: bool = False
+    """The sum of step `since` that it holds counts for this incarnation: it is not emptied."""
 
 
 @message(97)
