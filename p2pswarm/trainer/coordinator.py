@@ -224,7 +224,7 @@ class Coordinator(StepEnd):
 
     def _suspend(self, member: Member, *, silent: bool) -> bool:
         """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
-        if self._phase is Phase.DECIDING or self._config.spot_check_share:
+        if self._phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
         if one not in self._step.counting:

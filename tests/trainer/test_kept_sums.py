@@ -12,6 +12,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.decision import Start
 from p2pswarm.trainer.in_flight import RETRY_MAX_S
+from p2pswarm.trainer.silence import SILENT_S
 from p2pswarm.trainer.suspensions import (
     ANSWERED_S,
     SUSPENDED_S,
@@ -62,6 +63,8 @@ def two(**changes) -> tuple[Play, Incarnation, Incarnation]:
     """Ann and Bob serve one stage; Ann has counted the first of two microbatches, Bob runs one."""
     play = Play(dataclasses.replace(CONFIG, **changes))
     ann, bob = play.serve("a"), play.serve("b")
+    for one in (ann, bob):
+        play.coordinator.silence.heard(one, play.now_s)
     play.hand(ann, 0)
     play.hand(bob, 1)
     play.count(ann, 0)
@@ -285,6 +288,28 @@ def test_while_a_step_is_decided_a_loss_changes_nothing():
     play.coordinator.decided(0, play.now_s)
 
     assert [a.step for a in play.seen(act.StepDone)] == [0]
+
+
+def test_who_was_silent_before_its_link_ended_was_waited_for_already():
+    play, ann, bob = two()
+    play.now_s += SILENT_S  # its link ends before the coordinator looks at who is silent
+    play.coordinator.silence.heard(bob, play.now_s)
+
+    play.lose(ann)
+    assert play.coordinator.holds(ann)
+    play.wait(0.0)
+
+    assert [a.incarnation for a in play.seen(SumVoided)] == [ann]
+
+
+def test_a_coordinator_that_leads_no_more_asks_nobody():
+    play, ann, _ = two()
+    play.coordinator.closed()
+
+    play.lose(ann)
+
+    assert play.seen(act.Probe) == []
+    assert not play.coordinator.holds(ann)
 
 
 def test_another_coordinator_knows_nothing_of_the_sum():
