@@ -11,7 +11,8 @@ Errors:  Fork and BrokenRecord for the caller that sent it. A disk that fails is
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing
 from typing import Any
 
 from p2pswarm.chain.actions import (
@@ -29,7 +30,9 @@ from p2pswarm.chain.actions import (
     VotesMissing,
 )
 from p2pswarm.chain.base import ChainMachine, ChainStore
+from p2pswarm.chain.chain import Fork
 from p2pswarm.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
+from p2pswarm.chain.proven_records import ProvenRecords
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.ids import Contact, PeerId
@@ -38,6 +41,8 @@ from p2pswarm.wire.message import Message
 
 ASK_S = 1.0  # the machine asks again each second
 FETCH_S = 60.0  # a chain of 100,000 records; another holder is asked after that
+OVERHEAR_S = 2.0  # between two records of a stranger that may mean to waste our time
+OVERHEARD_MAX = 4  # strangers that are asked at once
 SENT_AT_ONCE = 64  # records that are read before they are sent: a few MB at most
 
 Told = Leading | Deposed | RecordDecided | VotesMissing | VotesChanged | Followed | StoreFailed
@@ -77,6 +82,7 @@ class ChainNode:
         self._closed = False
         self._disk = asyncio.Lock()
         self._fetching: set[bytes] = set()
+        self._overheard = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
         """In order, so that a simulation ends them in the same order each time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -108,6 +114,17 @@ class ChainNode:
     def catch_up(self, peer: bytes) -> None:
         """Fetch what is decided from a peer that leads: a new node does not know its trainers."""
         self._begin_fetch(Fetch(peer, self.machine.follower.chain.head.height))
+
+    def overhear(self, contact: Contact) -> None:
+        """Fetch what is decided from a peer that says it knows more; what it cannot prove is left.
+
+        It may be anybody: a trainer that was away may know nobody that votes now.
+        """
+        peer = contact.peer
+        if peer is not None and peer.raw not in self._fetching and self._overheard < OVERHEARD_MAX:
+            self._fetching.add(peer.raw)
+            self._overheard += 1
+            self._start(self._overhear(peer.raw, contact))
 
     def pump(self) -> None:
         """Carry out what the machine asks, and wake it when it wants; call it after any verb."""
@@ -234,18 +251,49 @@ class ChainNode:
         self.pump()
 
     async def _fetch(self, to: bytes, contact: Contact, height: int) -> None:
-        request = FetchRecords(self._run, height)
         try:
-            async with self._rpc.open_stream(contact, request, FETCH_S) as stream:
-                while (record := await stream.receive()) is not None:
-                    if not isinstance(record, CommitRecord):
-                        raise BadMessage(f"a {type(record).__name__} for a record")
-                    self.machine.learned(record, self._now_s())
-                    self.pump()
+            async with aclosing(self._records_of(contact, height)) as records:
+                async for record in records:
+                    self._learn(record)
         except SwarmError as error:
             log.warning("the records of %s could not be fetched: %s", contact, error)
         finally:
             self._fetching.discard(to)
+
+    async def _overhear(self, to: bytes, contact: Contact) -> None:
+        chain = self.machine.follower.chain
+        proven = ProvenRecords(chain, to)
+        try:
+            async with (
+                asyncio.timeout(OVERHEAR_S) as patience,
+                aclosing(self._records_of(contact, chain.head.height)) as records,
+            ):
+                async for record in records:
+                    for decided in proven.receive(record):
+                        self._learn(decided)
+                    patience.reschedule(self._now_s() + OVERHEAR_S)
+        except Fork as error:
+            log.warning("%s: %s", contact, error)
+        except (SwarmError, TimeoutError) as error:
+            log.info("%s did not prove what it knows: %s", contact, error)
+        finally:
+            self._overheard -= 1
+            self._fetching.discard(to)
+
+    async def _records_of(
+        self, contact: Contact, height: int
+    ) -> AsyncGenerator[CommitRecord, None]:
+        """What a peer calls decided, from a height on."""
+        request = FetchRecords(self._run, height)
+        async with self._rpc.open_stream(contact, request, FETCH_S) as stream:
+            while (record := await stream.receive()) is not None:
+                if not isinstance(record, CommitRecord):
+                    raise BadMessage(f"a {type(record).__name__} for a record")
+                yield record
+
+    def _learn(self, record: CommitRecord) -> None:
+        self.machine.learned(record, self._now_s())
+        self.pump()
 
     async def _send_records(self, stream: Stream, request: FetchRecords) -> None:
         """Send the decided records from a height on, as far as they are here."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
 
-from p2pswarm.chain.record import CommitRecord, Height, Memory, Sha256
-from p2pswarm.swarm.messages.types import Peer, RunId, Term
+from p2pswarm.chain.record import CommitRecord, Memory, Sha256
+from p2pswarm.swarm.messages.types import Height, Peer, RunId, Term
 from p2pswarm.wire.message import Message, Range, Size, message
 
 ATTEMPT_BYTES = 16  # drawn for each attempt, so that no two attempts are taken for one

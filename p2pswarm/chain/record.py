@@ -24,6 +24,7 @@ from p2pswarm.swarm.messages.types import (
     STAGES_MAX,
     TRAINERS_MAX,
     VOTERS_MAX,
+    Height,
     IncarnationNumber,
     Microbatch,
     Peer,
@@ -46,7 +47,6 @@ STAGE_BYTES = 80  # a stage's digests and headers
 CONTRIBUTOR_BYTES = 44  # a peer id and an incarnation
 CACHED = 64  # records whose digest and signature were computed a moment ago
 
-Height = Annotated[int, Range(0, 2**48)]
 Sha256 = Annotated[bytes, Size(DIGEST_BYTES, DIGEST_BYTES)]
 Memory = Annotated[bytes, Size(MEMORY_BYTES, MEMORY_BYTES)]
 

@@ -17,6 +17,7 @@ Source:  RFC 9000, 8.1 and 21.5: who may be made to send where before an address
 from collections import Counter, deque
 
 from p2pswarm.dht.routing_table import networks
+from p2pswarm.flow.allowance import Allowance
 from p2pswarm.ids import Address
 from p2pswarm.net.address_groups import address_groups
 
@@ -37,8 +38,7 @@ class AddressChecks:
         self._begun: deque[tuple[float, str]] = deque()
         """When checks in public networks began, and the wide network of each."""
         self._per_net: Counter[str] = Counter()
-        self._paid_until_s = float("-inf")
-        """Each check moves this by `EVERY_S`; it may be `BURST` checks ahead of the clock."""
+        self._allowance = Allowance(EVERY_S, BURST)
 
     def __len__(self) -> int:
         """How many hosts are remembered."""
@@ -53,10 +53,8 @@ class AddressChecks:
             return False
         if len(self._under_way) >= TOGETHER or self._per_net[wide_net] >= PER_WIDE_NET:
             return False
-        paid_until_s = max(self._paid_until_s, now_s) + EVERY_S
-        if paid_until_s > now_s + BURST * EVERY_S:
+        if not self._allowance.take(now_s):
             return False
-        self._paid_until_s = paid_until_s
         self._under_way.add(host)
         if wide_net:
             self._begun.append((now_s, wide_net))

@@ -48,6 +48,11 @@ class Leadership:
         self._tasks: asyncio.TaskGroup
         self._lifecycle: Lifecycle
 
+    @property
+    def records(self) -> int:
+        """How many decided records its vote knows."""
+        return self.node.machine.follower.chain.head.height if self.node else 0
+
     def begin(self, lifecycle: Lifecycle, tasks: asyncio.TaskGroup) -> None:
         """Vote and watch; `tasks` get the calls."""
         self._loop = asyncio.get_running_loop()

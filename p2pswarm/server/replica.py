@@ -9,8 +9,7 @@ The digest of a version is needed only when the next one is decided. So it is co
 background, beside the microbatches of the step, and whatever changes the weights waits for it.
 
 Units:   seconds.
-Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied, or weights that
-         cannot be hashed.
+Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or a hash that fails.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
+    ClosedSum,
     CommitDecision,
     CommitLog,
     FirstWeights,
@@ -31,7 +31,6 @@ from p2pswarm.server.commit_log import (
     ReducedGradient,
 )
 from p2pswarm.server.loading import Loading, pieces_of
-from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.state.version_reader import WINDOW_BYTES, VersionReader
@@ -39,7 +38,6 @@ from p2pswarm.swarm.messages.step import Commit, Reduce
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
-
 HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
@@ -91,6 +89,11 @@ class Replica:
         return self._log.version
 
     @property
+    def newest(self) -> int | None:
+        """The version that it has or could make, if a commit came; None without weights."""
+        return self._log.newest
+
+    @property
     def digest(self) -> bytes:
         """The digest of the weights in memory; empty without any, and until it is known."""
         return self._log.digest
@@ -126,19 +129,16 @@ class Replica:
         self._changed.fire()
         self.reader.moved()
 
-    async def session_over(self, scheduler: Scheduler) -> None:
-        """A session has ended, and leaves its sum: nothing is added to it from now on."""
-        if scheduler.adding:
-            await self._compute(lambda: None)  # behind what the thread does now
-        self._log.session_over(scheduler.closed_sum())
+    def session_over(self, left: ClosedSum | None) -> None:
+        """A session has ended, and leaves its sum."""
+        self._log.session_over(left)
 
     async def begin(
         self, since: int, *, keep: bool, keep_sum: bool = False, agreed: bytes = b""
     ) -> frozenset[int]:
-        """Start a session from version `since`: keep, draw or fetch the weights.
+        """Start a session from version `since`: keep, draw or fetch the weights; empty the sum.
 
-        The sum is emptied, unless it is kept; returns what is in it. `agreed`: the digest of that
-        version, if it is known.
+        Returns what is in the sum if it is kept. `agreed`: the digest of that version, if known.
         """
         async with self._lock:
             with contextlib.suppress(WeightsLost):  # the session that it has ended is over

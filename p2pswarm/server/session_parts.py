@@ -13,7 +13,7 @@ from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.server.checkpointing import Checkpointing
-from p2pswarm.server.commit_log import HeldWeights
+from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue
@@ -72,6 +72,13 @@ class SessionParts:
         """End the session; the server joins again."""
         if not self.failed.done():
             self.failed.set_exception(error)
+
+    async def closed_sum(self) -> ClosedSum | None:
+        """What the session, which is over, leaves in the sum; None if nobody can tell."""
+        scheduler = self.session.scheduler
+        if scheduler.adding:
+            await self.session.context.compute(lambda: None)  # behind what the thread does now
+        return scheduler.closed_sum()
 
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""

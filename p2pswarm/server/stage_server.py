@@ -79,6 +79,11 @@ class StageServer:
         """The version of its weights; None while they are not here."""
         return self._replica.version if self._replica else None
 
+    @property
+    def newest(self) -> int | None:
+        """The version that its weights have, or would have if a commit came."""
+        return self._replica.newest if self._replica else None
+
     async def serving(self, other_than: int | None = None) -> int:
         """Wait until it has the weights of a stage other than `other_than`; returns it."""
         while self.stage is None or self.version is None or self.stage == other_than:
@@ -160,7 +165,7 @@ class StageServer:
         context, replica = self._context, self._replica
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
-            await replica.session_over(former.session.scheduler)
+            replica.session_over(await former.closed_sum())
         held = await replica.held() if replica else None
         join = Join(
             context.run_id,
@@ -171,6 +176,7 @@ class StageServer:
             held.reduction if held else None,
             replica.era if replica else 0,
             context.stage is not None,
+            self.leadership.records,
             held_sum(held, context.run.batch.microbatches) if held else None,
         )
         async with contextlib.AsyncExitStack() as blocks:

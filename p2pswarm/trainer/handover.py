@@ -16,11 +16,14 @@ Source:  docs/chain.md.
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Generic, TypeVar
 
 from p2pswarm.swarm.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Unheard, Whereabouts
 from p2pswarm.swarm.messages.types import VOTERS_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Member
+
+T = TypeVar("T")
 
 MISSED_S = 2.0  # a server that has lost its link looks for its trainer, and is back by then
 ASK_AGAIN_S, ASK_AGAIN_MAX_S = 1.0, 5.0  # a dead server is missed for long: ask less and less often
@@ -148,31 +151,41 @@ class Knocks:
     """Who comes to a trainer that stands by, because it has lost the coordinator."""
 
     def __init__(self) -> None:
-        self._knocks: dict[bytes, tuple[float, Knock]] = {}
-        self._seekers: dict[bytes, tuple[float, Unheard]] = {}
+        self._knocks: _Recent[Knock] = _Recent(KNOCK_S)
+        self._seekers: _Recent[Unheard] = _Recent(SEEK_S)
 
     def knocked(self, knock: Knock, now_s: float) -> None:
         """A server asks for a stage."""
-        self._forget(now_s)
-        if len(self._knocks) < KNOCKS_MAX or knock.where.peer in self._knocks:
-            self._knocks[knock.where.peer] = now_s, knock
+        self._knocks.came(knock.where.peer, knock, now_s)
 
     def sought(self, member: Unheard, now_s: float) -> None:
         """A member that hears nothing from its coordinator asks who leads."""
-        self._forget(now_s)
-        if len(self._seekers) < KNOCKS_MAX or member.peer in self._seekers:
-            self._seekers[member.peer] = now_s, member
+        self._seekers.came(member.peer, member, now_s)
 
     def at_the_door(self, now_s: float) -> tuple[Knock, ...]:
         """Those who asked for a stage a moment ago."""
-        self._forget(now_s)
-        return tuple(knock for _, knock in self._knocks.values())
+        return self._knocks.all(now_s)
 
     def seekers(self, now_s: float) -> tuple[Unheard, ...]:
         """The members that asked a moment ago who leads."""
+        return self._seekers.all(now_s)
+
+
+class _Recent(Generic[T]):
+    """What peers said last, for a while."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._said: dict[bytes, tuple[float, T]] = {}
+
+    def came(self, peer: bytes, said: T, now_s: float) -> None:
         self._forget(now_s)
-        return tuple(member for _, member in self._seekers.values())
+        if len(self._said) < KNOCKS_MAX or peer in self._said:
+            self._said[peer] = now_s, said
+
+    def all(self, now_s: float) -> tuple[T, ...]:
+        self._forget(now_s)
+        return tuple(said for _, said in self._said.values())
 
     def _forget(self, now_s: float) -> None:
-        self._knocks = {p: one for p, one in self._knocks.items() if now_s < one[0] + KNOCK_S}
-        self._seekers = {p: one for p, one in self._seekers.items() if now_s < one[0] + SEEK_S}
+        self._said = {p: one for p, one in self._said.items() if now_s < one[0] + self._keep_s}

@@ -33,7 +33,7 @@ from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.messages.membership import Join, StandsBy
 from p2pswarm.swarm.messages.run import Finished, RunOver
-from p2pswarm.swarm.messages.trainers import Enlist, WhoLeads
+from p2pswarm.swarm.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
@@ -199,6 +199,7 @@ class Trainer:
         if stream.peer.raw in self._seat.voters:
             self._roll.voter_at(stream.peer.raw, join.address)
         if self._coordination is None:
+            self._catch_up(stream.peer, join)
             self._handing.knocked(stream.peer.raw, join)
             await self._handing.about_to_lead()
         if self._coordination is None:
@@ -206,6 +207,12 @@ class Trainer:
             return
         await self._coordination.attend(stream, join)
         self._doubt(stream.peer.raw)
+
+    def _catch_up(self, peer: PeerId, join: Join) -> None:
+        """A server that seeks a coordinator may know more than this trainer, which was away."""
+        where = Whereabouts(peer.raw, join.address).contact
+        if where is not None and join.records > self._seat.follower.chain.head.height:
+            self._node.overhear(where)
 
     async def _enlist(self, stream: Stream, enlist: Enlist) -> None:
         """A trainer stands by, for as long as its stream lasts."""

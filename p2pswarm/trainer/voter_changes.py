@@ -11,6 +11,7 @@ Errors:  none.
 from collections.abc import Container
 
 from p2pswarm.chain.record import VoterId
+from p2pswarm.flow.allowance import Allowance
 
 SPARE_S = 5.0  # servers join a new coordinator within a second, most of them: wait for a spare
 AT_ONCE = 4  # a takeover takes two: dead voters are replaced, then missing ones added; and twice
@@ -23,8 +24,7 @@ class VoterChanges:
     def __init__(self) -> None:
         self._since_s: float | None = None
         """Since when a voter has been lost."""
-        self._left = float(AT_ONCE)
-        self._counted_s = 0.0
+        self._purse = Allowance(AGAIN_S, AT_ONCE)
 
     def due(
         self,
@@ -43,13 +43,13 @@ class VoterChanges:
             return False  # nothing is decided until some are back, and they may be all back then
         if not dead:
             self.whole()
-            return len(following) > len(voters) and self._can_pay(now_s)
+            return len(following) > len(voters) and self._purse.left(now_s)
         if self._since_s is None:
             self._since_s = now_s
         if following == voters:
             return False
         patient = len(following) >= len(voters) or now_s >= self._since_s + SPARE_S
-        return patient and self._can_pay(now_s)
+        return patient and self._purse.left(now_s)
 
     def whole(self) -> None:
         """No voter is to be waited for."""
@@ -57,14 +57,4 @@ class VoterChanges:
 
     def proposed(self, now_s: float) -> None:
         """Such a record was proposed."""
-        self._refill(now_s)
-        self._left -= 1.0
-
-    def _can_pay(self, now_s: float) -> bool:
-        self._refill(now_s)
-        return self._left >= 1.0
-
-    def _refill(self, now_s: float) -> None:
-        gained = (now_s - self._counted_s) / AGAIN_S
-        self._left = min(float(AT_ONCE), self._left + max(0.0, gained))
-        self._counted_s = now_s
+        self._purse.take(now_s)

@@ -15,7 +15,7 @@ from p2pswarm.chain.actions import (
     VotesChanged,
 )
 from p2pswarm.chain.chain import Genesis
-from p2pswarm.chain.chain_node import ChainNode
+from p2pswarm.chain.chain_node import OVERHEAR_S, OVERHEARD_MAX, ChainNode
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.messages import FetchRecords, Heartbeat, Prepare
 from p2pswarm.chain.record import CommitRecord
@@ -183,6 +183,61 @@ def test_what_a_node_lacks_is_fetched():
         await asyncio.sleep(3)
 
         assert town.height("c") == 3
+        town.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("sender", "proved"),
+    [pytest.param("c", 3, id="a voter"), pytest.param("d", 2, id="a stranger")],
+)
+def test_a_node_that_was_away_learns_from_anybody_what_can_be_proved(sender, proved):
+    async def story(tasks) -> None:
+        town = Town(tasks, genesis("ab", "abc"), "abcd")
+        town.nodes["b"].close()
+        town.lead("a")
+        for _ in range(3):
+            await asyncio.sleep(1)
+            record = town.propose("a")
+            town.nodes["d"].machine.learned(record, 0.0)  # as if it had served the run before
+            town.nodes["d"].pump()
+        await asyncio.sleep(1)
+        town.nodes["a"].close()
+
+        town.start("b")
+        town.nodes["b"].overhear(town.rpcs[sender].contact)
+        await asyncio.sleep(1)
+
+        assert town.height("b") == proved
+        town.close()
+
+    play(story)
+
+
+def test_strangers_that_send_nothing_are_not_waited_for():
+    async def story(tasks) -> None:
+        town = Town(tasks, genesis("ab", "abc"), "abc")
+        silent = [town.world.rpc(key(name).peer_id) for name in "defgh"]
+        asked = []
+
+        async def stall(stream, request) -> None:
+            asked.append(request)
+            await asyncio.sleep(60)
+
+        for rpc in silent:
+            rpc.serve_stream(FetchRecords, stall)
+            town.nodes["b"].overhear(rpc.contact)
+        await asyncio.sleep(OVERHEAR_S / 2)
+        assert len(asked) == OVERHEARD_MAX
+
+        town.nodes["c"].machine.learned(commit(town.origin.head()), 0.0)
+        town.nodes["c"].pump()
+        await asyncio.sleep(OVERHEAR_S)
+        town.nodes["b"].overhear(town.rpcs["c"].contact)
+        await asyncio.sleep(1)
+
+        assert town.height("b") == 1
         town.close()
 
     play(story)

@@ -187,3 +187,43 @@ def test_a_server_that_stands_still_as_soon_as_it_has_joined_is_missed_like_any_
 
     assert result.ended == ALL_DONE
     assert times_s["done"] - times_s["stopped"] < FENCE_S
+
+
+@pytest.mark.parametrize(
+    "away_from_s",
+    [
+        pytest.param(AFTER_A_STEP_S, id="it knows nobody that votes now"),
+        pytest.param(2 * AFTER_A_STEP_S, id="it knows some of them"),
+    ],
+)
+def test_a_trainer_that_was_away_while_the_voters_changed_goes_on_without_the_coordinator(
+    away_from_s,
+):
+    """Servers took its vote; then the coordinator dies for good, a second before it is back."""
+    away_s = 12.0
+
+    result, swarm = play(
+        Fault(FaultKind.RESTART, away_from_s, away_s, (1,), silent=True),
+        Fault(FaultKind.KILL, away_from_s + away_s - 1.0, 1.0, (0,)),
+        trainers=2,
+        run=small_run(steps=10),
+        cost=Cost(forward_s=0.1, state_bytes=1 << 14),
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm)[0] == 1
+    assert len(terms(swarm)) == 2
+
+
+def test_a_coordinator_that_was_cut_off_from_most_voters_still_knows_where_they_are():
+    """Its half does the step, and joins wait for its record, which the others have to accept."""
+    result, swarm = play(
+        Fault(FaultKind.RESTART, AFTER_A_STEP_S, 60.0, (1,), silent=True),
+        Fault(FaultKind.ISLAND, 3 * AFTER_A_STEP_S, 20.0, (0, 5, 6, 7)),
+        trainers=2,
+        run=small_run(steps=6, min_replicas=1),
+        cost=Cost(forward_s=0.1, state_bytes=1 << 14),
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1]

@@ -274,8 +274,8 @@ class World(ToyServers):
         held = None
         if server.kept is not None and server.kept[0][0] == version:
             held = HeldReduction(*server.kept[0], digest(server.kept[1]))
-        told = digest(server.weights), held, 0, False, self.held_sum(server)
-        join = Join(RUN, "h:1", server.stage, version, *told)
+        told = server.stage, version, digest(server.weights), held
+        join = Join(RUN, "h:1", *told, sum=self.held_sum(server))
 
         def deliver() -> None:
             server.linked = True

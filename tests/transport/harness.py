@@ -23,9 +23,9 @@ PATIENCE_S = 20.0  # a hang fails the test; nothing here takes a second
 class End(Endpoint):
     """An endpoint that notes its events."""
 
-    def __init__(self, identity: Identity | None = None, **settings):
+    def __init__(self, identity: Identity | None = None, net: SocketNet | None = None, **settings):
         config = TransportConfig(**settings)
-        super().__init__(identity or Identity.generate(), SocketNet(), config, os.urandom)
+        super().__init__(identity or Identity.generate(), net or SocketNet(), config, os.urandom)
         self.seen: list[StreamEvent] = []
         self._news = asyncio.Event()
         self.on_event = self.note
@@ -154,9 +154,9 @@ class MuxPair:
 
 
 @asynccontextmanager
-async def linked(**settings):
-    """Two ends and the link between them, seen from both: dialler first."""
-    async with End(**settings) as dialler, EchoEnd(**settings) as acceptor:
+async def linked(net: SocketNet | None = None, **settings):
+    """Two ends and the link between them, seen from both: dialler first. `net`: the dialler's."""
+    async with End(net=net, **settings) as dialler, EchoEnd(**settings) as acceptor:
         await listening(acceptor)
         link = await dialler.link(acceptor.contact)
         await call(dialler, acceptor)

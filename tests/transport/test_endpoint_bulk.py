@@ -27,12 +27,12 @@ async def test_tensors_cross_both_ways(connections: int, size: int):
 
 
 class LossyNet(SocketNet):
-    """A network on which some of the connections that are dialled break at once."""
+    """A network on which some of the bulk connections that are dialled break at once."""
 
     def __init__(self, broken: set[int]) -> None:
         super().__init__()
         self._broken = broken
-        self._dials = 0
+        self._dials = -1  # the first is the control connection
 
     async def dial(self, to: Address) -> SocketConnection:
         connection = await super().dial(to)
@@ -45,21 +45,14 @@ class LossyNet(SocketNet):
 @pytest.mark.parametrize(("connections", "broken"), [(1, {1}), (1, {1, 2}), (2, {1, 3})])
 async def test_a_bulk_connection_that_breaks_while_it_joins_costs_no_link(connections, broken):
     """As one does that a flood of strangers displaces."""
-    async with linked(bulk_connections=connections, bulk_connections_far=connections) as (
-        dialler,
-        _,
-        link,
-        back,
-    ):
-        dialler._net = LossyNet(broken)
-
+    settings = {"bulk_connections": connections, "bulk_connections_far": connections}
+    async with linked(LossyNet(broken), **settings) as (dialler, _, link, back):
         assert await transfer(link, back, b"tensor" * 1000) == b"tensor" * 1000
         assert dialler.links() == (link,)
 
 
 async def test_a_link_to_which_no_bulk_connection_can_be_joined_ends():
-    async with linked() as (dialler, _, link, back):
-        dialler._net = LossyNet({1, 2, 3})
+    async with linked(LossyNet({1, 2, 3})) as (dialler, _, link, back):
         arrival = back.expect(memoryview(bytearray(10)))
 
         with pytest.raises(LinkLost):
@@ -168,7 +161,7 @@ async def test_bulk_connections_that_nobody_asked_for_are_counted_over_all_links
         for dialler in crowd:
             link = await dialler.link(acceptor.contact)
             for number in (0, 1):
-                await dialler._join_as(link, number)
+                await dialler._joiner.dial_once(link, number)
         newcomer = await ends.enter_async_context(End())
         link = await newcomer.link(acceptor.contact)
         await call(newcomer, acceptor)

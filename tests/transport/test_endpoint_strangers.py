@@ -202,7 +202,7 @@ async def test_one_identity_holds_a_few_links_however_many_it_opens():
         ends = [first]
         for _ in range(PEER_LINKS_MAX + 3):
             end = await stack.enter_async_context(End(identity))
-            end._incarnation = first._incarnation
+            end._handshaker.incarnation = first._handshaker.incarnation
             ends.append(end)
         for end in ends:
             (await end.link(acceptor.contact)).open(b"never ends", ended=False)

@@ -14,6 +14,7 @@ from p2pswarm.swarm.messages.types import (
     Digest,
     Era,
     Generation,
+    Height,
     IncarnationNumber,
     Peer,
     RunId,
@@ -68,6 +69,8 @@ class Join(Message):
     """Of those weights: how often the run had gone back when they were made."""
     pinned: bool = False
     """Its user told it which stage to serve: it takes no other."""
+    records: Height = 0
+    """How many decided records its voter knows: a trainer that knows fewer asks it for them."""
     sum: HeldSum | None = None
     """Its sum of the step that it computed last, if that is whole and was not averaged away."""
 

@@ -1,0 +1,127 @@
+"""Acceptor: greets every connection that arrives, and finds out what it is for.
+
+A peer that stalls, sends garbage or belongs to another network costs one of a limited number of
+handshakes and a line in the log. Decisions: `handshake_limiter`, `handshake_turns`.
+
+Units:   seconds.
+Errors:  none: what goes wrong with a connection is logged, and ends it alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from p2pswarm.crypto.handshake import Handshake
+from p2pswarm.errors import PathError, SwarmError
+from p2pswarm.net.base import Connection, Listener
+from p2pswarm.net.circuit import CircuitRequest, CircuitStatus, answer
+from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.handshake_gate import HandshakeGate
+from p2pswarm.transport.handshake_limiter import HandshakeLimiter
+from p2pswarm.transport.handshaker import Handshaker
+from p2pswarm.transport.owned_tasks import OwnedTasks
+
+_log = logging.getLogger(__name__)
+
+AdmitLink = Callable[[Connection, Handshake], Awaitable[object]]
+"""Makes a link of a connection whose handshake is done."""
+AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
+"""Joins a connection to its link, or raises BadHandshake."""
+AdmitCircuit = Callable[[Connection, CircuitRequest], None]
+"""Takes over a connection that asks a relay for something."""
+
+
+class Acceptor:
+    """The connections that have arrived and are not in use yet."""
+
+    on_knock: Callable[[bytes], None]
+    """Called with the token of each dial-back that arrives, whoever sent it."""
+    admit_circuit: AdmitCircuit | None
+    """The relay of this node, if it is one."""
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        handshaker: Handshaker,
+        tasks: OwnedTasks,
+        admit_link: AdmitLink,
+        admit_bulk: AdmitBulk,
+    ) -> None:
+        self._config = config
+        self._handshaker = handshaker
+        self._tasks = tasks
+        self._admit_link = admit_link
+        self._admit_bulk = admit_bulk
+        self.on_knock = _ignore
+        self.admit_circuit = None
+        self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
+        self._gate = HandshakeGate()
+        self._greeting: dict[int, asyncio.Task[None]] = {}
+        self._passed_on: set[int] = set()
+
+    def serve(self, listener: Listener) -> None:
+        """Greet what arrives at `listener`, until the tasks are closed."""
+        self._tasks.spawn(self._accept(listener))
+
+    def close(self) -> None:
+        """Let no computation of a handshake wait any longer."""
+        self._gate.close()
+
+    def greet(self, connection: Connection) -> None:
+        """Greet a connection that has arrived, at a listener or by another way."""
+        ticket, displaced = self._limiter.enter(connection.remote.host)
+        self._displace(displaced)
+        end = partial(self._end_greeting, connection, ticket)
+        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket), end)
+
+    async def _accept(self, listener: Listener) -> None:
+        while True:
+            self.greet(await listener.accept())
+
+    def _displace(self, ticket: int | None) -> None:
+        if ticket is not None:
+            self._greeting[ticket].cancel()
+
+    async def _greet(self, connection: Connection, ticket: int) -> None:
+        try:
+            async with asyncio.timeout(self._config.handshake_s):
+                accepted = await self._handshaker.accepted(
+                    connection,
+                    lambda: self._displace(self._limiter.answered(ticket)),
+                    partial(self._gate.run, ticket, connection.remote.host),
+                )
+                if accepted.knock is not None:
+                    self.on_knock(accepted.knock)
+                elif accepted.circuit is not None:
+                    await self._pass_on(connection, accepted.circuit, ticket)
+                elif accepted.join is not None:
+                    await self._admit_bulk(connection, accepted.join)
+                else:
+                    await self._admit_link(connection, accepted.handshake)
+        except TimeoutError:
+            _log.info("%s refused: it stalled in the handshake", connection.remote)
+        except PathError:
+            _log.debug("%s hung up in the handshake", connection.remote)
+        except SwarmError as error:
+            _log.info("%s refused: %s", connection.remote, error)
+
+    async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
+        if self.admit_circuit is None:
+            await connection.send(answer(CircuitStatus.NO_RELAY))
+        else:
+            self._passed_on.add(ticket)
+            self.admit_circuit(connection, asked)
+
+    def _end_greeting(self, connection: Connection, ticket: int) -> None:
+        if ticket in self._passed_on:
+            self._passed_on.remove(ticket)
+        else:
+            connection.close()
+        self._limiter.leave(ticket)
+        del self._greeting[ticket]
+
+
+def _ignore(_token: bytes) -> None:
+    """Drop a knock: nobody has asked to be dialled back."""
