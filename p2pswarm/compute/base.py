@@ -42,6 +42,8 @@ class CountPermit:
     def __init__(self) -> None:
         self._rights = deque((None,))
         self._withdrawn = False
+        self.whole = False
+        """Whether the call that could take it has ended without an error."""
 
     @property
     def taken(self) -> bool:

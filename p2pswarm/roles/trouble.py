@@ -12,6 +12,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.departures import LastLeaves
 from p2pswarm.trainer.leadership_reports import VotesLacking
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.suspensions import SumKept, SumReport, SumVoided
 
 TroubleReport = (
     act.VersionsRefused
@@ -29,6 +30,7 @@ TroubleReport = (
     | VotesLacking
     | NewestCopy
     | CannotGoBack
+    | SumReport
 )
 
 
@@ -193,6 +195,22 @@ def _(report: act.ResultsTied) -> str:
     return (
         f"the servers {names} of stage {report.stage} make different results of microbatch "
         f"{report.microbatch}: a third server would tell which is wrong"
+    )
+
+
+@trouble_text.register
+def _(report: SumKept) -> str:
+    return (
+        f"server {_short(report.incarnation)} of stage {report.stage} is back at once: what it had "
+        f"counted stands ({report.microbatches})"
+    )
+
+
+@trouble_text.register
+def _(report: SumVoided) -> str:
+    return (
+        f"server {_short(report.incarnation)} of stage {report.stage}: {report.reason}; its "
+        f"{report.microbatches} microbatches count anew"
     )
 
 

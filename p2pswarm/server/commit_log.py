@@ -63,6 +63,16 @@ class ReducedGradient:
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedSum:
+    """A gradient sum to which nothing is added any more: its incarnation is over."""
+
+    incarnation: int
+    step: int
+    counted: frozenset[int]
+    """The microbatches in it."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeldWeights:
     """Whole weights in memory, whether they are the stage's newest or not."""
 
@@ -71,6 +81,8 @@ class HeldWeights:
     """Empty until it is computed."""
     reduced: ReducedGradient | None = None
     """The reduction of step `version`, if it is here: its commit would make the next version."""
+    sum: ClosedSum | None = None
+    """The sum of step `version` that the last session has left, if it is whole."""
 
     @property
     def reduction(self) -> HeldReduction | None:
@@ -117,8 +129,21 @@ class CommitLog:
         """The digest of the weights in memory; empty without any, and until it is known."""
         return b"" if self.held is None else self.held.digest
 
+    def session_over(self, left: ClosedSum | None) -> None:
+        """A session has left its sum; it is of use while the weights are those of its step."""
+        if self.held is not None and not self._loading:
+            fits = left is not None and left.step == self.held.version
+            self.held = replace(self.held, sum=left if fits else None)
+
+    def keep_sum(self, since: int) -> frozenset[int]:
+        """The session that begins keeps the sum of the last one: what is in it."""
+        left = None if self.held is None else self.held.sum
+        if left is None or left.step != since:
+            raise NotServing(f"no sum of step {since} is here")
+        return left.counted
+
     def begin(self, since: int, *, keep: bool) -> FirstWeights:
-        """Start a session that takes part in the steps from `since` on.
+        """Start a session that takes part in the steps from `since` on; a sum is not kept twice.
 
         Kept weights are of version `since`, or of the one before if the reduction of that step is
         here: its commit is then sent again.
@@ -131,6 +156,8 @@ class CommitLog:
         self._reduced = held.reduced if keep and held is not None else None
         self._over = NO_ROUND if self._reduced is None else self._reduced.round
         self._loading = not keep
+        if held is not None:
+            self.held = replace(held, sum=None)
         if keep:
             return FirstWeights.KEPT
         if since == 0:
@@ -144,7 +171,8 @@ class CommitLog:
         `keep`: the weights in memory are the ones that it has gone back to.
         """
         self._made, self._reduced, self._begun, self._noted = {}, None, None, None
-        self.held = replace(self.held, reduced=None) if keep and self.held is not None else None
+        if self.held is not None:
+            self.held = replace(self.held, reduced=None, sum=None) if keep else None
 
     @contextmanager
     def changing(self) -> Iterator[None]:

@@ -9,8 +9,7 @@ The digest of a version is needed only when the next one is decided. So it is co
 background, beside the microbatches of the step, and whatever changes the weights waits for it.
 
 Units:   seconds.
-Errors:  those of `commit_log`; WeightsLost for a commit that cannot be applied, or weights that
-         cannot be hashed.
+Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or a hash that fails.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.flow.signal import Signal
 from p2pswarm.server.commit_log import (
+    ClosedSum,
     CommitDecision,
     CommitLog,
     FirstWeights,
@@ -38,7 +38,6 @@ from p2pswarm.swarm.messages.step import Commit, Reduce
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
-
 HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
@@ -130,21 +129,29 @@ class Replica:
         self._changed.fire()
         self.reader.moved()
 
-    async def begin(self, since: int, *, keep: bool, agreed: bytes = b"") -> None:
-        """Start a session from version `since`: empty the sum; keep, draw or fetch the weights.
+    def session_over(self, left: ClosedSum | None) -> None:
+        """A session has ended, and leaves its sum."""
+        self._log.session_over(left)
 
-        `agreed`: the digest of that version, if it is known.
+    async def begin(
+        self, since: int, *, keep: bool, keep_sum: bool = False, agreed: bytes = b""
+    ) -> frozenset[int]:
+        """Start a session from version `since`: keep, draw or fetch the weights; empty the sum.
+
+        Returns what is in the sum if it is kept. `agreed`: the digest of that version, if known.
         """
         async with self._lock:
             with contextlib.suppress(WeightsLost):  # the session that it has ended is over
                 await self._hashed()
             self._hashing = None
+            counted = self._log.keep_sum(since) if keep_sum else frozenset()
             first = self._log.begin(since, keep=keep)
             draw = first is FirstWeights.DRAWN
-            await to_its_end(self._reset(since, draw=draw, keep=keep))
+            await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
+        return counted
 
     @property
     def needed(self) -> int:
@@ -289,12 +296,13 @@ class Replica:
             self._changed.fire()
         return decision
 
-    async def _reset(self, since: int, *, draw: bool, keep: bool) -> None:
+    async def _reset(self, since: int, *, draw: bool, keep: bool, keep_sum: bool) -> None:
         stage, weights = self.engine.stage, self.engine.weights
 
         def reset() -> None:
             stage.drop(None)
-            weights.reset(draw=draw)
+            if not keep_sum:
+                weights.reset(draw=draw)
 
         async with contextlib.AsyncExitStack() as blocks:
             if draw:

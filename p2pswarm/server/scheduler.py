@@ -15,13 +15,14 @@ Errors:  Busy when the queue is full; NotServing for what is of another session,
 Source:  docs/training.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from p2pswarm.compute.base import BackwardSpec, CountPermit, Key
 from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.flow.estimates import Ema
+from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import ExpectedTensors
 from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Push
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
@@ -131,9 +132,25 @@ class Scheduler:
     @property
     def bitmap(self) -> bytes:
         """The ledger as the protocol writes it."""
-        first = (self.version or 0) * self._microbatches
-        bits = sum(1 << (m - first) for m in self._in_sum())
-        return bits.to_bytes(-(-self._microbatches // 8), "little")
+        return bitmap_of(self._in_sum(), self.version or 0, self._microbatches)
+
+    @property
+    def adding(self) -> bool:
+        """Whether the compute thread may be adding to the sum just now."""
+        return self._permit.taken and not self._permit.whole
+
+    def closed_sum(self) -> ClosedSum | None:
+        """What is in the sum; None if nobody can tell. To be asked when this incarnation is over.
+
+        A gradient whose adding has failed may be in it or not, or in a part.
+        """
+        if self.version is None or self.adding:
+            return None
+        return ClosedSum(self.incarnation, self.version, frozenset(self._in_sum()))
+
+    def resume(self, counted: Iterable[int]) -> None:
+        """The sum was kept from the incarnation before, with these microbatches in it."""
+        self._ledger.update(counted)
 
     @property
     def in_hand(self) -> WorkItem | None:
@@ -361,6 +378,12 @@ class Scheduler:
         for key in keys:
             self._held.pop(key, None)
         return Dropped(tuple(items), tuple(keys))
+
+
+def bitmap_of(counted: Iterable[int], step: int, microbatches: int) -> bytes:
+    """The ledger of a step as the protocol writes it: bit i (little-endian) is microbatch i."""
+    bits = sum(1 << (m - step * microbatches) for m in counted)
+    return bits.to_bytes(-(-microbatches // 8), "little")
 
 
 def _same(item: WorkItem, other: WorkItem | None) -> bool:

@@ -13,15 +13,16 @@ from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.server.checkpointing import Checkpointing
+from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue
 from p2pswarm.server.piece_keeping import PieceKeeping
 from p2pswarm.server.replica import Replica
-from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import Assigned, Ready
+from p2pswarm.swarm.messages.membership import Assigned, HeldSum, Ready
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
@@ -72,6 +73,13 @@ class SessionParts:
         if not self.failed.done():
             self.failed.set_exception(error)
 
+    async def closed_sum(self) -> ClosedSum | None:
+        """What the session, which is over, leaves in the sum; None if nobody can tell."""
+        scheduler = self.session.scheduler
+        if scheduler.adding:
+            await self.session.context.compute(lambda: None)  # behind what the thread does now
+        return scheduler.closed_sum()
+
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
         now_s = asyncio.get_running_loop().time()
@@ -82,6 +90,14 @@ class SessionParts:
         self.worker.close()
         for watched in self.roads:
             watched.close()
+
+
+def held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
+    """What the trainer is told of the sum that the last session has left."""
+    if (left := held.sum) is None:
+        return None
+    bitmap = bitmap_of(left.counted, left.step, microbatches)
+    return HeldSum(left.incarnation, left.step, bitmap)
 
 
 def session_parts(

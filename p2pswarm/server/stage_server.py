@@ -24,7 +24,7 @@ from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle, ServerState
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
-from p2pswarm.server.session_parts import SessionParts, session_parts
+from p2pswarm.server.session_parts import SessionParts, held_sum, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import Download
 from p2pswarm.swarm.messages.averaging import Shard
@@ -52,6 +52,8 @@ class StageServer:
         self._replica: Replica | None = None
         self._donor: Donor | None = None
         self._session: SessionParts | None = None
+        self._former: SessionParts | None = None
+        """Of the session that has ended, until its sum is closed."""
         self._changed = Signal()
         """The lifecycle has moved, or the trainer is to be told something."""
         self.seeker = Seeker(context, self._changed, self._moved)
@@ -161,6 +163,9 @@ class StageServer:
     async def _join(self, lifecycle: Lifecycle, trainer: Contact) -> None:
         """Keep one stream with a trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
+        former, self._former = self._former, None
+        if former is not None and former.replica is replica:
+            replica.session_over(await former.closed_sum())
         held = await replica.held() if replica else None
         join = Join(
             context.run_id,
@@ -172,6 +177,7 @@ class StageServer:
             replica.era if replica else 0,
             context.stage is not None,
             self.leadership.records,
+            held_sum(held, context.run.batch.microbatches) if held else None,
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
@@ -219,23 +225,28 @@ class StageServer:
             )
             try:
                 await replica.enter(assigned.era, keep=assigned.keep)
-                await replica.begin(assigned.since, keep=assigned.keep, agreed=assigned.state)
+                counted = await replica.begin(
+                    assigned.since,
+                    keep=assigned.keep,
+                    keep_sum=assigned.keep_sum,
+                    agreed=assigned.state,
+                )
                 lifecycle.prepared()
                 self._moved()
                 tasks.create_task(self._listen(stream, parts, lifecycle))
                 tasks.create_task(self._tell(stream, parts, lifecycle))
                 tasks.create_task(parts.tell_states())
                 tasks.create_task(parts.worker.work())
-                await self._load(parts, assigned)
+                await self._load(parts, assigned, counted)
                 lifecycle.loaded()
                 self._moved()
                 await parts.failed  # or a task ends the session
             finally:
-                self._session = None
+                self._session, self._former = None, parts
                 parts.close()
 
-    async def _load(self, parts: SessionParts, assigned: Assigned) -> None:
-        """Get the weights."""
+    async def _load(self, parts: SessionParts, assigned: Assigned, counted: frozenset[int]) -> None:
+        """Get the weights, and begin with the sum that was kept."""
         context, members, replica = self._context, parts.session.members, parts.replica
         stage, me = replica.stage, context.rpc.contact.peer
         opening = FetchPieces(context.run_id, stage)
@@ -249,6 +260,7 @@ class StageServer:
         assert replica.version is not None, "it was kept, drawn or loaded"
         parts.keeping.end()
         parts.worker.moved_to(replica.version)
+        parts.session.scheduler.resume(counted)
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""

@@ -65,7 +65,13 @@ class WorkPlan:
         return self.spec.added
 
     def run(self, stage: Stage, inputs: WorkInputs) -> Made:
-        """Call the stage."""
+        """Call the stage, on the compute thread."""
+        made = self._run(stage, inputs)
+        if self.spec.permit is not None:
+            self.spec.permit.whole = True
+        return made
+
+    def _run(self, stage: Stage, inputs: WorkInputs) -> Made:
         if self.call is StageCall.BACKWARD:
             return stage.backward(self.item.key, inputs.bundle, self.spec)
         assert inputs.tokens is not None, "only a gradient comes without tokens"

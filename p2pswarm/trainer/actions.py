@@ -7,7 +7,7 @@ somebody something comes back to the coordinator as the event named in its docst
 from dataclasses import dataclass, field
 
 from p2pswarm.chain.record import StageCommit
-from p2pswarm.swarm.messages.membership import Assigned, Load
+from p2pswarm.swarm.messages.membership import Assigned, Load, MemberRecord
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
@@ -16,6 +16,7 @@ from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.leadership_reports import LeadershipReport
 from p2pswarm.trainer.membership import MemberChange
 from p2pswarm.trainer.rewind_reports import RewindReport
+from p2pswarm.trainer.suspensions import SumReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,13 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Dial a server that was lost, and ask whether it is there; back as `probed`, or not at all."""
+
+    member: MemberRecord
+
+
+@dataclass(frozen=True, slots=True)
 class MemberJoined:
     """Report: a server was given a stage."""
 
@@ -129,7 +137,10 @@ class MemberReady:
 
 @dataclass(frozen=True, slots=True)
 class MemberLost:
-    """Report: an incarnation ended; what it had summed is done again."""
+    """Report: an incarnation ended.
+
+    What it had summed is done again, or waited for: `SumKept` or `SumVoided` follows.
+    """
 
     incarnation: Incarnation
     stage: int
@@ -357,6 +368,7 @@ Report = (
     | CheckpointReport
     | RewindReport
     | LeadershipReport
+    | SumReport
 )
 """What a person may want to know."""
 
@@ -374,5 +386,6 @@ Action = (
     | SeekCopy
     | GoBack
     | Evict
+    | Probe
     | Report
 )

@@ -63,8 +63,13 @@ class Admission:
         self.still = 0
         """How many fetch the weights just now: no step is reduced meanwhile."""
 
-    def admit(self, peer: bytes, join: Join, step: int, now_s: float) -> list[act.Action]:
-        """Begin an incarnation; what to tell it."""
+    def admit(
+        self, peer: bytes, join: Join, step: int, now_s: float, *, keep_sum: bool = False
+    ) -> list[act.Action]:
+        """Begin an incarnation; what to tell it.
+
+        `keep_sum`: it keeps its sum of this step, if it keeps its weights.
+        """
         welcome = self._welcome(join, step)
         try:
             member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
@@ -78,7 +83,14 @@ class Admission:
         known = self._digests.known(member.stage, step) or b""
         loads = self._start.loads and step == self._start.version and not keep
         assigned = Assigned(
-            member.stage, to.number, step, keep, known, self._start.era, loads=loads
+            member.stage,
+            to.number,
+            step,
+            keep,
+            known,
+            self._start.era,
+            loads=loads,
+            keep_sum=keep_sum and welcome is Welcome.KEEP,
         )
         actions: list[act.Action] = [
             act.Assign(to, assigned),
@@ -220,10 +232,16 @@ class Admission:
         living = (self._members.alive(one) for one in self.commits.owing())
         return any(member is not None and member.ready for member in living)
 
-    def make_ready(self, step: int, avoided: Callable[[bytes], bool]) -> NewlyReady:
+    def make_ready(
+        self,
+        step: int,
+        avoided: Callable[[bytes], bool],
+        returned: Callable[[Incarnation], bool] = lambda _one: False,
+    ) -> NewlyReady:
         """Let routers choose the newcomers that hold what their stage holds.
 
-        `avoided`: the peers that are to wait as long as others serve their stage.
+        `avoided`: the peers that are to wait as long as others serve their stage; `returned`: the
+        newcomers that have served in this step already, and whose sums the step needs.
         """
         outcome = NewlyReady([], [])
         for incarnation, digest in self.newcomers.candidates():
@@ -231,16 +249,21 @@ class Admission:
             assert member is not None, "an incarnation that ended is no candidate"
             others = self._members.ready(member.stage)
             known = self._digests.known(member.stage, step)
-            if known is None or (others and avoided(incarnation.peer)):
+            if returned(incarnation) and known in (None, digest):
+                outcome.ready.append(self._ready(member))  # as it was: it is asked when it reduces
+            elif known is None or (others and avoided(incarnation.peer)):
                 # wait until the stage's digest stands, and no better one serves
                 self.newcomers.caught_up(incarnation, digest)
             elif known == digest:
-                self._members.make_ready(incarnation)
-                self.newcomers.end(incarnation)
-                outcome.ready.append(act.MemberReady(incarnation, member.stage))
+                outcome.ready.append(self._ready(member))
             else:
                 outcome.differing.append(incarnation)
         return outcome
+
+    def _ready(self, member: Member) -> act.MemberReady:
+        self._members.make_ready(member.incarnation)
+        self.newcomers.end(member.incarnation)
+        return act.MemberReady(member.incarnation, member.stage)
 
     def _welcome(self, join: Join, step: int) -> Welcome:
         """How a server that joins comes to the weights of version `step`.

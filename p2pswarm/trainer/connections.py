@@ -31,6 +31,7 @@ class MemberConnection:
         "declined",
         "dismissed",
         "incarnation",
+        "leaves",
         "peer",
         "said",
         "silent",
@@ -55,6 +56,8 @@ class MemberConnection:
         """The number of the view that it was told last."""
         self.dismissed = False
         """Whether its last message says that the run is over; the member then ends the stream."""
+        self.leaves = False
+        """Whether the member has said that it leaves."""
         self.declined: str | None = None
         """Why there is no place for it."""
         self._waiting: deque[Message] = deque()

@@ -187,6 +187,7 @@ class Coordination:
     async def _hear(self, stream: Stream, connection: MemberConnection) -> None:
         while (note := await stream.receive()) is not None:
             if isinstance(note, Leaving):
+                connection.leaves = True
                 return
             if self.keeper is not None and self.keeper.take(connection.incarnation, note):
                 continue
@@ -213,7 +214,8 @@ class Coordination:
         if connection.incarnation is not None:
             if self.keeper is not None:
                 self.keeper.lost(connection.incarnation)
-            self.coordinator.lost(connection.incarnation, reason, self.now_s())
+            returns = not connection.leaves
+            self.coordinator.lost(connection.incarnation, reason, self.now_s(), returns=returns)
             self.pump()
 
     def not_heard(self, members: Sequence[Unheard]) -> None:
@@ -296,6 +298,8 @@ class Coordination:
                 self._dispatcher.begin(action)
             case act.CancelLaunch():
                 self._dispatcher.cancel(action)
+            case act.Probe():
+                self._dispatcher.probe(action)
             case act.Decide() | act.GoBack() | act.SeekCopy():
                 self._ask_owner(action)
             case act.RunFinished():

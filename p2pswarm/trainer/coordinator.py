@@ -13,33 +13,33 @@ import math
 
 from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.membership import Join, Ready
-from p2pswarm.swarm.messages.step import Committed, Fence, Reduced
-from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.swarm.messages.membership import Assigned, HeldSum, Join, Ready
+from p2pswarm.swarm.messages.step import Fence
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
 from p2pswarm.trainer.blame import Blame
-from p2pswarm.trainer.decision import FROM_THE_FIRST, Start, to_decide
+from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.fencing import FENCE_MAX_S, FENCE_S
 from p2pswarm.trainer.generations import Generations
-from p2pswarm.trainer.membership import Membership
+from p2pswarm.trainer.membership import Member, Membership
 from p2pswarm.trainer.moves import Moves
 from p2pswarm.trainer.phase import Phase
-from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
+from p2pswarm.trainer.reduction import Decided, Reduction
 from p2pswarm.trainer.silence import Silence
-from p2pswarm.trainer.stage_digests import OTHER_GRADIENT, OTHER_WEIGHTS
+from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.step_end import StepEnd
 from p2pswarm.trainer.step_guards import Guards
-from p2pswarm.trainer.step_notes import StepNotes
+from p2pswarm.trainer.suspensions import SumKept, SumVoided, Suspensions
 from p2pswarm.trainer.unserved import UnservedStages
 from p2pswarm.trainer.window import launch_window
 
 
-class Coordinator(StepNotes):
+class Coordinator(StepEnd):
     """One run under one leader, from the first member to the last commit."""
 
     def __init__(
@@ -62,17 +62,13 @@ class Coordinator(StepNotes):
         self._blame = Blame(self.members, config.stages)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
+        self._suspensions = Suspensions()
         self._departures = Departures(self.members)
         self._moves = Moves(self.members)
         self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
         self._loaded = start.version if start.loads or not start.version else -1
         self._now_s = -math.inf
         self._actions: list[act.Action] = []
-
-    @property
-    def step(self) -> int:
-        """The step in progress; equal to the number of steps while the last evaluation runs."""
-        return self._step.number
 
     @property
     def may_go_back(self) -> bool:
@@ -95,11 +91,11 @@ class Coordinator(StepNotes):
         if self._phase is Phase.ENDED:
             return
         if former := self.members.of_peer(peer):
-            self._end_incarnation(former.incarnation, "it joined anew", now_s)
+            self._end_incarnation(former.incarnation, "it joined anew", now_s, returns=True)
         if self._phase in (Phase.REDUCING, Phase.DECIDING):
             self.admission.newcomers.park(peer, join)
         else:
-            self._actions += self.admission.admit(peer, join, self.step, now_s)
+            self._admit(peer, join, now_s)
         self._advance(now_s)
 
     def withdrawn(self, peer: bytes) -> None:
@@ -127,52 +123,30 @@ class Coordinator(StepNotes):
         self._judge(now_s)
         self._advance(now_s)
 
-    def lost(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        """A member's stream ended, or it did not answer what must be answered."""
-        self._evict(incarnation, reason, now_s)
+    def lost(
+        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True
+    ) -> None:
+        """A member's stream ended, or it did not answer what must be answered.
+
+        `returns`: it may be back in a moment, with its sum.
+        """
+        if self.members.alive(incarnation):
+            self._actions.append(act.Evict(incarnation, reason))
+            self._end_incarnation(incarnation, reason, now_s, returns=returns)
         self._advance(now_s)
 
-    def reduced(self, by: Incarnation, generation: int, answer: Reduced, now_s: float) -> None:
-        """A member holds its stage's reduced gradient."""
-        reduction = self._generations.current(generation)
-        if reduction is not None and self._phase is Phase.REDUCING:
-            if sound(answer):
-                self.admission.computed_with(by, self.step, answer.state)
-                reduction.reduced(by, answer)
-            elif reduction.awaits(by):
-                self._evict(by, "the norm of its gradient is no number that a sum can have", now_s)
-            self._judge(now_s)
-        self._advance(now_s)
+    def probed(self, one: Incarnation, reason: str | None, now_s: float) -> None:
+        """A server that was lost was dialled; `reason`: why it is not there, None if it answers."""
+        if one in self._suspensions:
+            if reason is None:
+                self._suspensions.answered(one)
+            else:
+                self._void(one, f"it is not there any more: {reason}", now_s)
+            self._advance(now_s)
 
-    def reduce_failed(self, by: Incarnation, generation: int, reason: str, now_s: float) -> None:
-        """A member could not finish the reduction; it may not be its fault."""
-        reduction = self._generations.current(generation)
-        if reduction is None or not reduction.awaits(by):
-            return  # over, or a newcomer that only receives: it will fetch the weights instead
-        self._actions += self._blame.averaging_failed(by, reason, now_s)
-        blamed = self._generations.failed()
-        self._average_again()
-        if blamed:
-            self._evict(by, f"it could not average: {reason}", now_s)
-        self._advance(now_s)
-
-    def decided(self, step: int, now_s: float) -> None:
-        """The voters have accepted the record of a step: it is committed, whoever dies."""
-        if self._deciding is not None and step == self.step and self._phase is Phase.DECIDING:
-            self._commit(*self._deciding, now_s)
-        self._advance(now_s)
-
-    def committed(self, by: Incarnation, step: int, answer: Committed, now_s: float) -> None:
-        """A member has applied a commit, or keeps it while it still lacks its weights."""
-        if reason := self.admission.committed(by, step, answer, now_s):
-            self._evict(by, reason, now_s)
-        self._advance(now_s)
-
-    def commit_failed(self, by: Incarnation, step: int, reason: str, now_s: float) -> None:
-        """A member did not apply a commit; a newcomer may skip some."""
-        if self.members.alive(by) and self.admission.commits.failed(by, step):
-            self._evict(by, f"it did not commit: {reason}", now_s)
-        self._advance(now_s)
+    def holds(self, one: Incarnation) -> bool:
+        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
+        return self.members.alive(one) is not None or one in self._suspensions
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`, if nothing happens before."""
@@ -183,6 +157,7 @@ class Coordinator(StepNotes):
             self._step.fence_deadline_s,
             self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
+            self._suspensions.next_deadline_s(),
             self._moves.next_deadline_s(self._now_s),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
@@ -218,19 +193,27 @@ class Coordinator(StepNotes):
         if self.members.alive(incarnation):
             self._actions.append(act.Evict(incarnation, reason))
             self._end_incarnation(incarnation, reason, now_s)
+        elif incarnation in self._suspensions:
+            self._void(incarnation, reason, now_s)
 
-    def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
-        self._evict(incarnation, reason, now_s)
+    def _end_incarnation(
+        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = False
+    ) -> None:
+        """End an incarnation: what went through it is done again, and what it counted.
 
-    def _end_incarnation(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        """Void an incarnation: what it counted and what went through it is done again."""
+        `returns`: not what it counted, if it is back with it in a moment.
+        """
         member = self.members.end(incarnation)
         assert member is not None, "only a living incarnation is ended"
         self.admission.end(member)
+        silent = self.silence.silent(incarnation, now_s)
         self.silence.end(incarnation)
         self._departures.end(incarnation)
-        voided = self._step.end_incarnation(incarnation, now_s)
+        voided = 0
+        if returns and self._suspend(member, silent=silent):
+            self._step.suspend(incarnation)
+        else:
+            voided = self._step.end_incarnation(incarnation, now_s)
         if member.ready:
             self._unserved.left(member)
         if self._phase is Phase.REDUCING and member.ready:
@@ -239,16 +222,53 @@ class Coordinator(StepNotes):
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 
+    def _suspend(self, member: Member, *, silent: bool) -> bool:
+        """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
+        if self._phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
+            return False
+        one = member.incarnation
+        if one not in self._step.counting:
+            return False
+        if not self._suspensions.begin(one, member.stage, silent=silent):
+            return False
+        self._actions.append(act.Probe(member.record))
+        return True
+
+    def _void(self, one: Incarnation, reason: str, now_s: float) -> None:
+        """Void the sum of a suspended incarnation."""
+        stage = self._suspensions.end(one)
+        voided = self._step.void(one, now_s)
+        self._actions.append(SumVoided(one, stage, reason, voided))
+
+    def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
+        """Begin an incarnation; it takes over the sum of its former one, or that is void."""
+        former = self._suspensions.of_peer(peer)
+        fits = former is not None and join.stage == former[1] and self._step.fits(join.sum, *former)
+        answer = self.admission.admit(peer, join, self.step, now_s, keep_sum=fits)
+        self._actions += answer
+        if former is None:
+            return
+        match answer, join.sum:
+            case [act.Assign(heir, Assigned(keep_sum=True)), *_], HeldSum():
+                one, stage = former
+                self._suspensions.end(one)
+                count = self._step.inherit(one, heir, stage, join.sum, now_s)
+                self._actions.append(SumKept(self.step, one, heir, stage, count))
+            case _:
+                self._void(former[0], "it has joined without the sum that it had", now_s)
+
     def _advance(self, now_s: float) -> None:
         """Do all that can be done now."""
         self._now_s = now_s
         if self._phase is Phase.ENDED:
             return
         self._end_misfits(now_s)
+        for one in self._suspensions.overdue(now_s):
+            self._void(one, "it did not come back in time", now_s)
         self._settle_fences(now_s)
         if self._phase in (Phase.GATHERING, Phase.FILLING):
             for peer, join in self.admission.newcomers.parked():
-                self._actions += self.admission.admit(peer, join, self.step, now_s)
+                self._admit(peer, join, now_s)
             self._make_ready(now_s)
         if self._phase is Phase.GATHERING and not self.members.unserved_stages(
             self._config.min_replicas
@@ -257,6 +277,7 @@ class Coordinator(StepNotes):
             self._actions.append(act.RunBegun())
         if self._phase is Phase.FILLING:
             self._fill(now_s)
+        self._suspensions.watch(lambda stage: self.members.ready_count(stage) > 0, now_s)
         self._watch_unserved_stages(now_s)
         self._actions += self._departures.actions(self.step, now_s)
         if changes := self.members.changes():
@@ -288,10 +309,17 @@ class Coordinator(StepNotes):
         if self._step.fencing:
             return
         servers = self._blame.servers
-        outcome = self.admission.make_ready(self.step, lambda peer: servers.avoided(peer, now_s))
+        outcome = self.admission.make_ready(
+            self.step,
+            avoided=lambda peer: servers.avoided(peer, now_s),
+            returned=lambda one: one in self._step.counting,
+        )
         self._actions += outcome.ready
         for incarnation in outcome.differing:
-            self._evict(incarnation, OTHER_WEIGHTS, now_s)
+            if incarnation in self._step.counting:  # in this step it has served before
+                self._void_step(incarnation, now_s)
+            else:
+                self._evict(incarnation, OTHER_WEIGHTS, now_s)
 
     def _end_misfits(self, now_s: float) -> None:
         """Evict the members that fail all the time, or hold other weights than most of a stage."""
@@ -304,10 +332,12 @@ class Coordinator(StepNotes):
     def _void_step(self, wrong: Incarnation, now_s: float) -> None:
         """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
         member = self.members.alive(wrong)
+        served = member is None or member.ready or wrong in self._step.counting
         self._evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
-        if self.step < self._config.steps and (member is None or member.ready):
-            for other in self.members.ready():  # all come back with the weights that they have
-                self._evict(other.incarnation, f"step {self.step} is done again", now_s)
+        if self.step < self._config.steps and served:  # all come back, with the weights they have
+            everybody = [other.incarnation for other in self.members.ready()]
+            for other in everybody + self._step.counting:
+                self._evict(other, f"step {self.step} is done again", now_s)
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
@@ -322,67 +352,13 @@ class Coordinator(StepNotes):
             if self.admission.settled(self.step):  # else the last commit has yet to arrive
                 self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
-        elif not unserved and not self.admission.awaited():
+        elif not (unserved or self.admission.awaited() or self._holder_missing()):
             self._reduce(now_s)
 
-    def _reduce(self, now_s: float) -> None:
-        self._phase = Phase.REDUCING
-        groups = [self.members.group(stage) for stage in range(self._config.stages)]
-        limit_s = self._generations.limit.seconds
-        reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
-        self.admission.reducing(self.step, reduction.stages)
-        self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
-
-    def _average_again(self) -> None:
-        """A reduction has failed: another generation follows."""
-        self._phase = Phase.FILLING
-        self._step.probe()  # the peer that it failed with may be dead, and we not know it yet
-
-    def _average_later(self, now_s: float) -> None:
-        """A reduction takes too long: give the next one more time."""
-        took_s = self._generations.limit.seconds
-        blamed = self._generations.give_up()
-        limit_s = self._generations.limit.seconds
-        self._actions.append(act.AveragingSlow(self.step, took_s, limit_s))
-        self._average_again()
-        for incarnation in blamed:
-            self._evict(incarnation, "it did not finish averaging in time", now_s)
-
-    def _judge(self, now_s: float) -> None:
-        """Act on the reduction if it is decided, and all computed the step with one state."""
-        self._end_misfits(now_s)
-        reduction = self._generations.reduction
-        if reduction is None or self.admission.disputed():
-            return
-        match reduction.verdict():
-            case Disagreed(incarnations, tied):
-                self._actions += [act.DigestsTied(stage, self.step + 1) for stage in tied]
-                for incarnation in incarnations:
-                    self._evict_and_blame(incarnation, OTHER_GRADIENT, now_s)
-            case NotFinite(stage):
-                reason = f"the gradient of step {self.step} is not finite in stage {stage}"
-                self._finish(f"{reason}: lower the learning rate", failed=True)
-            case Decided() as decided:
-                self._decide(reduction, decided, now_s)
-
-    def _decide(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
-        """Ask the voters: whoever is lost meanwhile, all others hold what is decided."""
-        self._phase = Phase.DECIDING
-        self._deciding = reduction, decided
-        self._generations.decided(now_s)
-        self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
-        rate = learning_rate(self._config, self.step)
-        self._actions.append(to_decide(self._step, reduction, decided, rate))
-
-    def _commit(self, reduction: Reduction, decided: Decided, now_s: float) -> None:
-        """Tell all that have the gradient, and begin the next step."""
-        rate = learning_rate(self._config, self.step)
-        self._actions += self.admission.decided(self.step, reduction, decided, rate, now_s)
-        self._deciding = None
-        self._actions += self._step.evaluation()
-        self._actions.append(self._step.done(decided.gradient_norm, rate))
-        self._phase = Phase.FILLING
-        self._step = self._step.following()
+    def _holder_missing(self) -> bool:
+        """Whether a part of the step is in a sum that is suspended, or whose server waits."""
+        holders = map(self.members.alive, self._step.counting)
+        return any(member is None or not member.ready for member in holders)
 
     def _watch_unserved_stages(self, now_s: float) -> None:
         """Remember since when a stage has had no ready server, once the run has begun."""

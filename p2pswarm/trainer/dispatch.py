@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from p2pswarm.errors import LinkLost, NoRoute, SwarmError
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.road import StillThere
 from p2pswarm.swarm.push import PushProgress
 from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.swarm.router import Router
@@ -30,6 +31,7 @@ from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
+PROBE_S = 4.0  # as long as anybody waits for the answer
 
 
 class Dispatcher:
@@ -81,6 +83,10 @@ class Dispatcher:
         for task, attempt in tuple(self._launched.get(order.microbatch, {}).items()):
             if attempt <= order.attempt:
                 task.cancel()
+
+    def probe(self, order: act.Probe) -> None:
+        """Ask a server that was lost whether it is there."""
+        self._tasks.create_task(self._probe(order))
 
     def stop(self, *, commits: bool) -> None:
         """Cancel what is under way, oldest first; commits only if `commits`, else they go on."""
@@ -154,6 +160,18 @@ class Dispatcher:
             log.info("%s did not carry out an order: %s", order.incarnation, error)
             answer = error
         orders.answered(self._coordinator, order, answer, self._now_s())
+        self._pump()
+
+    async def _probe(self, order: act.Probe) -> None:
+        one, reason = incarnation_of(order.member), None
+        try:
+            await self._context.rpc.call(contact(order.member), StillThere(), PROBE_S)
+        except (DialFailed, BadHandshake) as error:
+            reason = str(error)
+        except SwarmError as error:  # it may be on its way to us, or we to it
+            log.info("%s does not say whether it is there: %s", one, error)
+            return
+        self._coordinator.probed(one, reason, self._now_s())
         self._pump()
 
     async def _call(self, order: orders.Call) -> Message:

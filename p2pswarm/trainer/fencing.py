@@ -1,8 +1,9 @@
 """One round of fencing: which attempts are being given up, and who has not yet promised.
 
 A round may also be a probe: nothing is given up, but a member that does not answer counts as gone.
-Rounds do not overlap. While one is open no newcomer is made ready: a server that has not answered
-yet could still push a fenced attempt to the newcomer, which was never asked.
+Rounds do not overlap. While a member has not answered, no newcomer is made ready: that member could
+still push a fenced attempt to the newcomer, which was never asked. A suspended one, which is waited
+for too, cannot: it is told of no newcomers any more.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
@@ -30,6 +31,8 @@ class Fencing:
         self._open: list[MicrobatchJob] | None = None
         self._silent: dict[Incarnation, float] = {}
         """When each of those that have not answered is overdue."""
+        self._absent: dict[Incarnation, None] = {}
+        """Members that cannot be asked, and whose promise every round needs."""
         self._begun_s = 0.0
         self.deadline_s = math.inf
         """When to ask who is overdue."""
@@ -38,6 +41,11 @@ class Fencing:
     def open(self) -> bool:
         """Whether a round is under way."""
         return self._open is not None
+
+    @property
+    def asking(self) -> bool:
+        """Whether a member that was asked in the open round has not answered."""
+        return any(one not in self._absent for one in self._silent)
 
     @property
     def idle(self) -> bool:
@@ -69,6 +77,7 @@ class Fencing:
         for job in self._open:
             del self._next[job.microbatch]
         self._silent = {one: now_s + self.limit_s(one) for one in incarnations}
+        self._silent |= dict.fromkeys(self._absent, math.inf)
         self._begun_s, self.deadline_s = now_s, min(self._silent.values(), default=now_s)
         return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
 
@@ -83,6 +92,13 @@ class Fencing:
         if self.open:
             self.deadline_s = min(self._silent.values(), default=now_s)
 
+    def suspend(self, incarnation: Incarnation) -> None:
+        """A member cannot be asked now: wait for it, in the open round and in all that follow."""
+        self._absent[incarnation] = None
+        if incarnation in self._silent:
+            self._silent[incarnation] = math.inf
+            self.deadline_s = min(self._silent.values())
+
     def missed(self, incarnation: Incarnation) -> None:
         """A member did not answer in time: its peer has longer the next time."""
         self._limits.too_slow(incarnation.peer)
@@ -96,6 +112,7 @@ class Fencing:
 
     def heard(self, incarnation: Incarnation) -> bool:
         """An incarnation has promised, or has ended; True if it was asked."""
+        self._absent.pop(incarnation, None)
         return self._silent.pop(incarnation, None) is not None
 
     def settled(self) -> list[MicrobatchJob]:

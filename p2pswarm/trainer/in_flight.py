@@ -100,6 +100,11 @@ class InFlight:
         """The job of a microbatch, if it is of this step."""
         return self._jobs.get(microbatch)
 
+    def was_launched(self, microbatch: int) -> bool:
+        """Whether somebody can have counted it."""
+        job = self._jobs.get(microbatch)
+        return job is not None and job.attempt >= 0
+
     def running(self, microbatch: int, attempt: int) -> MicrobatchJob | None:
         """The job, if exactly this attempt of it is in the pipeline."""
         job = self._jobs.get(microbatch)

@@ -112,6 +112,29 @@ class StepLedger:
         self._left_in_all += len(held)
         return tuple(self._first + index for index in sorted({index for index, _ in held}))
 
+    def fits(self, told: bytes, of: Incarnation, stage: int) -> tuple[int, ...] | None:
+        """The microbatches of a sum beyond those that were entered for an incarnation.
+
+        `told`: the bitmap of that sum. None if it cannot be the sum of that incarnation: something
+        is missing, is not of this step, was set aside, or is counted by another.
+        """
+        bits = int.from_bytes(told, "little")
+        known = int.from_bytes(self.bitmap(of), "little")
+        if bits >> len(self._holder) or known & ~bits:
+            return None
+        beyond = [index for index in range(len(self._holder)) if (bits & ~known) >> index & 1]
+        if any(index in self._aside or self._holder[index][stage] for index in beyond):
+            return None
+        return tuple(self._first + index for index in beyond)
+
+    def hand_over(self, former: Incarnation, heir: Incarnation) -> int:
+        """Enter all that an incarnation had counted for its heir; returns how much that is."""
+        held = self._held.pop(former, [])
+        for index, stage in held:
+            self._holder[index][stage] = heir
+        self._held[heir] = held
+        return len(held)
+
     def holders(self, stage: int, group: Sequence[Incarnation]) -> bytes:
         """One byte a microbatch: the place in `group` of the one that counts it in a stage.
 

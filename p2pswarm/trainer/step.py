@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 from p2pswarm.config import RunConfig
+from p2pswarm.swarm.messages.membership import HeldSum
 from p2pswarm.swarm.messages.microbatch import (
     CHECK_BASE,
     Counted,
@@ -90,8 +91,8 @@ class Step:
 
     @property
     def fencing(self) -> bool:
-        """Whether a round of fencing is open."""
-        return self._fencing.open
+        """Whether a member has not answered a fence."""
+        return self._fencing.asking
 
     @property
     def silent(self) -> list[Incarnation]:
@@ -200,11 +201,51 @@ class Step:
         results = [self._enter(microbatch, stage, incarnation, now_s) for microbatch in counted]
         return CountResult.CLASH if CountResult.CLASH in results else None
 
+    @property
+    def counting(self) -> list[Incarnation]:
+        """All whose sums hold something."""
+        return self._ledger.counting
+
+    def suspend(self, incarnation: Incarnation) -> None:
+        """An incarnation is over, and its sum is not void: fences and the step wait for it."""
+        self._fencing.suspend(incarnation)
+        self._leave(incarnation)
+
+    def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
+        """Whether what a server says of its sum can be the sum of a suspended incarnation."""
+        if told is None or told.incarnation != of.number or told.step != self.number:
+            return False
+        beyond = self._ledger.fits(told.counted, of, stage)
+        return beyond is not None and all(map(self._in_flight.was_launched, beyond))
+
+    def inherit(
+        self, former: Incarnation, heir: Incarnation, stage: int, told: HeldSum, now_s: float
+    ) -> int:
+        """The sum of a suspended incarnation, which fits, is its heir's; returns how much it holds.
+
+        Who joins has ended all that it did, so it has promised what any fence asks.
+        """
+        beyond = self._ledger.fits(told.counted, former, stage)
+        assert beyond is not None, "a sum that does not fit is void"
+        self._fencing.heard(former)
+        known = self._ledger.hand_over(former, heir)
+        for microbatch in beyond:
+            self._enter(microbatch, stage, heir, now_s)
+        return known + len(beyond)
+
     def end_incarnation(self, incarnation: Incarnation, now_s: float) -> int:
         """Void an incarnation: what it counted and what went through it is done again."""
-        self._fencing.heard(incarnation)
+        self._leave(incarnation)
+        return self.void(incarnation, now_s)
+
+    def _leave(self, incarnation: Incarnation) -> None:
+        """Give up all that goes through an incarnation."""
         for job in self._in_flight.touched_by(incarnation):
             self._give_up(job, f"{incarnation} is gone")
+
+    def void(self, incarnation: Incarnation, now_s: float) -> int:
+        """What an incarnation had counted is done again; returns how much that is."""
+        self._fencing.heard(incarnation)
         voided = self._ledger.void(incarnation)
         for microbatch in voided:
             held = self._in_flight.job(microbatch)

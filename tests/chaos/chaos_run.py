@@ -17,6 +17,7 @@ from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.suspensions import SumKept
 
 from .invariants import Contributions, Digests, Records, Stalls
 
@@ -160,10 +161,10 @@ class WatchedSwarm:
             self._break(held)
 
     def _alive(self, one: Incarnation) -> bool:
-        """Whether the coordinator that numbered a member lives, leads, and has it."""
+        """Whether the coordinator that numbered a member lives, leads, and may use its sum."""
         for machine in self.swarm.trainers.seats:
             if machine.leads and machine.trainer.term == term_of(one.number):
-                return machine.trainer.coordinator.members.alive(one) is not None
+                return machine.trainer.coordinator.holds(one)
         return False
 
     def _decided(self, record: CommitRecord) -> str | None:
@@ -186,6 +187,9 @@ class WatchedSwarm:
                 self.stalls.step_done(now_s)
                 self._stepped.set()
                 self._look()
+            case SumKept():
+                first = report.step * MICROBATCHES
+                self._contributions.kept(report.stage, first, report.former, report.incarnation)
             case act.MemberLost(reason=reason) if "another had counted" in reason:
                 self._break(f"clash: {report.incarnation}: {reason}")
             case act.MemberLost(reason=reason) if "differ" in reason:

@@ -41,6 +41,12 @@ class Contributions:
             return f"microbatch {microbatch}, stage {stage}: {by} counts it twice"
         return None
 
+    def kept(self, stage: int, first: int, former: Incarnation, heir: Incarnation) -> None:
+        """A server goes on with its sum of the step that begins at microbatch `first`."""
+        for (where, microbatch), holders in self._holders.items():
+            if where == stage and microbatch >= first:
+                holders[:] = [heir if one == former else one for one in holders]
+
     def decided(self, record: CommitRecord) -> str | None:
         """A step is decided; returns the breach if a sum in it is not what the record says."""
         for stage, commit in enumerate(record.stages):

@@ -40,6 +40,20 @@ def test_nothing_is_lost_or_counted_twice_and_the_run_goes_on(seed: int) -> None
     assert outcome.what is None, f"python -m tests.chaos --seeds {seed}: {outcome.happened}"
 
 
+@pytest.mark.parametrize("at_s", [4.0, 9.0, 14.0])
+def test_a_link_that_is_reset_costs_no_sum(at_s: float) -> None:
+    """A stage's only server is back in a moment, with its sum; it cost up to a whole step."""
+    shape = Shape(3, 1.0, Cost(state_bytes=1 << 14, forward_s=0.3), steps=2)
+    trainer, server = 0, 2
+    reset = FaultPlan(1, (Fault(FaultKind.RESET, at_s, 0.0, (trainer, server)),))
+
+    outcome, calm = play_plan(1, shape, reset), play_plan(1, shape, FaultPlan(1, ()))
+
+    assert outcome.what is None
+    assert calm.longest_stall_s > at_s
+    assert outcome.longest_stall_s < calm.longest_stall_s + 3.5  # what was in flight, and no more
+
+
 def test_the_seeds_of_the_short_form_hold_every_kind_of_fault() -> None:
     plans = [draw_plan(seed, options_of(Shape.drawn(seed))) for seed in SEEDS]
 

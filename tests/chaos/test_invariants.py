@@ -31,6 +31,22 @@ def test_two_living_members_may_not_hold_one_microbatch_even_for_a_moment():
     assert str(B) in breach
 
 
+def test_a_sum_that_a_server_keeps_is_held_by_its_new_incarnation():
+    held = Contributions()
+    held.counted(0, 7, A, everybody)
+    held.counted(0, 8, A, everybody)
+    held.counted(1, 8, A, everybody)
+
+    held.kept(0, 8, A, AGAIN)  # the step begins with microbatch 8
+
+    alive = {AGAIN, B}.__contains__
+    assert held.counted(0, 7, B, alive) is None
+    assert held.counted(1, 8, B, alive) is None
+    breach = held.counted(0, 8, B, alive)
+    assert breach is not None
+    assert str(AGAIN) in breach
+
+
 def test_who_is_gone_holds_nothing_and_who_counts_after_its_end_does_no_harm():
     held = Contributions()
     held.counted(0, 7, A, everybody)

@@ -14,6 +14,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.departures import LastLeaves
 from p2pswarm.trainer.leadership_reports import VotesLacking
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy
+from p2pswarm.trainer.suspensions import SumKept, SumVoided
 
 ANN, BOB = Incarnation(bytes([1]) * 32, 1), Incarnation(bytes([2]) * 32, 2)
 A, B = PeerId(ANN.peer).short, PeerId(BOB.peer).short
@@ -29,6 +30,14 @@ TEXTS = [
             "3 servers speak versions 2, 3 of runs, this trainer 1: "
             "install the same release on both sides"
         ),
+    ),
+    (
+        SumKept(3, ANN, Incarnation(ANN.peer, 5), 1, 7),
+        f"server {A} of stage 1 is back at once: what it had counted stands (7)",
+    ),
+    (
+        SumVoided(ANN, 1, "it did not come back in time", 7),
+        f"server {A} of stage 1: it did not come back in time; its 7 microbatches count anew",
     ),
     (
         act.WeightsSought(1, 7, ANN, "10.0.0.1:4000"),

@@ -80,6 +80,7 @@ class ScriptedTrainer:
         self.version = 0
         self.generation = 0
         self.keep: Callable[[Join], bool] = lambda join: False
+        self.keep_sum: Callable[[Join], bool] = lambda join: False
         self.joins: list[Join] = []
         self.leaving: list[Member] = []
         self._changed = asyncio.Event()
@@ -100,7 +101,8 @@ class ScriptedTrainer:
         member = self.members[raw] = Member(to, record, stream)
         keep = self.keep(join)
         state = self.state_of(where, self.version)
-        await stream.send(Assigned(where, self._incarnation, self.version, keep, state))
+        terms = where, self._incarnation, self.version, keep, state
+        await stream.send(Assigned(*terms, keep_sum=self.keep_sum(join)))
         await self.publish()
         try:
             while (note := await stream.receive()) is not None:

@@ -4,7 +4,7 @@ import pytest
 from server.commits import average, commit, holder, newcomer
 
 from p2pswarm.errors import BadMessage, NotServing
-from p2pswarm.server.commit_log import CommitDecision, CommitLog, FirstWeights
+from p2pswarm.server.commit_log import ClosedSum, CommitDecision, CommitLog, FirstWeights
 from p2pswarm.swarm.messages.membership import HeldReduction
 
 
@@ -175,3 +175,54 @@ def test_weights_that_the_run_has_gone_back_to_stay_and_the_reduction_after_them
     assert log.begin(3, keep=True) is FirstWeights.KEPT
     average(log, 3, 9)
     assert log.committed(commit(3, 9)) is CommitDecision.APPLY
+
+
+LEFT = ClosedSum(5, 3, frozenset({24, 26}))
+
+
+def test_the_sum_that_a_session_leaves_is_kept_once():
+    log = holder(3)
+    log.session_over(LEFT)
+    assert log.held.sum == LEFT
+
+    assert log.keep_sum(3) == {24, 26}
+    log.begin(3, keep=True)
+
+    assert log.held.sum is None
+    with pytest.raises(NotServing, match="no sum of step 3"):
+        log.keep_sum(3)
+
+
+@pytest.mark.parametrize("left", [None, ClosedSum(5, 2, frozenset({16}))])
+def test_a_sum_of_another_step_or_of_unknown_content_is_not_kept(left: ClosedSum | None):
+    log = holder(3)
+    log.session_over(left)
+
+    assert log.held.sum is None
+    with pytest.raises(NotServing, match="no sum of step 3"):
+        log.keep_sum(3)
+
+
+def test_a_sum_is_gone_with_its_commit():
+    """The session ends while the optimizer works: that has emptied the sum."""
+    log = holder(3)
+    average(log, 3, generation=7)
+    log.session_over(LEFT)
+    assert log.committed(commit(3, 7)) is CommitDecision.APPLY
+    log.take()
+    log.applied(commit(3, 7))
+    log.session_over(LEFT)
+
+    assert log.held.sum is None
+
+
+def test_a_sum_outlives_an_averaging_and_no_other_era():
+    log = holder(3)
+    log.session_over(LEFT)
+    average(log, 3)
+    log.hashed(b"w3")
+    assert log.keep_sum(3) == LEFT.counted
+
+    log.other_era(keep=True)
+
+    assert log.held.sum is None

@@ -125,3 +125,26 @@ def test_newcomers_that_miss_reductions_stay_and_become_ready(seed: int):
     assert [lost for lost in world.lost if "commit" in lost.reason] == []
     newcomers = [world.servers[bytes([name]) * 32] for name in joining]
     assert sum(server.version is not None for server in newcomers) >= 5
+
+
+def drop_links(world: World) -> None:
+    """Links end again and again; a server is back in a second, or before its loss is noticed."""
+    if ready := world.coordinator.members.ready():
+        server = world.servers[world.rng.choice(ready).incarnation.peer]
+        world.drop_link(server, server.incarnation)
+    world.later(world.rng.uniform(0.5, 12.0), drop_links, world)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_sums_that_are_kept_hold_every_microbatch_once(seed: int):
+    """World.counted_once looks at every sum that the coordinator may still use, at each count."""
+    world = swarm(seed, stages=1 + seed % 3, replicas=1 + seed % 3, steps=8)
+    world.failure_share = 0.02 * (seed % 2)
+    world.later(1.0, drop_links, world)
+
+    world.run(until_s=20_000.0)
+
+    assert world.ended is not None, "stuck"
+    assert not world.ended.failed, world.ended.reason
+    assert [lost for lost in world.lost if "another had counted" in lost.reason] == []
+    assert world.kept > world.voided

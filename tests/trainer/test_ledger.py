@@ -8,6 +8,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.ledger import CountResult, StepLedger
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
+CARL = Incarnation(b"c" * 32, 3)
 
 
 def test_a_contribution_counts_once():
@@ -102,3 +103,43 @@ def test_what_is_kept_by_holder_is_what_the_entries_say(entries):
             bits = sum(1 << m for m in {m for (m, _), who in held.items() if who == holder})
             assert int.from_bytes(ledger.bitmap(holder), "little") == bits
             assert len(ledger.bitmap(holder)) == 3
+
+
+sums = st.sets(st.integers(0, 15))
+
+
+@given(told=sums, by_bob=sums, in_sum=sums, aside=sums)
+def test_a_sum_fits_if_it_holds_all_that_was_told_and_nothing_of_others(
+    told, by_bob, in_sum, aside
+):
+    """Else one microbatch would be in two sums, or in none."""
+    ledger, by_bob = StepLedger(first=32, microbatches=16, stages=2), by_bob - told
+    for index in told:
+        ledger.count(32 + index, 1, ANN)
+    for index in by_bob:
+        ledger.count(32 + index, 1, BOB)
+    for index in aside - told - by_bob:
+        ledger.set_aside(32 + index)
+
+    bitmap = sum(1 << index for index in in_sum).to_bytes(2, "little")
+    beyond = ledger.fits(bitmap, ANN, 1)
+
+    sound = told <= in_sum and not in_sum & (by_bob | (aside - told))
+    assert (beyond is not None) == sound
+    if beyond is not None:
+        assert set(beyond) == {32 + index for index in in_sum - told}
+        assert ledger.hand_over(ANN, CARL) == len(told)
+        assert ledger.bitmap(ANN) == bytes(2)
+        for microbatch in beyond:
+            assert ledger.count(microbatch, 1, CARL) is CountResult.NEW
+        assert ledger.bitmap(CARL) == bitmap
+        assert set(ledger.void(CARL)) == {32 + index for index in in_sum}
+
+
+@given(st.binary(max_size=8))
+def test_what_is_not_of_the_step_is_in_no_sum_that_fits(bitmap: bytes):
+    ledger = StepLedger(first=0, microbatches=10, stages=1)
+
+    fits = ledger.fits(bitmap, ANN, 0)
+
+    assert (fits is None) == (int.from_bytes(bitmap, "little") >= 1 << 10)

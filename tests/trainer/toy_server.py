@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from p2pswarm.swarm.messages.membership import HeldSum
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Undelivered
 from p2pswarm.swarm.messages.step import Commit, Committed, FencedWork, Reduce, Reduced
 from p2pswarm.swarm.messages.types import Obstacle, Work
@@ -28,6 +29,8 @@ class Server:
     since: int = 0
     roster: MemberView = field(default_factory=MemberView)
     summed: list = field(default_factory=list)
+    sum_of: Incarnation | None = None
+    """The incarnation in which that was counted."""
     fences: dict = field(default_factory=dict)
     held: dict = field(default_factory=dict)
     reductions: dict = field(default_factory=dict)
@@ -42,6 +45,38 @@ class Server:
 
 class ToyServers:
     """What servers do; the swarm around them lends time, roads and a coordinator."""
+
+    def __init__(self) -> None:
+        self.heirs: dict[Incarnation, Incarnation] = {}
+        """The incarnations that go on with the sum of another."""
+
+    def held_sum(self, server: Server) -> HeldSum | None:
+        """What a server says, on joining, of the sum that it still has."""
+        if server.sum_of is None or server.version is None:
+            return None
+        first = server.version * self.config.batch.microbatches
+        bits = sum(1 << m - first for m in server.summed)
+        size = -(-self.config.batch.microbatches // 8)
+        return HeldSum(server.sum_of.number, server.version, bits.to_bytes(size, "little"))
+
+    def sum_is_of(self, server: Server) -> Incarnation | None:
+        """Whose sum a server has, as the coordinator sees it."""
+        one = server.sum_of
+        while one in self.heirs:
+            one = self.heirs[one]
+        return one
+
+    def counted_once(self, server: Server, microbatch: int) -> None:
+        """Of a stage's members, also suspended ones, no two hold one microbatch, at any moment."""
+
+        def holds(other: Server) -> bool:
+            one = self.sum_is_of(other)
+            there = one is not None and other.stage == server.stage
+            return there and microbatch in other.summed and self.coordinator.holds(one)
+
+        if holds(server):
+            holders = [other for other in self.servers.values() if holds(other)]
+            assert holders == [server], f"{len(holders)} hold microbatch {microbatch}"
 
     def take(
         self, server: Server, incarnation, source, step, microbatch, attempt, work, counting, path

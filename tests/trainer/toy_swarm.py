@@ -23,6 +23,7 @@ from p2pswarm.swarm.messages.step import Commit
 from p2pswarm.swarm.view import Incarnation, MemberView, view_parts
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
+from p2pswarm.trainer.suspensions import SumKept, SumVoided
 
 RUN = b"r" * 16
 
@@ -31,6 +32,7 @@ class World(ToyServers):
     """Coordinator, servers and the roads between them."""
 
     def __init__(self, seed: int, stages: int, steps: int, microbatches: int) -> None:
+        super().__init__()
         self.rng = random.Random(seed)
         self.config = RunConfig(
             stages=stages,
@@ -60,6 +62,7 @@ class World(ToyServers):
         self.launched: Counter = Counter()
         self.skipped = 0
         self.lost: list[act.MemberLost] = []
+        self.kept = self.voided = 0  # microbatches in the sums of suspended incarnations
 
     # Time and roads.
 
@@ -153,6 +156,11 @@ class World(ToyServers):
                 self.evaluations.append(action)
             case act.MemberLost():
                 self.lost.append(action)
+            case SumKept():
+                self.heirs[action.former] = action.incarnation
+                self.kept += action.microbatches
+            case SumVoided():
+                self.voided += action.microbatches
             case act.RunFinished():
                 self.ended = action
             case _:
@@ -255,6 +263,7 @@ class World(ToyServers):
         server.epoch += 1
         server.alive, server.linked = True, False
         server.version, server.stage, server.weights = None, None, ()
+        server.summed, server.sum_of = [], None
         self.join(server)
         return server
 
@@ -265,7 +274,8 @@ class World(ToyServers):
         held = None
         if server.kept is not None and server.kept[0][0] == version:
             held = HeldReduction(*server.kept[0], digest(server.kept[1]))
-        join = Join(RUN, "h:1", server.stage, version, digest(server.weights), held)
+        told = server.stage, version, digest(server.weights), held
+        join = Join(RUN, "h:1", *told, sum=self.held_sum(server))
 
         def deliver() -> None:
             server.linked = True
@@ -277,7 +287,10 @@ class World(ToyServers):
         """A new incarnation: whatever was under way in the former one is forgotten."""
         server.epoch += 1
         server.incarnation, server.stage, server.since = incarnation, message.stage, message.since
-        server.summed, server.fences, server.held, server.waiting = [], {}, {}, []
+        server.fences, server.held, server.waiting = {}, {}, []
+        if not message.keep_sum:
+            server.summed = []
+        server.sum_of = incarnation
         server.reductions, server.commits, server.roster = {}, {}, MemberView()
         server.averaging = set()
         if message.keep:  # it may be ready by now, and no other view may follow
@@ -370,20 +383,6 @@ class World(ToyServers):
 
     # The promise.
 
-    def counted_once(self, server: Server, microbatch: int) -> None:
-        """Of the living members of a stage, no two hold one microbatch, not for a moment."""
-        if self.coordinator.members.alive(server.incarnation) is None:
-            return
-        holders = [
-            other
-            for other in self.servers.values()
-            if other.incarnation is not None
-            and other.stage == server.stage
-            and self.coordinator.members.alive(other.incarnation)
-            and microbatch in other.summed
-        ]
-        assert holders == [server], f"{len(holders)} hold microbatch {microbatch}"
-
     def check(self, done: act.Decide) -> None:
         """The sums that are being decided hold every microbatch once, in every stage."""
         batch = self.config.batch.microbatches
@@ -391,7 +390,7 @@ class World(ToyServers):
         whole = [done.step * batch + i for i in range(batch) if holders[i] != QUARANTINED]
         for stage in range(self.config.stages):
             incarnations = [m.incarnation for m in self.coordinator.members.ready(stage)]
-            summed = [
-                m for incarnation in incarnations for m in self.servers[incarnation.peer].summed
-            ]
+            servers = [self.servers[incarnation.peer] for incarnation in incarnations]
+            assert list(map(self.sum_is_of, servers)) == incarnations
+            summed = [m for server in servers for m in server.summed]
             assert sorted(summed) == whole, (done.step, stage)

@@ -10,6 +10,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
+    Bitmap,
     Digest,
     Era,
     Generation,
@@ -36,6 +37,18 @@ class HeldReduction(Message):
     digest: Digest
 
 
+@message(75)
+@dataclass(frozen=True, slots=True)
+class HeldSum(Message):
+    """The gradient sum that a server still has from its last session."""
+
+    incarnation: IncarnationNumber
+    """In which it was counted; that one is over."""
+    step: Step
+    counted: Bitmap
+    """What is in it: bit i (little-endian) is microbatch i of the step."""
+
+
 @message(52)
 @dataclass(frozen=True, slots=True)
 class Join(Message):
@@ -58,6 +71,8 @@ class Join(Message):
     """Its user told it which stage to serve: it takes no other."""
     records: Height = 0
     """How many decided records its voter knows: a trainer that knows fewer asks it for them."""
+    sum: HeldSum | None = None
+    """Its sum of the step that it computed last, if that is whole and was not averaged away."""
 
 
 @message(53)
@@ -78,6 +93,8 @@ class Assigned(Message):
     """How often the run has gone back to a checkpoint."""
     loads: bool = False
     """The state of version `since` is in a checkpoint: `LoadState` says where."""
+    keep_sum: bool = False
+    """The sum of step `since` that it holds counts for this incarnation: it is not emptied."""
 
 
 @message(97)
