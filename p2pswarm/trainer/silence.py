@@ -18,7 +18,7 @@ Errors:  none; a member that was never heard of is not silent.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 from p2pswarm.swarm.view import Incarnation
@@ -99,13 +99,20 @@ class Silence:
         heard_s = self._heard_s.get(one, math.inf)
         return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
 
-    def to_evict(self, step: Step, reduction: Reduction | None, now_s: float) -> list[Incarnation]:
+    def to_evict(
+        self,
+        step: Step,
+        reduction: Reduction | None,
+        spares: Callable[[int], Iterable[Incarnation]],
+        now_s: float,
+    ) -> list[Incarnation]:
         """The silent members without whom the step cannot end, though their stages have others.
 
         Where a whole stage is silent nobody is evicted: it may be our own network, and nobody else
-        has the weights.
+        has the weights. `spares`: who has those of a stage, and is not ready while others are.
         """
-        return [one for one in self._overdue(now_s) if self._holds_up(one, step, reduction, now_s)]
+        silent = [one for one in self._overdue(now_s) if self._waited_for(one, step, reduction)]
+        return [one for one in silent if self._replaceable(one, spares, now_s)]
 
     def next_deadline_s(self) -> float | None:
         """When to ask whom to evict."""
@@ -131,18 +138,24 @@ class Silence:
             heappush(self._looks, (due_s, number, peer))
         return silent
 
-    def _holds_up(
-        self, silent: Incarnation, step: Step, reduction: Reduction | None, now_s: float
-    ) -> bool:
+    def _waited_for(self, silent: Incarnation, step: Step, reduction: Reduction | None) -> bool:
+        """Whether the step cannot end without a member."""
         member = self._members.alive(silent)
         if member is None or not member.ready:
-            return False
-        others = (one.incarnation for one in self._members.ready(member.stage))
-        if all(self.silent(one, now_s) for one in others):
             return False
         if reduction is not None:
             return reduction.awaits(silent)
         return silent in step.silent or step.all_launched
+
+    def _replaceable(
+        self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
+    ) -> bool:
+        """Whether others of its stage are heard, who have the weights."""
+        member = self._members.alive(silent)
+        assert member is not None, "only the living are waited for"
+        others = [one.incarnation for one in self._members.ready(member.stage)]
+        others += spares(member.stage)
+        return not all(self.silent(one, now_s) for one in others)
 
     def _forget(self, peer: bytes) -> None:
         """A learned pause counts for less and less."""

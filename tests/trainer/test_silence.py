@@ -92,6 +92,25 @@ def test_one_that_is_silent_while_it_averages_is_out_and_one_that_has_answered_i
     assert play.live(int(SILENT_S) + 1, mute=(ann, bob)) == []  # both: nobody else is there
 
 
+def test_the_only_ready_member_of_a_stage_is_out_if_one_that_is_avoided_has_the_weights():
+    play = Listening()
+    ann = play.serve("a")
+    bob = play.join("b")
+    play.coordinator._blame.servers.avoid(bob.peer, play.now_s)
+    play.ready(bob)
+    play.live(1)
+    play.count(ann, 0)
+    play.hand(ann, 1)
+    assert not play.coordinator.members.alive(bob).ready
+    play.coordinator.silence.heard(bob, play.now_s + SILENT_S)
+
+    evicted = play.live(int(SILENT_S) + 1, mute=(ann,))
+    play.promise(bob)
+
+    assert evicted == [ann]
+    assert play.coordinator.members.alive(bob).ready
+
+
 def test_where_all_of_a_stage_are_silent_a_fence_waits_for_as_long_as_a_link_lasts():
     play = Listening()
     ann, bob = play.serve("a"), play.serve("b")
