@@ -8,6 +8,8 @@ Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
+import math
+
 from p2pswarm.swarm.messages.trainers import SILENCE_S
 
 ASK_AGAIN_S = 1.0  # a takeover takes about one; a trainer that was asked in vain may lead by then
@@ -19,14 +21,19 @@ class CoordinatorWatch:
     def __init__(self) -> None:
         self.next_deadline_s: float | None = None
         """When to call `on_deadline`; None while there is no stream."""
+        self._heard_s = math.inf
 
     def heard(self, now_s: float) -> None:
         """The stream was opened, or something came."""
-        self.next_deadline_s = now_s + SILENCE_S
+        self.next_deadline_s, self._heard_s = now_s + SILENCE_S, now_s
+
+    def unheard_s(self, now_s: float) -> float:
+        """For how long nothing has come; 0 without a stream."""
+        return max(0.0, now_s - self._heard_s)
 
     def ended(self) -> None:
         """The stream is over."""
-        self.next_deadline_s = None
+        self.next_deadline_s, self._heard_s = None, math.inf
 
     def on_deadline(self, now_s: float) -> bool:
         """Whether it is time to ask the other trainers who leads."""

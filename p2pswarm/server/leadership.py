@@ -79,6 +79,11 @@ class Leadership:
         if began:
             self._opened.fire()
 
+    @property
+    def unheard_s(self) -> float:
+        """For how long the trainer has said nothing."""
+        return self._watch.unheard_s(self._now_s())
+
     def stream_ended(self, trainer: Contact) -> None:
         """The stream with the trainer is over."""
         self._watch.ended()

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.allreduce.delivery import AveragingRoadLost
@@ -277,7 +278,8 @@ class StageServer:
             if lifecycle.must_say_goodbye:
                 break
             if parts.notes.load_is_due(loop.time()):
-                await stream.send(parts.worker.load(loop.time()))
+                load = parts.worker.load(loop.time())
+                await stream.send(replace(load, unheard_s=self.leadership.unheard_s))
                 parts.session.view_changed.fire()  # a lost server may be back
                 continue
             due_s = parts.notes.next_deadline_s()

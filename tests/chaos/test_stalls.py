@@ -24,3 +24,10 @@ def test_a_cut_inside_a_stage_at_the_end_of_a_step_costs_less_than_ten_seconds(k
     fault = Fault(kind, 0.02, 30.0, (1, 3), step=3)
 
     assert stall_s(fault) < 10.0
+
+
+def test_a_server_that_does_not_hear_the_only_trainer_is_done_without_after_some_seconds():
+    """There is no standby that it could ask who leads; it is heard itself, and says so."""
+    fault = Fault(FaultKind.ONE_WAY, 0.02, 30.0, (0, 3), step=3)
+
+    assert stall_s(fault) < 11.0
