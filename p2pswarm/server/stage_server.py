@@ -65,10 +65,10 @@ class StageServer:
         self._session: SessionParts | None = None
         self._changed = Signal()
         """The lifecycle has moved, or the trainer is to be told something."""
-        self.seeker = Seeker(context, self._changed, self._moved)
-        """Its search for a trainer."""
-        self.leadership = Leadership(context, self._end_session)
+        self.leadership = Leadership(context, self._end_session, self._moved)
         """Its vote, and its eye on the coordinator."""
+        self.seeker = Seeker(context, self.leadership, self._changed, self._moved)
+        """Its search for a trainer."""
         rpc = context.rpc
         averaging = WatchedRpc(rpc, AVERAGING_SILENT_S, AVERAGING_WAIT_S)
         self._roads = WatchedRpc(rpc), averaging

@@ -1,7 +1,7 @@
 """How long one fault may hold a step up, beyond the time of a step without faults."""
 
 import pytest
-from chaos.chaos_run import Shape, longest_calm_step_s, play_plan
+from chaos.chaos_run import Shape, longest_calm_step_s, measure, play_plan
 
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
@@ -31,3 +31,11 @@ def test_a_server_that_does_not_hear_the_only_trainer_is_done_without_after_some
     fault = Fault(FaultKind.ONE_WAY, 0.02, 30.0, (0, 3), step=3)
 
     assert stall_s(fault) < 11.0
+
+
+def test_a_server_behind_a_cut_finds_a_coordinator_that_it_was_never_told_of():
+    """Seed 1012: its coordinator, which it does not hear, has handed the run over to a new one."""
+    outcome = measure(1012)
+
+    assert outcome.what is None
+    assert outcome.stall_less_step_s < 15.0, outcome.happened
