@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from p2pswarm.config import NodeConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import RunEnded, SwarmError
-from p2pswarm.flags import CheckCommand, ExampleCommand, StatusCommand, VerifyCommand, parse
+from p2pswarm.flags import (
+    CheckCommand,
+    DoctorCommand,
+    ExampleCommand,
+    StatusCommand,
+    VerifyCommand,
+    parse,
+)
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.outfile import check_target
 from p2pswarm.progress.printable import printable
@@ -58,6 +65,8 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             code: int = importlib.import_module("p2pswarm.demo.demo").main(options)
         case StatusCommand(config=config, run=run, json=json):
             code = importlib.import_module("p2pswarm.roles.status").main(config, run, json=json)
+        case DoctorCommand(config=config, json=json):
+            code = importlib.import_module("p2pswarm.roles.doctor").main(config, json=json)
         case NodeConfig() as config:
             check_files(config)
             code = importlib.import_module("p2pswarm.node_process").main(config, begun_s)

@@ -22,6 +22,7 @@ TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
+RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
 
@@ -259,6 +260,8 @@ class NetworkConfig:
 
     announce: str = ""
     """HOST:PORT that others dial; empty: the address it listens on, or this host's own."""
+    map_ports: bool = True
+    """Ask the router to forward the listening port (PCP, NAT-PMP, UPnP), if there is one."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
     """TCP connections for tensors, to each peer."""
     state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE
@@ -267,8 +270,22 @@ class NetworkConfig:
     """The most tensor bytes on their way from one peer, in MiB."""
     total_mib: Annotated[int, Between(1, 2**20)] = 4_096
     """The most tensor bytes on their way from all peers together, in MiB."""
+    relays: tuple[str, ...] = ()
+    """HOST:PORT of nodes through which others reach this one, where they cannot dial it."""
+    relay: bool = True
+    """Pass on bytes between peers that cannot dial each other; not with `relays`."""
+    relay_mb_s: Annotated[float, Between(0.1, 1e6)] = RELAY_MB_S
+    """The most that is passed on, in MB a second; a pair of peers has a limit of 20 besides."""
+    relay_port: Annotated[int, Between(0, 65_535)] = 0
+    """A second port to listen on, such as 443, which most firewalls let pass; 0: none."""
+    relay_web: Annotated[int, Between(0, 65_535)] = 0
+    """A port for WebSocket, for hosts that have only the web; 0: none."""
+    relay_certificate: Path | None = None
+    """One PEM file, chain and key, for `relay_web`; left out: a proxy in front has them."""
 
     def __post_init__(self) -> None:
+        if self.relay_certificate and not self.relay_web:
+            raise ValueError("relay_certificate is for relay_web: set its port, or leave it out")
         if self.peer_mib > self.total_mib:
             raise ValueError(f"peer_mib {self.peer_mib} is more than total_mib {self.total_mib}")
 

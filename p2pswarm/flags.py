@@ -11,41 +11,23 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from p2pswarm.config import LOG_LEVELS, ROLES, NodeConfig, TrainConfig
+from p2pswarm.config import NetworkConfig, NodeConfig, TrainConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
+from p2pswarm.flag_parser import make_parser
 from p2pswarm.roles.addresses import check
 from p2pswarm.settings import load
-from p2pswarm.version import VERSION
 
-STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
-STEPS_MAX = 10**6
-USAGE_CODE = 2
 EXAMPLES = Path(__file__).parent / "examples"
 """Commented settings, one file for each role."""
-NODE_TEXT = (
-    "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
-    "and serves the stage that needs it most."
-)
-TRAIN_TEXT = (
-    "Starts a training run on your text, waits for servers, and writes the weights at the end: to "
-    "the file that train.weights names, with the run's name and step added, such as "
-    "weights-my-run-step-2000.safetensors. A file that is there is never overwritten."
-)
-VERIFY_TEXT = (
-    "Reads every byte of a checkpoint, and compares it with what the run's trainer signed. A line "
-    "for each stage says what is there."
-)
-STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
 ANY_PORT = ":0"
-DEMO_TEXT = (
-    "Trains a byte-level transformer with several processes on this machine, kills a server on "
-    "the way, and draws what was learnt."
-)
 
-S = TypeVar("S", NodeConfig, TrainConfig)
+NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
+"""The flags of `[network]` that have one value."""
+
+S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +57,15 @@ class StatusCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class DoctorCommand:
+    """Find out how others reach this machine, and what slows it down."""
+
+    config: NodeConfig
+    json: bool
+    """Print one JSON object instead of lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyCommand:
     """Prove that a checkpoint is whole."""
 
@@ -84,12 +75,13 @@ class VerifyCommand:
     """Print one JSON object instead of lines."""
 
 
-Command = NodeConfig | Options | CheckCommand | ExampleCommand | StatusCommand | VerifyCommand
+Query = StatusCommand | VerifyCommand | DoctorCommand
+Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query
 
 
 def parse(argv: Sequence[str]) -> Command:
     """The command of a command line."""
-    parser = _parser()
+    parser = make_parser()
     flags = parser.parse_args(argv)
     if flags.command == "demo":
         return _options(flags, parser)
@@ -97,6 +89,10 @@ def parse(argv: Sequence[str]) -> Command:
         config = NodeConfig(bootstrap=tuple(flags.bootstrap), listen=ANY_PORT)
         check(config)
         return StatusCommand(config, flags.run, flags.json)
+    if flags.command == "doctor":
+        config = NodeConfig(bootstrap=tuple(flags.bootstrap or ()), listen=flags.listen or "")
+        check(config)
+        return DoctorCommand(config, flags.json)
     if flags.command == "verify":
         return VerifyCommand(flags.target, flags.json)
     if flags.command == "node" and flags.example:
@@ -120,9 +116,9 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         train["resume"] = _resumed(flags.resume, config)
     given["train"] = _given(config.train, train)
     config = _given(config, given)
-    if flags.announce:
-        network = dataclasses.replace(config.network, announce=flags.announce)
-        config = dataclasses.replace(config, network=network)
+    network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
+    network["relays"] = tuple(flags.relays or ())
+    config = dataclasses.replace(config, network=_given(config.network, network))
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -164,195 +160,3 @@ def _options(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> Opti
     if options.data and not options.data.exists():
         parser.error(f"there is no file or folder {options.data}")
     return options
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with one line on stderr, as all commands do."""
-        self.exit(USAGE_CODE, f"error: {message}; see --help\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog="p2pswarm",
-        description="Trains one transformer on any machines you can get.",
-        epilog="p2pswarm COMMAND --help explains a command; python -m p2pswarm is the same.",
-    )
-    parser.add_argument("--version", action="version", version=f"p2pswarm {VERSION}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    node = commands.add_parser(
-        "node",
-        help="join a swarm, or start one",
-        description=NODE_TEXT,
-        epilog="python -m p2pswarm.node is the same.",
-    )
-    node.set_defaults(resume=None, standby=False, new=False)
-    node.add_argument(
-        "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
-    )
-    node.add_argument("--config", type=Path, metavar="FILE", help="settings; see --example")
-    node.add_argument(
-        "--example",
-        choices=[role for role in ROLES if role != "auto"],
-        help="print a commented settings file for this role, and exit",
-    )
-    _add_node_flags(node)
-    _add_train_flags(commands)
-    _add_status_flags(
-        commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
-    )
-    _add_verify_flags(
-        commands.add_parser(
-            "verify",
-            help="prove that a checkpoint is whole",
-            description=VERIFY_TEXT,
-            epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
-        )
-    )
-    _add_demo_flags(
-        commands.add_parser(
-            "demo", help="train a small transformer on this machine alone", description=DEMO_TEXT
-        )
-    )
-    return parser
-
-
-def _add_train_flags(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
-    """Add the command that starts a run."""
-    train = commands.add_parser(
-        "train",
-        help="train on your text, with the servers that join",
-        description=TRAIN_TEXT,
-        epilog="p2pswarm node --example trainer prints a file to begin with.",
-    )
-    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
-    train.add_argument(
-        "--resume",
-        nargs="?",
-        const="",
-        metavar="TARGET",
-        help="go on from a checkpoint: TARGET is one, or a folder or URL that has some, of which "
-        "the newest good one is taken; default: checkpoint.target of FILE",
-    )
-    train.add_argument(
-        "--standby",
-        action="store_true",
-        help="found no run: stand by for this one, and lead it when its trainer is gone",
-    )
-    train.add_argument(
-        "--new",
-        action="store_true",
-        help="begin another run, though the folder of `state` holds one that is not finished",
-    )
-    train.set_defaults(role="trainer")
-    _add_node_flags(train)
-
-
-def _add_node_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every node."""
-    parser.add_argument(
-        "--bootstrap",
-        action="append",
-        metavar="HOST:PORT",
-        help="join through this node of the swarm; may be given several times",
-    )
-    parser.add_argument(
-        "--listen",
-        metavar="[HOST]:PORT",
-        help="default: every address of this machine, port 4000 or any free one",
-    )
-    parser.add_argument(
-        "--announce",
-        metavar="HOST:PORT",
-        help="what others dial, if it is not this machine's own address",
-    )
-    parser.add_argument(
-        "--identity",
-        type=Path,
-        metavar="FILE",
-        help="keep this node's id in this file; the file is made if it is not there",
-    )
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
-    parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
-
-
-def _add_status_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap",
-        action="append",
-        required=True,
-        metavar="HOST:PORT",
-        help="ask through this node of the swarm; may be given several times",
-    )
-    parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
-    parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
-
-
-def _add_verify_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target",
-        metavar="PATH",
-        help="a checkpoint, or a folder or URL (s3://...) with checkpoints: then the newest",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
-
-
-def _add_demo_flags(parser: argparse.ArgumentParser) -> None:
-    base = Options()
-    stages, replicas, steps = whole(1, STAGES_MAX), whole(1, REPLICAS_MAX), whole(1, STEPS_MAX)
-    parser.add_argument(
-        "--stages",
-        type=stages,
-        default=base.stages,
-        metavar="S",
-        help="parts of the model; default: %(default)s",
-    )
-    parser.add_argument(
-        "--replicas",
-        type=replicas,
-        default=base.replicas,
-        metavar="R",
-        help="servers of each stage; default: %(default)s",
-    )
-    parser.add_argument(
-        "--steps", type=steps, default=base.steps, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--kill-every",
-        type=whole(0, STEPS_MAX),
-        metavar="STEPS",
-        help="kill a server each time after this many steps; 0: never; default: once, half way",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        default=base.plot,
-        metavar="FILE",
-        help="draw the loss here, in the format of the suffix; default: %(default)s",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE_OR_FOLDER",
-        help="text to learn; default: the sources of Python's standard library",
-    )
-
-
-class whole:  # noqa: N801 - reads as the type of an argument
-    """A whole number from low to high."""
-
-    def __init__(self, low: int, high: int) -> None:
-        self._low = low
-        self._high = high
-
-    def __call__(self, text: str) -> int:
-        """Read the number; argparse reports the error in one line."""
-        number = int(text) if text.isascii() and text.isdigit() else -1
-        if not self._low <= number <= self._high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {self._low} to {self._high}"
-            )
-        return number

@@ -24,6 +24,7 @@ PORT_DIGITS_MAX = 5
 HOST_CHARS_MAX = 253
 HOST_NAME = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 ZONE = re.compile(r"[\w.:@~-]{1,63}", re.ASCII)
+WEB_SCHEMES = ("ws", "wss")  # WebSocket, without and with TLS
 SHORT_CHARS = 8  # 40 bits: enough to tell peers apart in a log
 SHOWN_CHARS = 60  # at most so much of a wrong address, so that a message stays one line
 
@@ -68,7 +69,10 @@ class PeerId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """A host, by name or number, and a TCP port."""
+    """A host, by name or number, and a TCP port; and how a peer is reached from there.
+
+    A peer behind a relay has the relay's host and port (docs/relays.md).
+    """
 
     host: str
     """Written without brackets; an IPv6 address may end in a zone, as in fe80::1%eth0.
@@ -77,8 +81,16 @@ class Address:
     so a socket for both families names it, and one host must not count under two names.
     """
     port: int
+    circuit: bytes = b""
+    """The id of the peer that is dialled through the relay at this place; empty: no relay."""
+    web: str = ""
+    """How to reach the place over WebSocket, one of WEB_SCHEMES; empty: by TCP itself."""
 
     def __post_init__(self) -> None:
+        if self.circuit and len(self.circuit) != PEER_ID_BYTES:
+            raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(self.circuit)}")
+        if self.web and self.web not in WEB_SCHEMES:
+            raise ValueError(f"{_shown(self.web)} is none of {', '.join(WEB_SCHEMES)}")
         if ":" in self.host:
             object.__setattr__(self, "host", _canonical_ipv6(self.host))
         elif not _is_name(self.host):
@@ -88,12 +100,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read HOST:PORT or [IPV6]:PORT."""
+        """Read HOST:PORT or [IPV6]:PORT, or either after ws:// or wss://, or before /PEER."""
         stripped = text.strip()
         scheme, separator, rest = stripped.partition("://")
-        if separator:
+        if separator and scheme not in WEB_SCHEMES:
             raise ValueError(f"{_shown(text)}: leave out {_shown(scheme + separator)}{_left(rest)}")
-        host, colon, port = stripped.rpartition(":")
+        place, slash, peer = (rest if separator else stripped).partition("/")
+        host, colon, port = place.rpartition(":")
         if not colon or not port.isascii() or not port.isdigit():
             raise ValueError(f"{_shown(text)} is not HOST:PORT, for example 203.0.113.7:4000")
         if len(port) > PORT_DIGITS_MAX:
@@ -105,10 +118,23 @@ class Address:
             raise ValueError(f"{_shown(text)}: put an IPv6 address in brackets, [::1]:4000")
         if bracketed and not _is_ipv6(host[1:-1]):
             raise ValueError(f"{_shown(text)}: brackets are for an IPv6 address, [::1]:4000")
-        return cls(host[1:-1] if bracketed else host, int(port))
+        circuit = PeerId.parse(peer).raw if slash else b""
+        web = scheme if separator else ""
+        return cls(host[1:-1] if bracketed else host, int(port), circuit, web)
+
+    @property
+    def place(self) -> "Address":
+        """What is dialled itself: the relay, if there is one."""
+        return Address(self.host, self.port, web=self.web) if self.circuit else self
+
+    def through(self, peer: PeerId) -> "Address":
+        """The address of a peer that is reached through the relay at this address."""
+        return Address(self.host, self.port, peer.raw, self.web)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = f"{self.web}://" if self.web else ""
+        return f"{scheme}{host}:{self.port}" + (f"/{PeerId(self.circuit)}" if self.circuit else "")
 
 
 @dataclass(frozen=True, slots=True, order=True)

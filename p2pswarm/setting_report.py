@@ -5,7 +5,14 @@ Errors:  Unusable for a file that is missing or cannot be written.
 
 from pathlib import Path
 
-from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.config import (
+    CheckpointConfig,
+    NetworkConfig,
+    NodeConfig,
+    RunConfig,
+    ServeConfig,
+    TrainConfig,
+)
 from p2pswarm.errors import Unusable
 from p2pswarm.outfile import check_target
 
@@ -29,6 +36,7 @@ def report(config: NodeConfig, source: Path | None) -> str:
         ("role", config.role),
         ("listens on", config.listen or "every address, port 4000 or any free one"),
         ("others dial", config.network.announce or "the address that it listens on"),
+        *_relay_rows(config.network),
         ("joins through", ", ".join(config.bootstrap) or "nobody: it starts a swarm"),
         ("identity", str(config.identity or config.state or "a new one each time")),
         ("state", str(config.state or "in memory only: a restart begins anew")),
@@ -42,6 +50,17 @@ def report(config: NodeConfig, source: Path | None) -> str:
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:{width}}  {value}" for name, value in rows]
     return "\n".join([f"{source or 'the flags'}: good", *lines]) + "\n"
+
+
+def _relay_rows(network: NetworkConfig) -> list[Row]:
+    if network.relays:
+        return [("is reached", f"through {', '.join(network.relays)}")]
+    if not network.relay:
+        return [("relays", "nothing for others")]
+    ports = [f"port {port}" for port in (network.relay_port,) if port]
+    ports += [f"WebSocket on port {port}" for port in (network.relay_web,) if port]
+    also = f"; also on {' and '.join(ports)}" if ports else ""
+    return [("relays", f"at most {network.relay_mb_s:g} MB/s for others{also}")]
 
 
 def _run_rows(run: RunConfig) -> list[Row]:

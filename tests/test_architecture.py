@@ -22,6 +22,7 @@ net wire flow models data settings progress
 crypto
 transport
 rpc
+nat relay
 dht tensors
 swarm
 allreduce state chain checkpoint
@@ -30,6 +31,7 @@ server
 roles sim
 api testing
 node_process demo
+flag_parser
 flags setting_report
 commands
 cli
@@ -57,17 +59,29 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "nat/dial_back_server.py",
+        "nat/port_mapper.py",
+        "nat/reachability.py",
         "net/base.py",
         "net/bulk_threads.py",
         "net/event_loop.py",
         "net/happy_eyeballs.py",
+        "net/interface_changes.py",
         "net/resolver.py",
         "net/sockets.py",
+        "net/web_net.py",
+        "net/web_socket.py",
         "node_process.py",
+        "relay/circuit_net.py",
+        "relay/keeper.py",
+        "relay/pacing.py",
+        "relay/relay.py",
         "roles/bootstrap.py",
         "roles/discovery.py",
+        "roles/doctor.py",
         "roles/malloc.py",
         "roles/output.py",
+        "roles/relaying.py",
         "roles/run_entry.py",
         "roles/stack.py",
         "roles/stage.py",
@@ -141,8 +155,17 @@ OUTSIDE = {
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {"compute", "data", "models", "tensors/codecs", "roles", "trainer"}  # compute on tensors
 IMPURE = {"asyncio", "socket", "ssl", "time", "threading", "os", "uuid", "secrets"}
-LATE_IMPORTS = {"__init__.py", "api/node.py", "cli.py", "commands.py", "node_process.py"}
-"""Who loads torch only when it is asked to: the package's own names, and the roles of a node."""
+LATE_IMPORTS = {
+    "__init__.py",
+    "api/node.py",
+    "cli.py",
+    "commands.py",
+    "net/web_net.py",
+    "node_process.py",
+    "roles/relaying.py",
+}
+"""Who loads torch or aiohttp only when it is asked to: the package's own names, the roles of a
+node, and WebSocket."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FILE_LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 6

@@ -10,7 +10,7 @@ import pytest
 from p2pswarm.config import ROLES, NodeConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
-from p2pswarm.flags import EXAMPLES, CheckCommand, ExampleCommand, parse
+from p2pswarm.flags import EXAMPLES, CheckCommand, DoctorCommand, ExampleCommand, parse
 from p2pswarm.settings import load
 from p2pswarm.version import VERSION
 
@@ -45,6 +45,15 @@ def test_a_flag_goes_before_the_file(written):
 
     assert (config.listen, config.log_level) == (":0", "info")
     assert (config.network.announce, config.network.peer_mib) == ("b:2", 3)
+
+
+def test_doctor_asks_through_nodes_or_alone():
+    alone, through = parse(["doctor"]), parse(["doctor", "--bootstrap", "a:1", "--json"])
+
+    assert alone == DoctorCommand(NodeConfig(), json=False)
+    assert through == DoctorCommand(NodeConfig(bootstrap=("a:1",)), json=True)
+    with pytest.raises(Unusable, match="bootstrap"):
+        parse(["doctor", "--bootstrap", "a"])
 
 
 def test_train_is_the_trainers_role(written, tmp_path):

@@ -66,6 +66,9 @@ def test_an_address_reads_what_it_printed(text: str):
         ("[::1%]:4", "brackets are for an IPv6 address"),
         ("example.org:" + "9" * 5000, "0..65535"),
         ("http://example.org", "leave out 'http://' and write HOST:PORT"),
+        ("203.0.113.7:4000/", "'' is not a peer id"),
+        ("203.0.113.7:4000/metrics", "'metrics' is not a peer id"),
+        ("wss://example.org/" + str(PeerId(bytes(32))), "HOST:PORT"),
         ("tcp://example.org:4000/x", "leave out 'tcp://', write 'example.org:4000'"),
     ],
 )
@@ -97,6 +100,24 @@ def test_an_address_that_can_be_made_can_be_read(host: str, port: int):
         return
 
     assert Address.parse(str(address)) == address
+
+
+@given(st.binary(min_size=32, max_size=32), st.sampled_from(["", "ws", "wss"]))
+def test_an_address_through_a_relay_reads_what_it_printed(raw: bytes, web: str):
+    relay = Address("2001:db8::1", 443, web=web)
+
+    through = relay.through(PeerId(raw))
+
+    assert Address.parse(str(through)) == through
+    assert str(through) == f"{relay}/{PeerId(raw)}"
+    assert through.place == relay == relay.place
+
+
+def test_what_is_no_way_to_a_place_is_refused():
+    with pytest.raises(ValueError, match="32 bytes, not 31"):
+        Address("example.org", 1, circuit=bytes(31))
+    with pytest.raises(ValueError, match="'http' is none of ws, wss"):
+        Address("example.org", 1, web="http")
 
 
 @given(st.ip_addresses(), st.integers(0, 65_535))

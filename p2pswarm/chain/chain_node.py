@@ -31,8 +31,8 @@ from p2pswarm.chain.actions import (
 )
 from p2pswarm.chain.base import ChainMachine, ChainStore
 from p2pswarm.chain.chain import Fork
-from p2pswarm.chain.hearsay import Hearsay
 from p2pswarm.chain.messages import FetchRecords, HandOver, Heartbeat, Prepare, Propose
+from p2pswarm.chain.proven_records import ProvenRecords
 from p2pswarm.chain.record import CommitRecord
 from p2pswarm.errors import BadMessage, Busy, NotServing, PeerError, SwarmError, Unusable
 from p2pswarm.ids import Contact, PeerId
@@ -262,15 +262,15 @@ class ChainNode:
 
     async def _overhear(self, to: bytes, contact: Contact) -> None:
         chain = self.machine.follower.chain
-        hearsay = Hearsay(chain, to)
+        proven = ProvenRecords(chain, to)
         try:
             async with (
                 asyncio.timeout(OVERHEAR_S) as patience,
                 aclosing(self._records_of(contact, chain.head.height)) as records,
             ):
                 async for record in records:
-                    for proved in hearsay.proved(record):
-                        self._learn(proved)
+                    for decided in proven.receive(record):
+                        self._learn(decided)
                     patience.reschedule(self._now_s() + OVERHEAR_S)
         except Fork as error:
             log.warning("%s: %s", contact, error)

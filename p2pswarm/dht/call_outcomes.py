@@ -4,8 +4,9 @@ Every call updates the routing table and the round-trip times. A busy peer stays
 table. A peer that does not serve the DHT, or broke the protocol, leaves the table at once.
 A peer that does not answer leaves it after `strikes` failures in a row.
 
-A peer enters the table only at an address where it has been reached. For another address that
-it claims, there is a check first: see `address_checks.py`.
+A peer enters the table only at an address where we have dialled it ourselves. At the host from
+which its own link comes it is dialled back first: see `dial_backs.py`. For another address that it
+claims there are narrower bounds: see `address_checks.py`.
 
 Units:   seconds on the caller's monotonic clock.
 Errors:  none.
@@ -15,12 +16,15 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from p2pswarm.dht.address_checks import AddressChecks
-from p2pswarm.dht.address_scope import believable
+from p2pswarm.dht.dial_backs import DialBacks
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.messages import Get, Identified
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_scope import believable
+from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
 
@@ -59,12 +63,14 @@ class CallRecorder:
     """Notes the outcome of calls in the routing table and the round-trip times."""
 
     def __init__(
-        self, table: Table, timeouts: TimeoutEstimator, reached: Callable[[Contact], bool]
+        self, table: Table, timeouts: TimeoutEstimator, reach: Callable[[Contact], Reach]
     ) -> None:
-        """`reached`: whether a link that is up shows that a peer is at an address."""
+        """`reach`: what the links that are up show of a peer's address."""
         self._table = table
         self._timeouts = timeouts
-        self._reached = reached
+        self._reach = reach
+        self.hearsay = Hearsay(self._at_home)
+        self._dial_backs = DialBacks()
         self._addresses = AddressChecks()
         self._checks: list[Contact] = []
         self._claims: list[Contact] = []
@@ -79,6 +85,7 @@ class CallRecorder:
     ) -> None:
         """Record how a call that began at `begun_s` has ended."""
         raw = raw_id(contact)
+        self._heard_of(contact, outcome, now_s)
         match outcome:
             case CallOutcome.ANSWERED:
                 self._timeouts.answered(raw, None if _carried(request) else now_s - begun_s)
@@ -91,18 +98,38 @@ class CallRecorder:
             case _:  # the peer broke the protocol, or does not serve
                 self._table.drop(raw)
 
+    def _heard_of(self, contact: Contact, outcome: CallOutcome, now_s: float) -> None:
+        """Note whether the peer is where somebody has named it, if somebody has."""
+        well = outcome not in (CallOutcome.LATE, CallOutcome.LOST, CallOutcome.BREACH)
+        there = well or self._reach(contact) is Reach.DIALLED
+        somebody = there or outcome is CallOutcome.BREACH
+        self.hearsay.ended(contact, now_s, found=there, somebody=somebody)
+
+    def _at_home(self, contact: Contact) -> bool:
+        """Whether a peer is in the table at this address."""
+        known = self._table.get(raw_id(contact))
+        return known is not None and known.contact.address == contact.address
+
     def met(self, contact: Contact, now_s: float) -> None:
         """Record that a server has reached us; where it can be dialled may be a mere claim."""
-        known = self._table.get(raw_id(contact))
-        at_home = known is not None and known.contact.address == contact.address
-        if at_home or self._reached(contact):
+        if self._at_home(contact):
+            self._found(contact, now_s)
+            return
+        reach = self._reach(contact)
+        if reach is Reach.DIALLED or self._dial_backs.found(contact, now_s):
             self._found(contact, now_s)
         elif (
             contact.peer != self._table.own
             and believable(contact.address, self._table.config.least_scope)
-            and self._addresses.begin(contact.address, now_s)
+            and self._begin(contact, reach, now_s)
         ):
             self._claims.append(contact)
+
+    def _begin(self, contact: Contact, reach: Reach, now_s: float) -> bool:
+        """Whether to dial a claimed address now."""
+        if reach is Reach.HOST:
+            return self._dial_backs.begin(contact, now_s)
+        return self._addresses.begin(contact.address, now_s)
 
     def _found(self, contact: Contact, now_s: float) -> None:
         check = self._table.heard(contact, now_s)
@@ -117,7 +144,8 @@ class CallRecorder:
     def checked(self, claimed: Contact, reply: Message | None, now_s: float) -> None:
         """Record what answered `Identify` at a claimed address; None if nothing did."""
         confirmed = isinstance(reply, Identified) and reply.peer == raw_id(claimed)
-        self._addresses.ended(claimed.address, now_s, confirmed=confirmed)
+        if not self._dial_backs.ended(claimed, now_s, confirmed=confirmed):
+            self._addresses.ended(claimed.address, now_s, confirmed=confirmed)
         if confirmed:
             self._found(claimed, now_s)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.get_value import GetOptions, GetValue
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
 from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, contacts_in
 from p2pswarm.dht.records import SignatureCache
@@ -32,11 +33,13 @@ class Carrier:
         config: DhtConfig,
         timeouts: TimeoutEstimator,
         signatures: SignatureCache,
+        hearsay: Hearsay,
     ) -> None:
         self._own = own
         self._config = config
         self._timeouts = timeouts
         self._signatures = signatures
+        self._hearsay = hearsay
         self._carrying = 0
 
     def begin(self) -> bool:
@@ -63,7 +66,7 @@ class Carrier:
             asks=config.carry_width,
             least_scope=config.least_scope,
         )
-        lookup = Lookup(request.key, self._own.raw, options, self._timeouts, now_s)
+        lookup = Lookup(request.key, self._own.raw, options, self._timeouts, now_s, self._hearsay)
         lookup.learned(contacts_in(got.peer_list))
         ours = replace(request, listen_address=listen_address, closer=False, hops=request.hops - 1)
         get_options = GetOptions(request=ours, quorum=1, wall_less_loop_s=wall_s - now_s, pages=1)

@@ -11,11 +11,11 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3.
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from p2pswarm.dht.address_scope import believable, expected_of
 from p2pswarm.dht.messages import Identified, contact_of, contacts_in
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.errors import BadMessage, NoRoute
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_scope import believable, expected_of
 from p2pswarm.wire.message import Message
 
 

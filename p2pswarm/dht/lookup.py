@@ -6,7 +6,9 @@ it has not asked yet. Two rules make it fast when many contacts are dead:
 * when a contact is slower than nine of ten, another one is asked in its place. A late
   answer still counts.
 
-A peer with a public address is not believed private ones: see `address_scope.py`.
+A peer with a public address is not believed private ones: see `net/address_scope.py`. Whom others
+name is dialled as far as they are believed: see `hearsay.py`. A liar could name a peer's id with a
+wrong address, to hide it; so a few addresses of one peer are tried, if different tellers name them.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `alpha` requests are under way that are not late, and at most 2 * `alpha` in all.
@@ -20,12 +22,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from p2pswarm.dht.address_scope import Scope, believable, expected_of
+from p2pswarm.dht.hearsay import Hearsay, Word, teller_of
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Contact
+from p2pswarm.net.address_scope import Scope, believable, expected_of
 
 CANDIDATES_MAX = 256  # remembered; the farthest unasked ones are forgotten first
 ASKS_MAX = 96  # requests of one lookup: four times what the largest honest one makes
+CLAIMS_MAX = 3  # addresses of one peer in one lookup, each from another network of tellers
 
 
 class CandidateState(Enum):
@@ -37,6 +41,11 @@ class CandidateState(Enum):
     """It was asked, and is slower than nine of ten answers."""
     ANSWERED = auto()
     FAILED = auto()
+    IGNORED = auto()
+    """It was not asked, because who named it is not believed."""
+
+
+GONE = (CandidateState.FAILED, CandidateState.IGNORED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +71,49 @@ class LookupOptions:
 class _Candidate:
     """A contact and its state."""
 
-    __slots__ = ("contact", "distance", "raw", "slow_at_s", "state")
+    __slots__ = (
+        "_claims",
+        "_others",
+        "contact",
+        "distance",
+        "raw",
+        "slow_at_s",
+        "state",
+        "teller",
+    )
 
-    def __init__(self, contact: Contact, raw: bytes, distance: int) -> None:
+    def __init__(self, contact: Contact, raw: bytes, distance: int, teller: str) -> None:
         self.contact = contact
         self.raw = raw
         self.distance = distance
+        self.teller = teller
+        """The network that named the contact; empty if its word needs no bound."""
         self.state = CandidateState.NEW
         self.slow_at_s = 0.0
+        self._claims = 1
+        self._others: list[tuple[Contact, str]] = []
+
+    def also(self, contact: Contact, teller: str) -> None:
+        """Note what another teller says of the same peer."""
+        if self._claims >= CLAIMS_MAX or (teller and teller == self.teller):
+            return
+        failed = self.state is CandidateState.FAILED
+        if contact.address == self.contact.address and (failed or not teller):
+            return  # nothing new
+        self._claims += 1
+        self._others.append((contact, teller))
+        if self.state in (CandidateState.FAILED, CandidateState.IGNORED):
+            self.give_up(self.state)
+
+    def give_up(self, state: CandidateState) -> None:
+        """Go on with what another teller says; else the state is `state`."""
+        tried = self.contact.address
+        self.state = state
+        while self._others:
+            contact, teller = self._others.pop(0)
+            if state is CandidateState.IGNORED or contact.address != tried:
+                self.contact, self.teller, self.state = contact, teller, CandidateState.NEW
+                return
 
 
 class Lookup:
@@ -82,7 +126,9 @@ class Lookup:
         options: LookupOptions,
         timeouts: TimeoutEstimator,
         now_s: float,
+        hearsay: Hearsay | None = None,
     ) -> None:
+        """`hearsay`: what came of earlier lookups; None begins with nothing."""
         self.target = target
         self.finished = False
         self.asked = 0
@@ -91,6 +137,7 @@ class Lookup:
         self._own = own
         self._options = options
         self._timeouts = timeouts
+        self._hearsay = Hearsay() if hearsay is None else hearsay
         self._candidates: list[_Candidate] = []
         self._distances: list[int] = []
         self._by_peer: dict[bytes, _Candidate] = {}
@@ -98,19 +145,25 @@ class Lookup:
         self._slow = 0
         self._end_s = now_s + options.patience_s
 
-    def learned(self, contacts: Iterable[Contact], least: Scope = Scope.PRIVATE) -> None:
-        """Add contacts of peers that may be close; `least`: the scope of who named them."""
+    def learned(self, contacts: Iterable[Contact], teller: Contact | None = None) -> None:
+        """Add contacts of peers that may be close, as `teller` named them; None: our table."""
+        least = expected_of(teller.address.host) if teller else Scope.PRIVATE
         public = Scope.PUBLIC in (least, self._options.least_scope)
         for contact in contacts:
             peer = contact.peer
-            if peer is None or peer.raw in self._by_peer or peer.raw == self._own:
+            if peer is None or peer.raw == self._own:
                 continue
             if public and not believable(contact.address, Scope.PUBLIC):
+                continue
+            known = self._by_peer.get(peer.raw)
+            if known is not None:
+                known.also(contact, teller_of(contact, teller))
                 continue
             distance = int.from_bytes(peer.raw) ^ self._number
             at = bisect(self._distances, distance)
             if at < CANDIDATES_MAX:
-                candidate = _Candidate(contact, peer.raw, distance)
+                named_by = teller_of(contact, teller)
+                candidate = _Candidate(contact, peer.raw, distance, named_by)
                 self._distances.insert(at, distance)
                 self._candidates.insert(at, candidate)
                 self._by_peer[peer.raw] = candidate
@@ -132,9 +185,10 @@ class Lookup:
         if not self.resolved:
             alpha = min(alpha, self._options.first)
         while not self.finished and self._may_ask(alpha):
-            candidate = self._next()
+            candidate = self._next(now_s)
             if candidate is None:
                 break
+            self._hearsay.begin(candidate.contact, candidate.teller, now_s)
             candidate.state = CandidateState.ASKED
             candidate.slow_at_s = now_s + self._timeouts.hedge_s(candidate.raw)
             self._prompt[candidate.raw] = candidate
@@ -155,19 +209,29 @@ class Lookup:
             prompt < alpha and prompt + self._slow < 2 * alpha and self.asked < self._options.asks
         )
 
-    def _next(self) -> _Candidate | None:
+    def _believed(self, candidate: _Candidate, now_s: float) -> bool:
+        """Whether a candidate is to be asked now; what else is said of it may be."""
+        while candidate.state is CandidateState.NEW:
+            word = self._hearsay.word(candidate.contact, candidate.teller, now_s)
+            if word is Word.DIAL:
+                return True
+            if word is Word.WAIT and (self._prompt or self._slow):
+                return False
+            candidate.give_up(CandidateState.IGNORED)
+        return False
+
+    def _next(self, now_s: float) -> _Candidate | None:
         """The best contact to ask next, among the `width` closest that have not failed."""
         seen = 0
         choice: list[_Candidate] = []
         for candidate in self._candidates:
             if candidate.state is CandidateState.NEW:
+                if candidate.teller and not self._believed(candidate, now_s):
+                    continue
                 choice.append(candidate)
                 if len(choice) >= self._options.choice:
                     break
-            elif (
-                candidate.state is not CandidateState.FAILED
-                and candidate.state is not CandidateState.SLOW
-            ):
+            elif candidate.state not in GONE and candidate.state is not CandidateState.SLOW:
                 seen += 1
                 if seen >= self._options.width:
                     break
@@ -181,12 +245,13 @@ class Lookup:
     def on_response(self, raw: bytes, closer: Iterable[Contact]) -> None:
         """An asked peer has answered with contacts that may be closer."""
         self._close(raw, CandidateState.ANSWERED)
-        self.learned(closer, expected_of(self._by_peer[raw].contact.address.host))
+        self.learned(closer, self._by_peer[raw].contact)
         self._check_settled()
 
     def on_failure(self, raw: bytes) -> None:
         """An asked peer did not answer, or broke the protocol."""
         self._close(raw, CandidateState.FAILED)
+        self._by_peer[raw].give_up(CandidateState.FAILED)
         self._check_settled()
 
     def _close(self, raw: bytes, state: CandidateState) -> None:
@@ -234,7 +299,7 @@ class Lookup:
         prompt = [
             c
             for c in self._candidates
-            if c.state not in (CandidateState.FAILED, CandidateState.SLOW)
+            if c.state not in GONE and c.state is not CandidateState.SLOW
         ]
         late = [c for c in self._candidates if c.state is CandidateState.SLOW]
         return [each.contact for each in (prompt + late)[:count]]

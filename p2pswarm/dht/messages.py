@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
-from p2pswarm.dht.address_scope import Scope, believable
 from p2pswarm.dht.config import CONTACTS_MAX
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PEER_ID_BYTES, Address, Contact, PeerId
+from p2pswarm.net.address_scope import Scope, believable
 from p2pswarm.wire.message import Message, Range, Size, message
 
 LISTEN_ADDRESS_CHARS = 262  # the longest host name, brackets, a port

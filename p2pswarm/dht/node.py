@@ -70,11 +70,12 @@ class Dht:
         self._runner = QueryRunner(
             peer, rpc, self.table, self.timeouts, self._keep, self._changed.set
         )
-        self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures)
+        hearsay = self._runner.recorder.hearsay
+        self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures, hearsay)
         self._answers = Responder(
             peer, self.table, self.store, self._runner.recorder, self._reader.misses
         )
-        self._carrier = Carrier(peer, config, self.timeouts, signatures)
+        self._carrier = Carrier(peer, config, self.timeouts, signatures, hearsay)
         self._publications = Publications(config, rng)
         self._publisher = Publisher(identity, config, self._publications)
         self._upkeep = Upkeep(self.contact, self.table, self.store, self._publications, rng)
@@ -158,14 +159,14 @@ class Dht:
         """Look up our own id; the peers closest to us then know us, too."""
         if self._joining is None or self._joining[1].finished:
             lookup = self._lookup(self._own.raw, self.config.k)
-            lookup.learned(met)
+            _learn(lookup, met)
             query = FindNode(lookup, self._runner.listen_address, min(len(met), self.config.alpha))
             self._upkeep.joining = True
             running = self._runner.start_query(query, lambda: self._joined(lookup))
             self._joining = running, lookup
         else:
             running, lookup = self._joining
-            lookup.learned(met)
+            _learn(lookup, met)
             running.step()
         await running.wait()
 
@@ -190,7 +191,8 @@ class Dht:
             patience_s=config.lookup_s,
             least_scope=config.least_scope,
         )
-        lookup = Lookup(target, self._own.raw, options, self.timeouts, self._now_s())
+        hearsay = self._runner.recorder.hearsay
+        lookup = Lookup(target, self._own.raw, options, self.timeouts, self._now_s(), hearsay)
         lookup.learned([each.contact for each in self.table.nearest(target, config.k)])
         return lookup
 
@@ -367,3 +369,9 @@ class Dht:
         stored = self._answers.store(peer, request, self._now_ms())
         self._changed.set()
         return stored
+
+
+def _learn(lookup: Lookup, met: Sequence[Contact]) -> None:
+    """Add a seed, which has answered, and the contacts that it named."""
+    lookup.learned(met[:1])
+    lookup.learned(met[1:], met[0])

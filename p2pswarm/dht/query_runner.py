@@ -55,7 +55,7 @@ class QueryRunner:
         self._table = table
         self._table_grew = table_grew
         self._depth = 0
-        self.recorder = CallRecorder(table, timeouts, rpc.reached)
+        self.recorder = CallRecorder(table, timeouts, rpc.reach)
         self._batcher = StoreBatcher(table.config.batches)
         self._batch_alarm: Alarm | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from p2pswarm.dht.address_scope import believable
 from p2pswarm.dht.bucket import Bucket, Neighbour
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.ids import PEER_ID_BYTES, Contact, PeerId
 from p2pswarm.net.address_groups import address_groups
+from p2pswarm.net.address_scope import believable
 
 ID_BITS = 8 * PEER_ID_BYTES
 NEVER = float("-inf")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from p2pswarm.dht.get_value import PAGES_MAX, GetOptions, GetValue
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
 from p2pswarm.dht.messages import RECORDS_MAX, Get, Record
 from p2pswarm.dht.negative_cache import NegativeCache
@@ -35,12 +36,14 @@ class ValueReader:
         store: RecordStore,
         timeouts: TimeoutEstimator,
         signatures: SignatureCache,
+        hearsay: Hearsay,
     ) -> None:
         self._own = own
         self._table = table
         self._store = store
         self._timeouts = timeouts
         self._signatures = signatures
+        self._hearsay = hearsay
         self._config = table.config
         self.misses = NegativeCache(table.config.misses, table.config.negative_s)
         self.clocks_differ = False
@@ -86,7 +89,7 @@ class ValueReader:
             choice=config.replicas_success if sure else 1,
             least_scope=config.least_scope,
         )
-        lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s)
+        lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s, self._hearsay)
         lookup.learned([each.contact for each in (replicas if sure else near)])
         get_options = GetOptions(
             request=Get(listen_address, key, b"", quorum > 1, 0),

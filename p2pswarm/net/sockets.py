@@ -68,6 +68,8 @@ class SocketNet:
 
     async def dial(self, to: Address) -> "SocketConnection":
         """Connect to the first address of the host's name that answers; raises DialFailed."""
+        if to.web or to.circuit:  # else we would speak to the relay as if it were the peer
+            raise DialFailed(f"{to}: only TCP is dialled here, without relays")
         try:
             return await first_connected(await self._resolver.resolve(to), _connect)
         except OSError as error:
@@ -117,8 +119,8 @@ class SocketConnection:
         self._sock: socket.socket | None = sock
         self._remote = remote
         sock.setblocking(False)
-        _set_if_known(sock, socket.TCP_NODELAY, 1)
-        _set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+        set_if_known(sock, socket.TCP_NODELAY, 1)
+        set_if_known(sock, TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
     @property
     def remote(self) -> Address:
@@ -152,28 +154,29 @@ class SocketConnection:
         protocol = ControlProtocol(user, str(self._remote))
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(lambda: protocol, self._release())
+            await loop.connect_accepted_socket(lambda: protocol, self.release())
         except OSError as error:
             raise LinkLost(f"{self._remote}: {reason_of(error)}") from error
 
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """Hand the socket to two threads."""
-        sock = self._release()
-        _set_if_known(sock, TCP_CONGESTION, b"bbr")
-        _set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+        sock = self.release()
+        set_if_known(sock, TCP_CONGESTION, b"bbr")
+        set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
         sock.setblocking(True)
         return SocketBulkPipe(sock, machine, str(self._remote))
 
     def close(self) -> None:
         """Close the socket, unless a pipe has taken it over."""
         if self._sock is not None:
-            self._release().close()
+            self.release().close()
 
     def _socket(self) -> socket.socket:
         assert self._sock is not None, "the connection is closed or has become something else"
         return self._sock
 
-    def _release(self) -> socket.socket:
+    def release(self) -> socket.socket:
+        """Give the socket away; this object must not be used any more."""
         sock, self._sock = self._socket(), None
         return sock
 
@@ -210,7 +213,7 @@ def _address(name: tuple[str | int, ...]) -> Address:
     return Address(str(name[0]), int(name[1]))
 
 
-def _set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:
+def set_if_known(sock: socket.socket, option: int | None, value: int | bytes) -> None:
     """Set an option if the kernel has and allows it; connections also work without."""
     if option is not None:
         with contextlib.suppress(OSError):

@@ -28,6 +28,15 @@ def seeds(config: NodeConfig) -> tuple[Contact, ...]:
     return tuple(Contact(None, given(text, "bootstrap")) for text in config.bootstrap)
 
 
+def relays(config: NodeConfig) -> tuple[Contact, ...]:
+    """The relays through which others reach this node."""
+    named = [given(text, "network.relays") for text in config.network.relays]
+    for each in named:
+        if each.circuit:
+            raise Unusable(f"network.relays: {str(each)!r}: name the relay alone, {each.place}")
+    return tuple(Contact(None, each) for each in named)
+
+
 def places_to_listen(text: str) -> tuple[Address, ...]:
     """Where to listen: the first of these that is possible. Without a host: on all addresses."""
     if not text:
@@ -53,7 +62,12 @@ def announced(
 def check(config: NodeConfig) -> None:
     """Raise Unusable if an address of the settings cannot be read."""
     seeds(config)
-    places_to_listen(config.listen)
+    relays(config)
+    for place in places_to_listen(config.listen):
+        if place.web or place.circuit:
+            raise Unusable(
+                f"listen: {str(place)!r}: listen on HOST:PORT; for WebSocket: --relay-web"
+            )
     if config.network.announce:
         given(config.network.announce, "network.announce")
 

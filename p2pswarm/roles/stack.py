@@ -19,14 +19,18 @@ from random import Random
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.address_scope import least_scope
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
+from p2pswarm.nat.dial_back_server import DialBackServer
+from p2pswarm.net.address_scope import least_scope
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
+from p2pswarm.net.web_net import WebNet
+from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
+from p2pswarm.roles.relaying import circuit_files, relaying
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
@@ -53,33 +57,44 @@ class NodeStack:
 async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[NodeStack]:
     """Listen, join the DHT, and stay in it while this block lasts."""
     through = seeds(config)
-    transport = within_files(
-        TransportConfig(
-            bulk_connections=config.network.bulk_connections,
-            background_share=config.network.state_share,
-        )
+    wanted = TransportConfig(
+        bulk_connections=config.network.bulk_connections,
+        background_share=config.network.state_share,
     )
-    endpoint = Endpoint(identity, SocketNet(), transport, os.urandom)
-    async with endpoint:
+    transport = within_files(wanted, circuit_files(config))
+    share = transport.links_max / wanted.links_max
+    net = SocketNet()
+    async with (
+        WebNet(net) as web,
+        Endpoint(identity, CircuitNet(web), transport, os.urandom) as endpoint,
+        LinkRpc(endpoint) as rpc,
+    ):
         bound = await _listen(endpoint, places_to_listen(config.listen))
         endpoint.announced = announced(bound, config, own_host)
-        scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
-        limits = DhtConfig(negative_s=LOOK_AGAIN_S, least_scope=scope)
-        rng = Random(os.urandom(32))
-        async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, time.time) as dht:
-            await _join(endpoint, dht, through)
-            async with asyncio.TaskGroup() as tasks:
-                upkeep = tasks.create_task(dht.maintain())
-                yield NodeStack(config, identity, endpoint, rpc, dht)
-                upkeep.cancel()
+        async with relaying(endpoint, rpc, CircuitNet(web), config, share):
+            scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
+            limits = DhtConfig(
+                negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays
+            )
+            rng = Random(os.urandom(32))
+            async with Dht(rpc, identity, limits, rng, time.time) as dht:
+                DialBackServer(rpc, net, endpoint.seen_at, time.time)
+                await _join(endpoint, dht, through)
+                async with asyncio.TaskGroup() as tasks:
+                    upkeep = tasks.create_task(dht.maintain())
+                    yield NodeStack(config, identity, endpoint, rpc, dht)
+                    upkeep.cancel()
 
 
-def within_files(transport: TransportConfig) -> TransportConfig:
-    """The same settings, with limits that fit into the files that this process may open."""
-    files = raise_file_limit(files_wanted(transport))
-    possible = fitted(transport, files)
+def within_files(transport: TransportConfig, beside: int = 0) -> TransportConfig:
+    """The same settings, with limits that fit into the files that this process may open.
+
+    `beside`: how many files something else takes; where all are too few, it gets fewer, too.
+    """
+    files = raise_file_limit(files_wanted(transport) + beside)
+    possible = fitted(transport, files, beside)
     if possible is not transport:
-        log.warning("%s", shortage(files, transport))
+        log.warning("%s", shortage(files, transport, beside))
     return possible
 
 

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
+from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
 M = TypeVar("M", bound=Message)
@@ -104,10 +105,11 @@ class Rpc(Protocol):
         """Our own contact, as others should dial it."""
         ...
 
-    def reached(self, to: Contact) -> bool:
-        """Whether a link is up that we dialled at this address, or that comes from its host.
+    def reach(self, to: Contact) -> Reach:
+        """What links that are up show of the address of a peer.
 
-        Such a link shows that the peer is there; any other address is the peer's claim.
+        A call to a contact without a peer id dials its address, unless we have dialled it before
+        and that link is up; a link that comes from there does not count.
         """
         ...
 

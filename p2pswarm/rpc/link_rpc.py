@@ -49,6 +49,7 @@ from p2pswarm.transport.events import (
     StreamEvent,
     StreamOpened,
 )
+from p2pswarm.transport.link_table import Reach
 from p2pswarm.transport.reply_memory import STREAM_BYTES
 from p2pswarm.wire.message import Message, encode
 
@@ -140,9 +141,9 @@ class LinkRpc:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
 
-    def reached(self, to: Contact) -> bool:
-        """Whether a link shows that the peer is at this address; see `Rpc`."""
-        return self._endpoint.reached(to)
+    def reach(self, to: Contact) -> Reach:
+        """What links show of the peer's address; see `Rpc`."""
+        return self._endpoint.reach(to)
 
     def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
         """Serve calls of one message type."""

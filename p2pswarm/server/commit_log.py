@@ -104,6 +104,15 @@ class CommitLog:
         return None if self.held is None or self._loading else self.held.version
 
     @property
+    def newest(self) -> int | None:
+        """The version that could be here without a download: the next one, if only a commit lacks.
+
+        None while the weights are not here.
+        """
+        version = self.version
+        return version if version is None or not self._reduction_of(version) else version + 1
+
+    @property
     def digest(self) -> bytes:
         """The digest of the weights in memory; empty without any, and until it is known."""
         return b"" if self.held is None else self.held.digest

@@ -90,6 +90,11 @@ class Replica:
         return self._log.version
 
     @property
+    def newest(self) -> int | None:
+        """The version that it has or could make, if a commit came; None without weights."""
+        return self._log.newest
+
+    @property
     def digest(self) -> bytes:
         """The digest of the weights in memory; empty without any, and until it is known."""
         return self._log.digest

@@ -89,6 +89,11 @@ class StageServer:
         """The version of its weights; None while they are not here."""
         return self._replica.version if self._replica else None
 
+    @property
+    def newest(self) -> int | None:
+        """The version that its weights have, or would have if a commit came."""
+        return self._replica.newest if self._replica else None
+
     async def serving(self, other_than: int | None = None) -> int:
         """Wait until it has the weights of a stage other than `other_than`; returns it."""
         while self.stage is None or self.version is None or self.stage == other_than:

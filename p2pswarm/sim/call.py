@@ -215,6 +215,8 @@ class SimCall:
         if isinstance(outcome, SwarmError):
             self.waiter.set_exception(outcome)
         else:
+            if self._target is not None:
+                self._caller.note_dialled(self._target)
             self.waiter.set_result(outcome)
 
     def _lose(self, wait_s: float) -> None:

@@ -56,10 +56,15 @@ class DhtWorld:
         """The wall clock of all nodes, in seconds since 1970."""
         return EPOCH_S + asyncio.get_running_loop().time()
 
-    def enter(self, config: DhtConfig | None = None) -> Dht:
+    def enter(
+        self,
+        config: DhtConfig | None = None,
+        identity: Identity | None = None,
+        address: Address | None = None,
+    ) -> Dht:
         """Add a node, which knows no peer yet."""
-        identity = Identity.generate(self.rng.randbytes(32))
-        rpc = self.net.rpc(identity.peer_id)
+        identity = identity or Identity.generate(self.rng.randbytes(32))
+        rpc = self.net.rpc(identity.peer_id, address=address)
         rng = random.Random(self.rng.random())
         self.nodes.append(Dht(rpc, identity, config or self.config.dht, rng, self.wall_s))
         self.rpcs.append(rpc)

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from p2pswarm.ids import Contact, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.link import DEAD_AFTER_S, SimLink
 from p2pswarm.sim.suspension import WORLD, Suspension
 from p2pswarm.sim.world import Host, World, WorldConfig
+from p2pswarm.transport.link_table import Reach
 
 
 class SimProcess:
@@ -35,16 +36,27 @@ class SimProcess:
         """The callbacks for this process's death; they get the seconds until others notice."""
         self._links: dict[int, tuple[SimProcess | None, float]] = {}
         """The process at the other end, by the index of its host, and since when the link is up."""
+        self._dialled: dict[int, None] = {}
+        """The hosts that have answered us, by index; the latest last."""
 
     @cached_property
     def clock(self) -> SimClock:
         """The event loop that runs the world; asked for first while it runs."""
         return self.population.clock()
 
-    def reached(self, to: Contact) -> bool:
-        """Whether the peer is at this address: its links would come from its host."""
+    def reach(self, to: Contact) -> Reach:
+        """What links would show of a peer's address: it comes from its host, and listens there."""
         host = self.world.hosts.get(to.peer.raw) if to.peer is not None else None
-        return host is not None and host.address == to.address
+        if host is None or host.address != to.address:
+            return Reach.CLAIMED
+        return Reach.DIALLED if host.index in self._dialled else Reach.HOST
+
+    def note_dialled(self, target: Host) -> None:
+        """Note that a host has answered us; the one that answered longest ago is forgotten."""
+        self._dialled.pop(target.index, None)
+        self._dialled[target.index] = None
+        if len(self._dialled) > self.world.config.links_max:
+            del self._dialled[next(iter(self._dialled))]
 
     def take(self, event: Callable[..., object], *args: Any) -> None:
         """Let the network tell this process something: now, or when it goes on."""
@@ -121,9 +133,11 @@ class Population(Generic[P]):
         self._links: dict[tuple[int, int], SimLink] = {}
         """The links that streams use, by the indices of their hosts."""
 
-    def enter(self, peer: PeerId, at: tuple[float, float] | None) -> Host:
+    def enter(
+        self, peer: PeerId, at: tuple[float, float] | None, address: Address | None = None
+    ) -> Host:
         """The host of a new process: a new one, or the one it had."""
-        host = self.world.hosts.get(peer.raw) or self.world.place(peer, at)
+        host = self.world.hosts.get(peer.raw) or self.world.place(peer, at, address)
         if host.index in self._running:
             self.kill(peer, silent=False)
         for link in self.links_of(host):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from p2pswarm.errors import BadHandshake, DialFailed, NotServing
-from p2pswarm.ids import Contact, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import Kind, error_for_caller
 from p2pswarm.rpc.handler_pool import HandlerRequest
@@ -121,6 +121,7 @@ class SimWorld(Population[SimRpc]):
         peer: PeerId,
         at: tuple[float, float] | None = None,
         config: HandlerLimits | None = None,
+        address: Address | None = None,
     ) -> SimRpc:
         """Start a process of `peer` on its host; `at` places a new one in the unit square."""
-        return self.start(SimRpc(self, self.enter(peer, at), config or HandlerLimits()))
+        return self.start(SimRpc(self, self.enter(peer, at, address), config or HandlerLimits()))

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from p2pswarm.chain.memory_file import MemoryChain
@@ -74,10 +74,16 @@ class Machine:
 
     @property
     def record(self) -> MachineRecord:
-        """The machine as it is now."""
+        """The machine as it is now, whether it is a member or not."""
         server = self.server
-        busy_s = self.processor.busy_s
-        return MachineRecord(self.born_s, self.died_s, busy_s, server.stage, server.version)
+        return MachineRecord(
+            self.born_s,
+            self.died_s,
+            self.processor.busy_s,
+            server.stage,
+            server.version,
+            server.newest,
+        )
 
 
 class SimSwarm:
@@ -154,7 +160,12 @@ class SimSwarm:
         """Whether the run can go on when the machine of a seat ends; `same`: it comes back."""
         if seat < self.config.trainers:
             return same or self._may_lose_disk(self.trainers.seats[seat].chain_disk)
-        records = [machine.record for machine in self.machines]
+        leader = self.trainers.leader
+        ready = leader.trainer.coordinator.members.ready() if leader else []
+        peers = {member.incarnation.peer for member in ready}
+        records = [
+            replace(one.record, member=one.rpc.host.peer.raw in peers) for one in self.machines
+        ]
         weights = may_lose_memory(records, self._seats[seat - self.config.trainers])
         return weights and (same or self._may_lose_disk(self._machine_at(seat).chain_disk))
 

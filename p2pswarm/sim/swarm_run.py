@@ -93,6 +93,10 @@ class MachineRecord:
     stage: int | None
     version: int | None
     """The version of the weights that it holds; None if it has none."""
+    newest: int | None = None
+    """The version that it holds or could make, if a commit came."""
+    member: bool = False
+    """Whether the trainer that leads gives it work."""
 
     @property
     def holds_weights(self) -> bool:
@@ -105,12 +109,18 @@ class MachineRecord:
 
 
 def may_lose_memory(machines: Sequence[MachineRecord], victim: int) -> bool:
-    """Whether the others of its stage hold weights as new as those of one machine."""
+    """Whether the others of its stage hold weights as new as those of one machine.
+
+    A machine that has reduced a step may be the only one that can make the next version, which is
+    decided soon. Another member has reduced it, too, or it is not decided without that one.
+    """
     record = machines[victim]
     return not record.holds_weights or any(
         other.holds_weights and other.stage == record.stage
         for place, other in enumerate(machines)
-        if place != victim and (other.version or 0) >= (record.version or 0)
+        if place != victim
+        and (other.version or 0) >= (record.version or 0)
+        and (other.member or (other.newest or 0) >= (record.newest or 0))
     )
 
 

@@ -93,14 +93,20 @@ class World:
         self._side_s = (config.rtt_median_s - config.rtt_least_s) / 2 / SQUARE_MEDIAN
         self._events = hashlib.blake2b(digest_size=16)
 
-    def place(self, peer: PeerId, at: tuple[float, float] | None = None) -> Host:
-        """A new host, at random or `at` (x, y) in the unit square."""
+    def place(
+        self,
+        peer: PeerId,
+        at: tuple[float, float] | None = None,
+        address: Address | None = None,
+    ) -> Host:
+        """A new host, at random or `at` (x, y) in the unit square; `address`: None for any."""
         index = len(self.hosts)
         if peer.raw in self.hosts or index >= HOSTS_MAX:
             raise ValueError(f"no place for {peer}: already here, or the world is full")
         x, y = at or (self.rng.random(), self.rng.random())
         rate = self.config.bandwidth_bytes_per_s
-        address = Address(f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}", PORT)
+        if address is None:
+            address = Address(f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}", PORT)
         host = Host(index, peer, address, x * self._side_s, y * self._side_s, rate, rate)
         self.hosts[peer.raw] = self._at[address.host] = host
         return host

@@ -19,6 +19,7 @@ from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.swarm.messages.road import StillThere
 from p2pswarm.swarm.roads import SILENT_S, Question, Roads
+from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
 
@@ -50,9 +51,9 @@ class WatchedRpc:
         """Our own contact."""
         return self._rpc.contact
 
-    def reached(self, to: Contact) -> bool:
-        """As `Rpc.reached`."""
-        return self._rpc.reached(to)
+    def reach(self, to: Contact) -> Reach:
+        """As `Rpc.reach`."""
+        return self._rpc.reach(to)
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """As `Rpc.call`; a call has a deadline of its own."""

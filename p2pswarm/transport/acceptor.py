@@ -15,6 +15,7 @@ from functools import partial
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import PathError, SwarmError
 from p2pswarm.net.base import Connection, Listener
+from p2pswarm.net.circuit import CircuitRequest, CircuitStatus, answer
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.handshake_gate import HandshakeGate
@@ -28,10 +29,17 @@ AdmitLink = Callable[[Connection, Handshake], Awaitable[object]]
 """Makes a link of a connection whose handshake is done."""
 AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 """Joins a connection to its link, or raises BadHandshake."""
+AdmitCircuit = Callable[[Connection, CircuitRequest], None]
+"""Takes over a connection that asks a relay for something."""
 
 
 class Acceptor:
     """The connections that have arrived and are not in use yet."""
+
+    on_knock: Callable[[bytes], None]
+    """Called with the token of each dial-back that arrives, whoever sent it."""
+    admit_circuit: AdmitCircuit | None
+    """The relay of this node, if it is one."""
 
     def __init__(
         self,
@@ -46,9 +54,12 @@ class Acceptor:
         self._tasks = tasks
         self._admit_link = admit_link
         self._admit_bulk = admit_bulk
+        self.on_knock = _ignore
+        self.admit_circuit = None
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
         self._greeting: dict[int, asyncio.Task[None]] = {}
+        self._passed_on: set[int] = set()
 
     def serve(self, listener: Listener) -> None:
         """Greet what arrives at `listener`, until the tasks are closed."""
@@ -58,13 +69,16 @@ class Acceptor:
         """Let no computation of a handshake wait any longer."""
         self._gate.close()
 
+    def greet(self, connection: Connection) -> None:
+        """Greet a connection that has arrived, at a listener or by another way."""
+        ticket, displaced = self._limiter.enter(connection.remote.host)
+        self._displace(displaced)
+        end = partial(self._end_greeting, connection, ticket)
+        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket), end)
+
     async def _accept(self, listener: Listener) -> None:
         while True:
-            connection = await listener.accept()
-            ticket, displaced = self._limiter.enter(connection.remote.host)
-            self._displace(displaced)
-            end = partial(self._end_greeting, connection, ticket)
-            self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket), end)
+            self.greet(await listener.accept())
 
     def _displace(self, ticket: int | None) -> None:
         if ticket is not None:
@@ -78,7 +92,11 @@ class Acceptor:
                     lambda: self._displace(self._limiter.answered(ticket)),
                     partial(self._gate.run, ticket, connection.remote.host),
                 )
-                if accepted.join is not None:
+                if accepted.knock is not None:
+                    self.on_knock(accepted.knock)
+                elif accepted.circuit is not None:
+                    await self._pass_on(connection, accepted.circuit, ticket)
+                elif accepted.join is not None:
                     await self._admit_bulk(connection, accepted.join)
                 else:
                     await self._admit_link(connection, accepted.handshake)
@@ -89,7 +107,21 @@ class Acceptor:
         except SwarmError as error:
             _log.info("%s refused: %s", connection.remote, error)
 
+    async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
+        if self.admit_circuit is None:
+            await connection.send(answer(CircuitStatus.NO_RELAY))
+        else:
+            self._passed_on.add(ticket)
+            self.admit_circuit(connection, asked)
+
     def _end_greeting(self, connection: Connection, ticket: int) -> None:
-        connection.close()
+        if ticket in self._passed_on:
+            self._passed_on.remove(ticket)
+        else:
+            connection.close()
         self._limiter.leave(ticket)
         del self._greeting[ticket]
+
+
+def _ignore(_token: bytes) -> None:
+    """Drop a knock: nobody has asked to be dialled back."""

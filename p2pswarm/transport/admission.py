@@ -4,6 +4,8 @@ Units:   seconds.
 Errors:  DialFailed if the peer may still work; BadHandshake if it is not the right one.
 """
 
+import sys
+
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
@@ -14,6 +16,7 @@ from p2pswarm.transport.session import Introduction, Session, read_introduction
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
 """All of a host's addresses, and the one to name until a peer has told us where it sees us."""
 NOWHERE = "127.0.0.1"
+RELAYED_BULK_MAX = 4  # circuits are scarce, and a relay is one bottleneck for all of them
 
 
 def meet(
@@ -30,7 +33,7 @@ def meet(
             raise DialFailed(f"{dialled} is ourselves")
         raise BadHandshake("it has our own identity: is a key file in use twice?")
     introduction = read_introduction(handshake.peer_payload)
-    address = dialled or Address(remote.host, introduction.listen_port)
+    address = dialled or Address(remote.host, 0 if remote.circuit else introduction.listen_port)
     session = Session(
         contact=Contact(handshake.peer, address),
         remote=remote,
@@ -40,6 +43,16 @@ def meet(
         exporter=handshake.exporter,
     )
     return session, introduction
+
+
+def introduced_port(us: Contact) -> int:
+    """The port to introduce ourselves with: 0 if peers reach us at another host than ours."""
+    return 0 if us.address.circuit or us.address.web else us.address.port
+
+
+def bulk_most(remote: Address) -> int:
+    """The most bulk connections of a link to this place."""
+    return RELAYED_BULK_MAX if remote.circuit else sys.maxsize
 
 
 def check_dials(dials: int, config: TransportConfig) -> None:

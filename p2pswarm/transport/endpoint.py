@@ -18,8 +18,8 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
-from p2pswarm.transport.acceptor import Acceptor
-from p2pswarm.transport.admission import meet, own_contact
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit
+from p2pswarm.transport.admission import bulk_most, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
@@ -29,7 +29,7 @@ from p2pswarm.transport.events import BulkWanted, EndpointEvent, StreamEvent
 from p2pswarm.transport.handshaker import Handshaker
 from p2pswarm.transport.link_io import Link, NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
-from p2pswarm.transport.link_table import LinkEntry, LinkTable
+from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.reply_memory import ReplyMemory
 
@@ -43,6 +43,8 @@ class Endpoint:
     """Called in the event loop with everything that happens on links."""
     announced: Address | None
     """The address that others dial, if it differs from the one that we listen on."""
+    on_up: Callable[[Link], None]
+    """Called in the event loop with each link that comes up."""
 
     def __init__(
         self,
@@ -59,7 +61,9 @@ class Endpoint:
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
-        self._handshaker = Handshaker(identity, config, entropy, lambda: self.contact.address.port)
+        self._handshaker = Handshaker(
+            identity, config, entropy, lambda: introduced_port(self.contact)
+        )
         self._dialler = Dialler(net, config, self._handshaker, self._tasks, self._make_link)
         self._joiner = BulkJoiner(net, config, entropy)
         self._acceptor = Acceptor(
@@ -71,6 +75,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
+        self.on_up = _ignore_link
         self.announced = None
 
     @property
@@ -84,12 +89,28 @@ class Endpoint:
         listening = self._listeners[0].address if self._listeners else None
         return own_contact(self.peer_id, self.announced, listening, self._observed_host)
 
+    @property
+    def listening(self) -> tuple[Address, ...]:
+        """Where we listen; the first place is the one that is announced."""
+        return tuple(listener.address for listener in self._listeners)
+
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
         listener = await self._net.listen(at)
         self._listeners.append(listener)
         self._acceptor.serve(listener)
         return listener.address
+
+    def accept(self, connection: Connection) -> None:
+        """Treat a connection like one that arrived where we listen: it came by another way."""
+        if self._closing:
+            connection.close()
+        else:
+            self._acceptor.greet(connection)
+
+    def relay_with(self, admit: AdmitCircuit) -> None:
+        """Be a relay: `admit` takes over what asks for one."""
+        self._acceptor.admit_circuit = admit
 
     async def link(self, to: Contact) -> Link:
         """The link to a peer: one that is up, or a new one.
@@ -103,12 +124,18 @@ class Endpoint:
             raise LinkLost("this endpoint is closed")
         return await self._dialler.link(to)
 
-    def reached(self, to: Contact) -> bool:
-        """Whether a link to a peer is up that was dialled at its address, or comes from its host.
+    def reach(self, to: Contact) -> Reach:
+        """What links that are up show of the address of a peer."""
+        return self._table.reach(to)
 
-        Of a link that the peer dialled, the port is what it introduced itself with.
-        """
-        return self._table.reaches(to)
+    def seen_at(self, peer: PeerId) -> Address | None:
+        """The other end of the link to a peer, as we see it; None if no link is up."""
+        link = self._table.best(peer)
+        return None if link is None else link.remote
+
+    def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
+        """Have `on_knock` called with the token of each dial-back that arrives."""
+        self._acceptor.on_knock = on_knock
 
     def links(self) -> tuple[Link, ...]:
         """Every link that is up and in use."""
@@ -144,7 +171,7 @@ class Endpoint:
     def on_link(self, link: Link, event: EndpointEvent) -> None:
         """Act on an event: the link is up, or needs bulk connections."""
         if isinstance(event, BulkWanted):
-            for number in range(event.connections):
+            for number in range(min(event.connections, bulk_most(link.remote))):
                 self._tasks.spawn(self._joiner.dial(link, number))
         else:
             self._came_up(link)
@@ -179,6 +206,7 @@ class Endpoint:
             self._table.remove(other.peer, other)
             other.leave()
         self._dialler.came_up(self._table.best(link.peer) or link)
+        self.on_up(link)
 
     async def _make_link(
         self, connection: Connection, handshake: Handshake, dialled: Address | None = None
@@ -195,3 +223,7 @@ class Endpoint:
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
     """Drop an event: until rpc sets `on_event`, nobody wants it."""
+
+
+def _ignore_link(_link: Link) -> None:
+    """Until somebody sets `on_up`, nobody waits for links."""

@@ -20,9 +20,14 @@ def files_wanted(config: TransportConfig) -> int:
     return _connections(config) + FILES_SPARE
 
 
-def fitted(config: TransportConfig, files: int) -> TransportConfig:
-    """The same settings with limits, all smaller in one proportion, that fit into `files`."""
-    if files >= files_wanted(config):
+def fitted(config: TransportConfig, files: int, beside: int = 0) -> TransportConfig:
+    """The same settings with limits, all smaller in one proportion, that fit into `files`.
+
+    `beside`: how many files something else wants; it is to take less in the same proportion.
+    """
+    wanted = files_wanted(config)
+    files = files * wanted // (wanted + beside)
+    if files >= wanted:
         return config
     share = (files - min(FILES_SPARE, files // 2)) / _connections(config)
 
@@ -39,13 +44,13 @@ def fitted(config: TransportConfig, files: int) -> TransportConfig:
     )
 
 
-def shortage(files: int, config: TransportConfig) -> str:
+def shortage(files: int, config: TransportConfig, beside: int = 0) -> str:
     """What to tell the user, in a line, where `files` are fewer than `config` wants."""
-    wanted = files_wanted(config)
+    wanted = files_wanted(config) + beside
     return (
         f"this process may open {files} files, so it serves at most"
-        f" {fitted(config, files).links_max} peers at once; `ulimit -n {wanted}` before it starts"
-        f" lets it serve {config.links_max}"
+        f" {fitted(config, files, beside).links_max} peers at once; `ulimit -n {wanted}` before it"
+        f" starts lets it serve {config.links_max}"
     )
 
 

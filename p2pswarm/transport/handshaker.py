@@ -48,7 +48,12 @@ class Handshaker:
         return self._static.peer_id
 
     async def dialled(self, connection: Connection, expect: PeerId | None) -> Handshake:
-        """Do the handshake on a connection that we dialled; `expect`: the peer, if we know it."""
+        """Do the handshake on a connection that we dialled; `expect`: the peer, if we know it.
+
+        Through a relay we always know it: the relay was asked for this peer.
+        """
+        if expect is None and connection.remote.circuit:
+            expect = PeerId(connection.remote.circuit)
         handshake = Handshake(
             Role.INITIATOR,
             self._hello,

@@ -11,13 +11,26 @@ Source:  docs/wire.md, "One link".
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from p2pswarm.ids import Contact, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 
 SAME_TIME_S = 10.0  # the time of two handshakes: links further apart were not dialled at once
 
 L = TypeVar("L")
+
+
+class Reach(Enum):
+    """What the links that are up show of an address where a peer is said to be."""
+
+    CLAIMED = auto()
+    """Nothing: no link leads there."""
+    HOST = auto()
+    """The peer's own link comes from that host, and it named this port: it is there, and may be
+    dialled there or not."""
+    DIALLED = auto()
+    """We dialled the peer there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +75,25 @@ class LinkTable(Generic[L]):
         return entries[0].link if entries else None
 
     def find(self, to: Contact) -> L | None:
-        """The preferred link to a contact, found by its address if it has no peer id."""
+        """The preferred link to a contact, found by its address if it has no peer id.
+
+        The address of a link that the peer dialled is the peer's claim, so who asks for the peer
+        at an address gets no such link: it is dialled.
+        """
         if to.peer is not None:
             return self.best(to.peer)
         for peer, entries in self._entries.items():
-            if any(entry.contact.address == to.address for entry in entries):
+            if any(_dialled_at(entry, to.address) for entry in entries):
                 return self.best(peer)
         return None
 
-    def reaches(self, to: Contact) -> bool:
-        """Whether a link leads to exactly this contact, by peer and address."""
+    def reach(self, to: Contact) -> Reach:
+        """What our links show of a contact, by peer and address."""
         entries = () if to.peer is None else self._entries.get(to.peer, ())
-        return any(entry.contact.address == to.address for entry in entries)
+        if any(_dialled_at(entry, to.address) for entry in entries):
+            return Reach.DIALLED
+        named = any(entry.contact.address == to.address for entry in entries)
+        return Reach.HOST if named else Reach.CLAIMED
 
     def all(self) -> tuple[L, ...]:
         """Every link, also those that drain."""
@@ -96,6 +116,10 @@ class LinkTable(Generic[L]):
             self._entries[peer] = kept
         else:
             self._entries.pop(peer, None)
+
+
+def _dialled_at(entry: LinkEntry[L], address: Address) -> bool:
+    return entry.dialler != entry.peer and entry.contact.address == address
 
 
 def _prefers(new: LinkEntry[L], old: LinkEntry[L]) -> bool:

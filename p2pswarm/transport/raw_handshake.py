@@ -1,8 +1,8 @@
-"""The bytes on a connection before it is a link: the dialler's side and the acceptor's.
+"""The bytes on a connection before it is in use: the dialler's side and the acceptor's.
 
 Each side tells how many bytes it needs next, because the bytes after the last message
-belong to the link or to the bulk connection. The first four bytes tell an acceptor
-whether the connection opens a link or joins bulk to one. An acceptor that refuses a
+belong to the link or to the bulk connection. The first four bytes tell an acceptor whether the
+connection opens a link, joins bulk to one, is a knock, or asks a relay. An acceptor that refuses a
 dialler sends its own hello, from which the dialler learns the reason.
 
 Units:   bytes.
@@ -14,6 +14,9 @@ from p2pswarm.crypto.handshake import HELLO_BYTES, Handshake, Hello, StaticKey
 from p2pswarm.crypto.handshake import MAGIC as LINK_MAGIC
 from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.errors import BadHandshake
+from p2pswarm.net import circuit
+from p2pswarm.net.circuit import CircuitRequest
+from p2pswarm.transport import knock
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.join import BulkJoin
 
@@ -96,6 +99,10 @@ class AcceptedHandshake:
         """The reason to refuse the peer, after `data_to_send` was sent."""
         self.join: BulkJoin | None = None
         """The request to join a link, if the connection opens none."""
+        self.knock: bytes | None = None
+        """The token of a dial-back, if the connection is for nothing else."""
+        self.circuit: CircuitRequest | None = None
+        """What the connection asks of a relay, if it does."""
         self._us = us
         self._static = static
         self._ephemeral = ephemeral
@@ -126,6 +133,12 @@ class AcceptedHandshake:
         elif self._magic == join.MAGIC:
             self.join = BulkJoin.parse(self._magic + data)
             self.wanted_bytes = 0
+        elif self._magic == knock.MAGIC:
+            self.knock = data
+            self.wanted_bytes = 0
+        elif self._magic == circuit.MAGIC:
+            self.circuit = CircuitRequest.parse(self._magic + data)
+            self.wanted_bytes = 0
         else:
             self._greet(self._magic + data)
 
@@ -137,6 +150,10 @@ class AcceptedHandshake:
     def _begin(self, magic: bytes) -> None:
         if magic == join.MAGIC:
             self.wanted_bytes = join.JOIN_BYTES - MAGIC_BYTES
+        elif magic == knock.MAGIC:
+            self.wanted_bytes = knock.TOKEN_BYTES
+        elif magic == circuit.MAGIC:
+            self.wanted_bytes = circuit.REQUEST_BYTES - MAGIC_BYTES
         elif magic[:-1] == LINK_MAGIC[:-1]:  # any version: the peer learns which one we speak
             self.wanted_bytes = HELLO_BYTES - MAGIC_BYTES
         else:

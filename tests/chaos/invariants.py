@@ -72,6 +72,7 @@ class Records:
         """All that is known to be decided."""
         self._decided = decided
         self._heights: dict[object, int] = {}
+        self._read: dict[object, int] = {}
         self._newest = 0
 
     def seen(
@@ -85,9 +86,10 @@ class Records:
         self._heights[node] = height
         if height < known:
             return f"a chain of {known} records has {height}"
-        for record in read(known, height):
+        for record in read(self._read.get(node, 0), height):
             if wrong := self._take(record):
                 return wrong
+            self._read[node] = record.height + 1  # the newest may be on its way to the disk
         return None
 
     def applied(self, stage: int, version: int) -> str | None:

@@ -146,6 +146,16 @@ def test_records_are_told_of_once_and_in_order():
     assert "3 steps are decided" in seen.applied(0, 4)
 
 
+def test_a_record_that_is_not_on_the_disk_yet_is_read_the_next_time():
+    _, records = chain_of(3)
+    seen = Records()
+    assert seen.seen("a", 2, lambda first, end: records[first : min(end, 1)]) is None
+
+    assert seen.seen("a", 3, lambda first, end: records[first:end]) is None
+
+    assert seen.records == records
+
+
 def test_a_chain_that_shrinks_forks_or_has_terms_that_fall_is_a_breach():
     _, records = chain_of(2)
     rival = commit(ChainHead.of(records[0]), term=2)

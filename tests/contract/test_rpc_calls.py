@@ -30,6 +30,7 @@ from p2pswarm.errors import (
 )
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
+from p2pswarm.transport.link_table import Reach
 
 
 @contract
@@ -41,15 +42,34 @@ async def test_call_returns_the_reply(bed: Bed) -> None:
 
 
 @contract
-async def test_a_link_shows_both_sides_where_the_other_is(bed: Bed) -> None:
+async def test_a_link_shows_where_a_peer_is_and_to_its_dialler_that_it_listens_there(
+    bed: Bed,
+) -> None:
     a, b = await pair(bed)
     b.serve_unary(Ask, double)
     await a.call(b.contact, Ask(21), LONG_S)
 
-    for near, far in ((a, b), (b, a)):
-        assert near.reached(far.contact)
-        assert not near.reached(Contact(far.contact.peer, Address("10.9.9.9", 9)))
-        assert not near.reached(Contact(None, far.contact.address))
+    for near, far, reach in ((a, b, Reach.DIALLED), (b, a, Reach.HOST)):
+        assert near.reach(far.contact) is reach
+        elsewhere = Contact(far.contact.peer, Address("10.9.9.9", 9))
+        assert near.reach(elsewhere) is Reach.CLAIMED
+        assert near.reach(Contact(None, far.contact.address)) is Reach.CLAIMED
+
+
+@contract
+async def test_who_asks_an_address_who_is_there_dials_it_though_a_link_comes_from_it(
+    bed: Bed,
+) -> None:
+    a, b = await pair(bed)
+    a.serve_unary(Ask, double)
+    b.serve_unary(Ask, double)
+    await a.call(b.contact, Ask(21), LONG_S)
+
+    await b.call(Contact(None, a.contact.address), Ask(1), LONG_S)
+
+    assert b.reach(a.contact) is not Reach.CLAIMED
+    assert await b.call(a.contact, Ask(2), LONG_S) == Reply(4)
+    assert await a.call(b.contact, Ask(3), LONG_S) == Reply(6)
 
 
 @contract

@@ -3,7 +3,6 @@
 import pytest
 from dht.harness import CONFIG, KEY, OWN, anywhere, raw
 
-from p2pswarm.dht.address_scope import scope_of
 from p2pswarm.dht.call_outcomes import CallRecorder
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.find_node import FindNode
@@ -17,6 +16,7 @@ from p2pswarm.dht.responder import Responder
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.net.address_scope import scope_of
 
 PUBLIC, HOME_NET, NOWHERE = "8.8.8.8:4000", "192.168.1.1:80", "224.0.0.1:4000"
 SAME_HOST = "127.0.0.1:22"

@@ -20,6 +20,7 @@ from p2pswarm.errors import (
     SwarmError,
 )
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.transport.link_table import Reach
 
 FIND = Find(HOME, KEY)
 PLAIN_GET = Get(HOME, KEY, b"", False, 0)
@@ -146,7 +147,7 @@ CLAIM = Contact(contact(1).peer, Address("10.0.0.9", 9))
 def a_recorder_without_links(*known: int) -> tuple[CallRecorder, Table]:
     """Its links show of nobody where it is."""
     table = a_table(*known)
-    return CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: False), table
+    return CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.CLAIMED), table
 
 
 def identified(number: int) -> Identified:
@@ -216,3 +217,46 @@ def test_checks_that_are_over_make_room_for_others():
         recorder.met(Contact(contact(number).peer, Address(f"10.0.1.{number}", 9)), 1.0)
         (claimed,) = recorder.claims()
         recorder.checked(claimed, None, 1.0)
+
+
+# Peers whose links come from where they say that they are
+
+
+def test_a_peer_that_called_us_is_dialled_back_before_it_enters_the_table():
+    table = a_table()
+    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.HOST)
+
+    recorder.met(CLAIM, 1.0)
+    recorder.met(CLAIM, 1.1)
+
+    assert len(table) == 0
+    assert recorder.claims() == [CLAIM]
+    recorder.checked(CLAIM, identified(1), 2.0)
+    assert [each.contact for each in table] == [CLAIM]
+
+
+def test_a_peer_that_could_not_be_dialled_back_leaves_its_neighbours_alone():
+    """Another node of the same machine, at another port, is no less believed."""
+    recorder = CallRecorder(a_table(), TimeoutEstimator(CONFIG), lambda _: Reach.HOST)
+    recorder.met(CLAIM, 1.0)
+    recorder.checked(*recorder.claims(), None, 4.0)
+
+    recorder.met(CLAIM, 5.0)
+    assert recorder.claims() == []
+    neighbour = Contact(contact(2).peer, Address(CLAIM.address.host, 10))
+    recorder.met(neighbour, 5.0)
+    assert recorder.claims() == [neighbour]
+
+
+def test_a_peer_that_has_no_place_in_the_table_is_not_dialled_at_each_request():
+    config = DhtConfig(k=1, beta=1, replicas=1, replicas_success=1)
+    far = 1 << 255
+    table = a_table(far, config=config)
+    recorder = CallRecorder(table, TimeoutEstimator(config), lambda _: Reach.HOST)
+    recorder.met(contact(far + 1), 9.0)
+    recorder.checked(*recorder.claims(), identified(far + 1), 9.1)
+    assert recorder.checks() == [contact(far)]  # it waits for that one's place
+
+    recorder.met(contact(far + 1), 10.0)
+
+    assert recorder.claims() == []

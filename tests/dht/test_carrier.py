@@ -7,6 +7,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.carrier import Carrier, to_be_carried
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.get_value import GetValue
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, Record, peer_list
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.timeouts import TimeoutEstimator
@@ -23,7 +24,7 @@ def a_record(subkey: bytes = b"a", value: bytes = b"v") -> Record:
 
 
 def a_carrier(config: DhtConfig = CONFIG) -> Carrier:
-    return Carrier(PeerId(OWN), config, TimeoutEstimator(config), SignatureCache())
+    return Carrier(PeerId(OWN), config, TimeoutEstimator(config), SignatureCache(), Hearsay())
 
 
 def carried(carrier: Carrier) -> GetValue:

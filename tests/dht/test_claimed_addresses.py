@@ -4,11 +4,12 @@ import asyncio
 import random
 from collections import Counter
 
+import pytest
 from dht.harness import address, swarm
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.messages import Find, Found, contacts_in
+from p2pswarm.dht.messages import Find, Found, Get, Got, PeerList, contacts_in, peer_list
 from p2pswarm.dht.node import Dht
 from p2pswarm.ids import Address, Contact
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
@@ -33,11 +34,11 @@ class NotingRpc(SimRpc):
         return await super().call(to, request, timeout_s)
 
 
-def a_node(world: DhtWorld, config: DhtConfig | None = None) -> tuple[Dht, NotingRpc]:
+def a_node(world: DhtWorld, address: Address | None = None) -> tuple[Dht, NotingRpc]:
     identity = Identity.generate(world.rng.randbytes(32))
-    rpc = NotingRpc(world.net, world.net.enter(identity.peer_id, None), HandlerLimits())
+    rpc = NotingRpc(world.net, world.net.enter(identity.peer_id, None, address), HandlerLimits())
     world.net.start(rpc)
-    node = Dht(rpc, identity, config or DhtConfig(), random.Random(1), world.wall_s)
+    node = Dht(rpc, identity, DhtConfig(), random.Random(1), world.wall_s)
     world.nodes.append(node)
     world.rpcs.append(rpc)
     return node, rpc
@@ -88,7 +89,8 @@ def test_a_victim_that_300_ids_claim_to_be_is_asked_once_and_stays_what_it_is():
         async with swarm(4) as world:
             node, rpc = a_node(world)
             await node.bootstrap(address(world.nodes[0]))
-            stranger, victim = strangers(world, 2)
+            (stranger,) = strangers(world, 1)
+            _, victim = a_node(world)
             liars = strangers(world, IDS)
             for number, liar in enumerate(liars):
                 claim = Address(victim.contact.address.host, 1 + number)
@@ -98,10 +100,50 @@ def test_a_victim_that_300_ids_claim_to_be_is_asked_once_and_stays_what_it_is():
             hosts = [each.host for each in rpc.called]
             assert hosts.count(victim.contact.address.host) == 1
             named = await handed_out(stranger, node, [each.host.peer.raw for each in liars])
-            assert victim.contact.address.host not in {each.host for each in named}
-
             honest = victim.contact.address
+            assert {each.port for each in named if each.host == honest.host} <= {honest.port}
+
             await victim.call(node.contact, Find(str(honest), bytes(32)), 5.0)
+            await asyncio.sleep(1)  # it is dialled back
             assert honest in await handed_out(stranger, node, [victim.host.peer.raw])
+
+    run(main(), 1)
+
+
+def led_to(victim: Address, target: bytes) -> PeerList:
+    """Twenty ids next to a target, all of them where the victim is."""
+    near = [(int.from_bytes(target) ^ number).to_bytes(32) for number in range(1, 21)]
+    return peer_list([(raw, str(victim)) for raw in near])
+
+
+@pytest.mark.parametrize("member", [False, True], ids=["nobody of the swarm", "a member"])
+def test_a_third_party_that_a_liar_names_in_lookups_is_dialled_once_by_each_node(member):
+    async def main():
+        async with swarm(0) as world:
+            public = [Address(f"{11 + i}.0.0.1", 4000) for i in range(8)]
+            seed, _ = a_node(world, public[0])
+            nodes = [a_node(world, each) for each in public[1:6]]
+            liar, liars_rpc = a_node(world, public[6])
+            for node in [each for each, _ in nodes] + [liar]:
+                await node.bootstrap(address(seed))
+            await asyncio.sleep(2)
+            victim = Address("99.9.9.9", 4000)
+            if member:
+                world.net.rpc(Identity.generate(b"victim").peer_id, address=victim)
+            liars_rpc.serve_unary(Find, lambda _, find: Found(led_to(victim, find.target)))
+            liars_rpc.serve_unary(Get, lambda _, get: Got((), False, led_to(victim, get.key)))
+
+            for number in range(30):
+                for node, _ in nodes:
+                    await node.get(world.rng.randbytes(32))
+                    await node.closest(world.rng.randbytes(32))
+                await asyncio.sleep(number)
+
+            dials = [[each.host for each in rpc.called].count(victim.host) for _, rpc in nodes]
+            assert sum(dials) > 0
+            assert max(dials) == 1
+            await nodes[0][0].put(bytes(32), b"", b"value", 60.0)
+            for node, _ in nodes[1:]:
+                assert (await node.get(bytes(32)))[b""].value == b"value"
 
     run(main(), 1)

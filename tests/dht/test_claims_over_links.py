@@ -63,16 +63,41 @@ def test_a_peer_that_announces_another_address_of_its_own_is_found_there():
     run(main(), 1)
 
 
-def test_a_peer_where_it_says_costs_no_dial():
+def test_a_peer_where_it_says_is_dialled_back_once():
     async def main():
         async with AsyncExitStack() as stack:
             nodes = Nodes(stack)
             first, other = await nodes.add(), await nodes.add()
             await other.bootstrap(seed(first))
             await asyncio.sleep(1)
+            for _ in range(3):
+                await other.closest(KEY)
+                await asyncio.sleep(10)
 
             assert [each.contact for each in first.table] == [other.contact]
-            assert first.calls == 0
+            assert first.calls == 1
+
+    run(main(), 1)
+
+
+def test_a_peer_that_cannot_be_dialled_is_a_client():
+    """Behind a gateway: its links come from the host that it names, and nobody listens there."""
+
+    async def main():
+        async with AsyncExitStack() as stack:
+            nodes = Nodes(stack)
+            first, third = await nodes.add(), await nodes.add()
+            await third.bootstrap(seed(first))
+            hidden = await nodes.add(announced=Address("127.0.0.1", 9))
+            await hidden.bootstrap(seed(first))
+            await asyncio.sleep(1)
+            assert await hidden.put(KEY, b"", b"value", 60.0) > 0
+            await asyncio.sleep(1)
+
+            assert [each.contact for each in first.table] == [third.contact]
+            assert [each.contact for each in third.table] == [first.contact]
+            assert {each.contact for each in hidden.table} == {first.contact, third.contact}
+            assert (await third.get(KEY))[b""].value == b"value"
 
     run(main(), 1)
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from dht.harness import SEED, STRANGER, SWARM_KEY, TTL_S, address, now_s, rpc_of, swarm
 
-from p2pswarm.dht.address_scope import Scope
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.messages import Find, Found, Identify, Ping, Pong, peer_list
 from p2pswarm.dht.upkeep import REFRESH_PAUSE_S
 from p2pswarm.errors import Busy, NoRoute, NotServing
 from p2pswarm.ids import Address, Contact
+from p2pswarm.net.address_scope import Scope
 from p2pswarm.sim.loop import run
 
 

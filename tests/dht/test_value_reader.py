@@ -18,6 +18,7 @@ from dht.harness import (
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.get_value import GetValue
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record, peer_list
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.records import SignatureCache, sign
@@ -40,7 +41,7 @@ def a_reader(table: Table, *held: Record) -> ValueReader:
     store = RecordStore(CONFIG, signatures)
     for record in held:
         store.offer(record, ALICE.peer_id, NOW_MS)
-    return ValueReader(PeerId(OWN), table, store, TimeoutEstimator(CONFIG), signatures)
+    return ValueReader(PeerId(OWN), table, store, TimeoutEstimator(CONFIG), signatures, Hearsay())
 
 
 def held(reader: ValueReader) -> dict[bytes, Record]:

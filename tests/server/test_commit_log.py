@@ -27,6 +27,17 @@ def test_a_commit_applies_its_reduction_once():
     assert log.holds(3)
 
 
+def test_the_newest_version_is_one_that_only_its_commit_lacks():
+    log = holder(3)
+    assert (log.newest, newcomer().newest) == (3, None)
+    average(log, 4)
+    assert log.newest == 3
+
+    average(log, 3)
+
+    assert (log.version, log.newest) == (3, 4)
+
+
 def test_a_reduction_that_comes_before_the_digest_is_held_with_it():
     log = holder(3)
     log.became(3)

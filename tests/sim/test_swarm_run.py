@@ -1,8 +1,10 @@
 """What a run was, in numbers; and who may die in it."""
 
+from dataclasses import replace
+
 import pytest
 
-from p2pswarm.sim.swarm_run import MachineRecord, RunRecord, may_die
+from p2pswarm.sim.swarm_run import MachineRecord, RunRecord, may_die, may_lose_memory
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 
@@ -27,6 +29,25 @@ def test_nobody_dies_that_holds_the_last_weights_of_its_stage() -> None:
     ]
 
     assert may_die(machines) == [1, 2, 3]
+
+
+HOLDER = replace(machine(), newest=4, member=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "may"),
+    [
+        pytest.param(replace(machine(), newest=4), True, id="it has reduced the step, too"),
+        pytest.param(replace(machine(), newest=3, member=True), True, id="the step needs it"),
+        pytest.param(replace(machine(), newest=3), False, id="it was out of the step"),
+        pytest.param(replace(machine(version=2), newest=3, member=True), False, id="it is behind"),
+        pytest.param(replace(machine(stage=1), newest=4), False, id="it serves another stage"),
+        pytest.param(replace(machine(died_s=1.0), newest=4), False, id="it is dead"),
+    ],
+)
+def test_the_only_one_that_can_make_the_next_version_keeps_its_memory(other, may) -> None:
+    assert may_lose_memory([other, HOLDER], 1) is may
+    assert may_lose_memory([HOLDER, other], 1) is (other.stage == 0)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,16 @@ def test_limits_fit_into_what_there_is_and_leave_the_spare_files(files):
     assert all(small <= large for small, large in zip(limits(config), limits(CONFIG), strict=True))
 
 
+def test_something_beside_gets_less_in_the_same_proportion():
+    wanted, beside = files_wanted(CONFIG), 1024
+
+    assert fitted(CONFIG, wanted + beside, beside) is CONFIG
+    half = fitted(CONFIG, (wanted + beside) // 2, beside)
+    share = half.links_max / CONFIG.links_max
+    assert files_wanted(half) + beside * share <= (wanted + beside) / 2 + FILES_SPARE
+    assert f"`ulimit -n {wanted + beside}`" in shortage(1024, CONFIG, beside)
+
+
 def test_the_user_is_told_the_remedy_in_a_line():
     told = shortage(1024, CONFIG)
 

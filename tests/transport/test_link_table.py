@@ -1,11 +1,12 @@
 """One link a peer: both sides choose the same one, without asking each other."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.transport.link_table import SAME_TIME_S, LinkEntry, LinkTable
+from p2pswarm.transport.link_table import SAME_TIME_S, LinkEntry, LinkTable, Reach
 
 SMALL, LARGE = PeerId(bytes(31) + b"\1"), PeerId(bytes(31) + b"\2")
 INCARNATION = b"i" * 16
@@ -85,17 +86,31 @@ def test_a_contact_is_found_by_its_peer_or_else_by_any_address_of_it():
     old, elsewhere = Address("old", 1), Address("old", 2)
 
     assert table.find(Contact(LARGE, elsewhere)) == "new"
-    assert table.find(Contact(None, old)) == "new"
+    assert table.find(Contact(None, old)) is None  # the peer says so, and nobody has dialled it
+    table.add(entry("dialled", LARGE, SMALL, since_s=1.0))
+    assert table.find(Contact(None, Address("dialled", 1))) == "dialled"
     assert table.find(Contact(SMALL, old)) is None
     assert table.find(Contact(None, elsewhere)) is None
 
 
-def test_a_link_leads_to_the_address_that_was_dialled_and_to_no_other():
+@pytest.mark.parametrize(
+    ("dialler", "reach"), [(SMALL, Reach.DIALLED), (LARGE, Reach.HOST)], ids=["we", "the peer"]
+)
+def test_a_link_shows_one_address_and_less_of_it_if_the_peer_dialled(dialler, reach):
     table = LinkTable()
-    table.add(entry("here", LARGE, SMALL))
+    table.add(entry("here", LARGE, dialler))
 
-    assert table.reaches(Contact(LARGE, Address("here", 1)))
-    assert not table.reaches(Contact(LARGE, Address("here", 2)))
-    assert not table.reaches(Contact(LARGE, Address("elsewhere", 1)))
-    assert not table.reaches(Contact(SMALL, Address("here", 1)))
-    assert not table.reaches(Contact(None, Address("here", 1)))
+    assert table.reach(Contact(LARGE, Address("here", 1))) is reach
+    assert table.reach(Contact(LARGE, Address("here", 2))) is Reach.CLAIMED
+    assert table.reach(Contact(LARGE, Address("elsewhere", 1))) is Reach.CLAIMED
+    assert table.reach(Contact(SMALL, Address("here", 1))) is Reach.CLAIMED
+    assert table.reach(Contact(None, Address("here", 1))) is Reach.CLAIMED
+
+
+def test_an_address_that_was_dialled_counts_though_the_peer_dialled_too():
+    table = LinkTable()
+    theirs = entry("here", LARGE, LARGE)
+    table.add(theirs)
+    table.add(replace(theirs, link="ours", dialler=SMALL))
+
+    assert table.reach(Contact(LARGE, Address("here", 1))) is Reach.DIALLED

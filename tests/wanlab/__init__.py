@@ -29,6 +29,9 @@ From Python:
         lab.run(0, ["iperf3", "-c", lab.address(1)], check=True)
         print(lab.counts()[0, 1].wire_bytes)
 
+Namespaces without a `wan0`, for whoever lays cables of his own, are opened with
+`Lab(..., inner=3)`; `tests/natlab` does so.
+
 It needs Linux, iproute2, util-linux, a readable /dev/net/tun and either root
 or user namespaces; else `Lab` raises `LabUnavailable` with the reason.
 """

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .hosts import Host, enter_user_namespace, kill_inhabitants, make_host
+from .hosts import Host, enter_user_namespace, kill_inhabitants, make_host, make_namespace
 from .link import FRAME_OVERHEAD_BYTES, Link, LinkQueue
 from .packet import VNET_BYTES, cut, train_of
 
@@ -191,22 +191,29 @@ def main() -> None:
     hosts: list[Host] = []
     try:
         in_user_namespace = enter_user_namespace()
-        for address, address6 in setup["addresses"]:
-            hosts.append(make_host(address, address6, setup["mtu_bytes"], setup["sysctls"]))
+        sysctls = setup["sysctls"]
+        hosts += [
+            make_host(place["own"], place["behind"], setup["mtu_bytes"], sysctls)
+            for place in setup["places"]
+        ]
+        inner_fds = [make_namespace(sysctls) for _ in range(setup["inner"])]
     except OSError as error:
         control.send(json.dumps({"error": str(error)}).encode())
         return
+    namespace_fds = [*(host.namespace_fd for host in hosts), *inner_fds]
     try:
         reply = {
-            "namespace_fds": [host.namespace_fd for host in hosts],
+            "namespace_fds": namespace_fds,
             "in_user_namespace": in_user_namespace,
             "real_time": ask_for_precision(),
         }
         control.send(json.dumps(reply).encode())
         switch = Switch(hosts, Link(**setup["link"]), setup["seed"])
         run(control, switch, [host.tun_fd for host in hosts])
+    except BrokenPipeError:
+        return  # the lab has ended before it could read an answer
     finally:
-        kill_inhabitants(hosts)
+        kill_inhabitants(namespace_fds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Hosts as network namespaces that live exactly as long as one process.
+"""Network namespaces that live exactly as long as one process, and the hosts in them.
+
+A host has a device, `wan0`, that leads to the emulator. A namespace without one is for whoever
+opened the lab to connect: `tests/natlab` puts hosts behind routers so.
 
 No name under /run/netns is made, so nothing has to be swept up: a namespace
 is held by descriptors of this process and by the processes within it, and
@@ -18,7 +21,7 @@ import shutil
 import signal
 import struct
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +45,7 @@ class Host:
     namespace_fd: int
     tun_fd: int
     addresses: tuple[bytes, ...]
-    """IPv4 and, where the kernel has it, IPv6, as in packets."""
+    """Where packets for this host go, as in packets; IPv6 where the kernel has it."""
 
 
 def enter_user_namespace() -> bool:
@@ -57,30 +60,41 @@ def enter_user_namespace() -> bool:
     return True
 
 
-def make_host(address: str, address6: str, mtu_bytes: int, sysctls: dict[str, str]) -> Host:
-    """A new namespace with `wan0` in it. This thread ends up inside."""
+def make_namespace(sysctls: dict[str, str]) -> int:
+    """A descriptor of a new network namespace with nothing in it. This thread ends up inside."""
     if shutil.which("ip") is None:
         raise OSError("the command `ip` is missing: install iproute2")
     _unshare(_CLONE_NEWNET, "network namespaces are not allowed here; become root")
     namespace_fd = os.open("/proc/self/ns/net", os.O_RDONLY)
-    tun_fd = _open_tun()
     for name, value in sysctls.items():
         Path("/proc/sys", *name.split(".")).write_text(value)
+    _ip("link set lo up")
+    return namespace_fd
 
+
+def make_host(
+    own: Sequence[str], behind: Sequence[str], mtu_bytes: int, sysctls: dict[str, str]
+) -> Host:
+    """A new namespace with `wan0` in it. This thread ends up inside.
+
+    `own`: the addresses of `wan0`, as ADDRESS/PREFIX; `behind`: what is to be sent there, too.
+    """
+    namespace_fd = make_namespace(sysctls)
+    tun_fd = _open_tun()
+    has_ipv6 = Path("/proc/sys/net/ipv6").exists()
+    usable = [text for text in own if has_ipv6 or ":" not in text]
+    nodad = {text: " nodad" if ":" in text else "" for text in usable}
     _ip(
         f"link set {DEVICE} mtu {mtu_bytes} txqueuelen {TUN_QUEUE_PACKETS} up",
-        f"addr add {address}/16 dev {DEVICE}",
-        "link set lo up",
+        *(f"addr add {text} dev {DEVICE}{nodad[text]}" for text in usable),
     )
-    has_ipv6 = Path("/proc/sys/net/ipv6").exists()
-    if has_ipv6:
-        _ip(f"addr add {address6}/64 dev {DEVICE} nodad")
-    return Host(namespace_fd, tun_fd, _packed(address, address6 if has_ipv6 else None))
+    ours = [ipaddress.ip_interface(text).ip for text in (*usable, *behind)]
+    return Host(namespace_fd, tun_fd, tuple(ip.packed for ip in ours))
 
 
-def kill_inhabitants(hosts: Iterable[Host]) -> None:
-    """Kill every process whose network is one of the hosts', until none is left."""
-    ours = {os.fstat(host.namespace_fd).st_ino for host in hosts}
+def kill_inhabitants(namespace_fds: Iterable[int]) -> None:
+    """Kill every process whose network is one of these, until none is left."""
+    ours = {os.fstat(fd).st_ino for fd in namespace_fds}
     for _ in range(SWEEPS_MAX):
         found = [pid for pid in _all_pids() if pid != os.getpid() and _network_of(pid) in ours]
         if not found:
@@ -113,7 +127,8 @@ def _open_tun() -> int:
     try:
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     except OSError as error:
-        raise OSError(f"/dev/net/tun cannot be opened ({error.strerror})") from error
+        remedy = "become root, or let all users read and write it"
+        raise OSError(f"/dev/net/tun cannot be opened ({error.strerror}): {remedy}") from error
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), flags))
     fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO6 | _TUN_F_TSO_ECN)
@@ -125,8 +140,4 @@ def _ip(*lines: str) -> None:
         ["ip", "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise OSError(f"ip refused to set up {DEVICE}: {done.stderr.strip()}")
-
-
-def _packed(*addresses: str | None) -> tuple[bytes, ...]:
-    return tuple(ipaddress.ip_address(address).packed for address in addresses if address)
+        raise OSError(f"ip refused to set up a host: {done.stderr.strip()}")

@@ -16,6 +16,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,13 +59,46 @@ class Tcp:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a host is."""
+
+    own: tuple[str, ...]
+    """The addresses of its `wan0`, as ADDRESS/PREFIX; the first IPv4 one is its name in the lab."""
+    behind: tuple[str, ...] = ()
+    """Addresses that it leads to, as a router does."""
+
+
 class Lab:
     """Hosts 0 .. hosts - 1, every two joined by a link each way. A context manager."""
 
-    def __init__(self, hosts: int, link: Link, *, tcp: Tcp | None = None, seed: int = 0) -> None:
+    kind = "WAN lab"
+
+    def __init__(
+        self,
+        hosts: int,
+        link: Link,
+        *,
+        tcp: Tcp | None = None,
+        seed: int = 0,
+        places: Sequence[Place] | None = None,
+        inner: int = 0,
+    ) -> None:
+        """`places`: of each host; None: all in one network.
+
+        `inner`: namespaces that no link leads to; they are numbered on from the hosts.
+        """
         if not 1 <= hosts <= HOSTS_MAX:
             raise ValueError(f"a lab has 1..{HOSTS_MAX} hosts, not {hosts}")
+        if places is None:
+            places = [
+                Place((f"{NETWORK[i + 1]}/16", f"{NETWORK6[i + 1]}/64")) for i in range(hosts)
+            ]
+        if len(places) != hosts:
+            raise ValueError(f"{hosts} hosts have {hosts} places, not {len(places)}")
         self.hosts = hosts
+        self._places = tuple(places)
+        self._inner = inner
         self.tcp = tcp if tcp is not None else Tcp()
         self.real_time = False
         """Whether the emulator outruns busy processors; known once the lab is open."""
@@ -72,6 +106,7 @@ class Lab:
         self._first_link = link
         self._seed = seed
         self._programs: list[subprocess.Popen[Any]] = []
+        self._lock = threading.Lock()  # programs may be started from several threads
         self._namespace_fds: list[int] = []
         self._in_user_namespace = False
         self._control: socket.socket | None = None
@@ -80,7 +115,7 @@ class Lab:
     def __enter__(self) -> Self:
         for command in ("ip", "nsenter"):
             if shutil.which(command) is None:
-                raise LabUnavailable(f"no WAN lab: the command {command} is missing")
+                raise LabUnavailable(f"no {self.kind}: the command {command} is missing")
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(SETUP_S)
         with theirs:
@@ -97,7 +132,8 @@ class Lab:
             )
         try:
             reply = self._ask(
-                addresses=[(self.address(i), self.address6(i)) for i in range(self.hosts)],
+                places=[asdict(place) for place in self._places],
+                inner=self._inner,
                 mtu_bytes=MTU_BYTES,
                 sysctls=self.tcp.sysctls(),
                 link=asdict(self._first_link),
@@ -137,26 +173,32 @@ class Lab:
 
     def address(self, host: int) -> str:
         """The IPv4 address of a host."""
-        return str(NETWORK[self._checked(host) + 1])
+        return self._first_address(host, 4)
 
     def address6(self, host: int) -> str:
         """The IPv6 address of a host."""
-        return str(NETWORK6[self._checked(host) + 1])
+        return self._first_address(host, 6)
+
+    def namespace(self, host: int) -> Path:
+        """The network namespace of a host, or of one of the inner ones."""
+        assert self._emulator is not None, "the lab is open"
+        fd = self._namespace_fds[self._checked(host, inner=True)]
+        return Path(f"/proc/{self._emulator.pid}/fd/{fd}")
 
     def enter(self, host: int) -> list[str]:
         """What to put before a command so that it runs in a host."""
-        assert self._emulator is not None, "the lab is open"
-        proc = f"/proc/{self._emulator.pid}"
-        prefix = ["nsenter", f"--net={proc}/fd/{self._namespace_fds[self._checked(host)]}"]
+        prefix = ["nsenter", f"--net={self.namespace(host)}"]
         if self._in_user_namespace:
-            prefix += [f"--user={proc}/ns/user", "--preserve-credentials"]
+            assert self._emulator is not None, "the lab is open"
+            prefix += [f"--user=/proc/{self._emulator.pid}/ns/user", "--preserve-credentials"]
         return [*prefix, "--"]
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a program in a host; `options` are those of `subprocess.Popen`."""
         program = subprocess.Popen([*self.enter(host), *argv], **options)
-        self._programs = [p for p in self._programs if p.poll() is None]
-        self._programs.append(program)
+        with self._lock:
+            self._programs = [p for p in self._programs if p.poll() is None]
+            self._programs.append(program)
         return program
 
     def run(
@@ -204,10 +246,15 @@ class Lab:
             )
         )
 
-    def _checked(self, host: int) -> int:
-        if not 0 <= host < self.hosts:
-            raise ValueError(f"there are hosts 0..{self.hosts - 1}, not {host}")
+    def _checked(self, host: int, *, inner: bool = False) -> int:
+        count = self.hosts + (self._inner if inner else 0)
+        if not 0 <= host < count:
+            raise ValueError(f"there are hosts 0..{count - 1}, not {host}")
         return host
+
+    def _first_address(self, host: int, version: int) -> str:
+        own = [ipaddress.ip_interface(text).ip for text in self._places[self._checked(host)].own]
+        return str(next(ip for ip in own if ip.version == version))
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._control is not None, "the lab is open"
@@ -215,7 +262,9 @@ class Lab:
             self._control.send(json.dumps(request).encode())
             reply = json.loads(self._control.recv(MESSAGE_BYTES_MAX) or b'{"error": "it ended"}')
         except OSError as error:
-            raise LabUnavailable(f"no WAN lab: its emulator does not answer ({error})") from error
+            raise LabUnavailable(
+                f"no {self.kind}: its emulator does not answer ({error})"
+            ) from error
         if "error" in reply:
-            raise LabUnavailable(f"no WAN lab: {reply['error']}")
+            raise LabUnavailable(f"no {self.kind}: {reply['error']}")
         return dict(reply)

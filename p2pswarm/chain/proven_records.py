@@ -13,7 +13,7 @@ from p2pswarm.chain.chain import BrokenRecord, Chain, ChainHead, check_next
 from p2pswarm.chain.record import CommitRecord, authentic
 
 
-class Hearsay:
+class ProvenRecords:
     """What one peer sends, judged record by record."""
 
     def __init__(self, chain: Chain, sender: bytes) -> None:
@@ -23,7 +23,7 @@ class Hearsay:
         self._open: CommitRecord | None = None
         """The last record, while nothing proves it."""
 
-    def proved(self, record: CommitRecord) -> list[CommitRecord]:
+    def receive(self, record: CommitRecord) -> list[CommitRecord]:
         """The records that are known to be decided now that `record` has come, in order."""
         before = self._open
         head = ChainHead.of(before) if before else self._chain.head

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.chain.chain import BrokenRecord, Chain
-from p2pswarm.chain.hearsay import Hearsay
+from p2pswarm.chain.proven_records import ProvenRecords
 from p2pswarm.chain.record import CommitRecord
 
 STRANGER, VOTER = peer("s"), peer("c")
@@ -35,40 +35,40 @@ def decided(makers: list[str], chain: Chain | None = None) -> list[CommitRecord]
     return records
 
 
-def heard(hearsay: Hearsay, chain: Chain, records: list[CommitRecord]) -> list[CommitRecord]:
+def heard(proven: ProvenRecords, chain: Chain, records: list[CommitRecord]) -> list[CommitRecord]:
     known = []
     for record in records:
-        for proved in hearsay.proved(record):
-            chain.append(proved)
-            known.append(proved)
+        for one in proven.receive(record):
+            chain.append(one)
+            known.append(one)
     return known
 
 
 def test_a_record_is_decided_if_one_follows_it_and_the_last_is_not_believed():
     records, chain = decided(["commit"] * 3), Chain(genesis())
 
-    assert heard(Hearsay(chain, STRANGER), chain, records) == records[:2]
+    assert heard(ProvenRecords(chain, STRANGER), chain, records) == records[:2]
 
 
 def test_the_last_is_believed_of_a_voter_that_it_names():
     records, chain = decided(["commit"] * 3), Chain(genesis())
 
-    assert heard(Hearsay(chain, VOTER), chain, records) == records
+    assert heard(ProvenRecords(chain, VOTER), chain, records) == records
 
 
 def test_a_voter_of_former_records_is_not_believed():
     records, chain = decided(["commit", "commit", "commit abd"]), Chain(genesis())
 
-    assert heard(Hearsay(chain, VOTER), chain, records) == records[:2]
+    assert heard(ProvenRecords(chain, VOTER), chain, records) == records[:2]
 
 
 def test_what_our_chain_knows_by_now_is_passed_over():
     records, chain = decided(["commit"] * 3), Chain(genesis())
-    hearsay = Hearsay(chain, STRANGER)
+    proven = ProvenRecords(chain, STRANGER)
     for record in records[:2]:
         chain.append(record)
 
-    assert heard(hearsay, chain, records) == []
+    assert heard(proven, chain, records) == []
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_what_our_chain_knows_by_now_is_passed_over():
 )
 def test_what_is_forged_is_refused_and_proves_nothing(forged):
     records, chain = decided(["commit"] * 2), Chain(genesis())
-    hearsay = Hearsay(chain, VOTER)
-    heard(Hearsay(chain, STRANGER), chain, records[:1])
+    proven = ProvenRecords(chain, VOTER)
+    heard(ProvenRecords(chain, STRANGER), chain, records[:1])
 
     with pytest.raises(BrokenRecord):
-        hearsay.proved(forged(records[0]))
+        proven.receive(forged(records[0]))
     assert chain.head.height == 0
 
 
@@ -106,11 +106,11 @@ def test_whatever_order_a_stranger_chooses_only_decided_records_are_learned(make
     rival = commit(truth.head, "ab"[len(makers) % 2], len(makers), loss=9.0)
     for record in records[:known]:
         chain.append(record)
-    hearsay = Hearsay(chain, STRANGER)
+    proven = ProvenRecords(chain, STRANGER)
 
     learned = []
     for place in order:
         record = records[place] if place < len(records) else rival
         with contextlib.suppress(BrokenRecord):
-            learned += heard(hearsay, chain, [record])
+            learned += heard(proven, chain, [record])
     assert all(record in records[:-1] for record in learned)

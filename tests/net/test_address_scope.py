@@ -2,8 +2,8 @@
 
 import pytest
 
-from p2pswarm.dht.address_scope import Scope, believable, least_scope, scope_of
 from p2pswarm.ids import Address
+from p2pswarm.net.address_scope import Scope, believable, least_scope, scope_of
 
 NOWHERE = ["0.0.0.0", "::", "224.0.0.1", "239.255.255.250", "255.255.255.255", "240.0.0.1"]
 NOWHERE += ["ff02::1", "::ffff:224.0.0.1", "::ffff:0.0.0.0"]

@@ -1,0 +1,231 @@
+"""Reachability: finds out whether others can dial this node, and keeps knowing it.
+
+It pumps one `Standing` for each address family that we listen on, and the `PortMapper`. While it
+runs, peers are asked, the router forwards a port, and changes of the machine's addresses are
+noticed.
+
+Units:   seconds.
+Errors:  none: a peer that does not answer has no vote.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from p2pswarm.errors import SwarmError
+from p2pswarm.ids import Address
+from p2pswarm.nat.dial_back import Observer, choose
+from p2pswarm.nat.lease import Lease
+from p2pswarm.nat.messages import DialBack, DialledBack, DialOutcome
+from p2pswarm.nat.port_mapper import PortMapper
+from p2pswarm.nat.standing import AskPeers, Belief, Standing, State
+from p2pswarm.net.gateways import IPV4, families, family_of, gateway, own_host
+from p2pswarm.net.interface_changes import watched
+from p2pswarm.rpc.base import Rpc
+from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.knock import NONCE_BYTES, token_of
+
+CALL_S = 5.0  # the peer's dial takes 3 s at most
+KNOCK_S = 0.5  # a knock that the peer's answer has overtaken
+
+log = logging.getLogger(__name__)
+
+
+class Reachability:
+    """What one node knows of its reachability; `run` keeps it true."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rpc: Rpc,
+        bound: Address,
+        entropy: Callable[[int], bytes],
+        *,
+        map_ports: bool,
+    ) -> None:
+        """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
+        self.on_change: Callable[[Belief], None] = _ignore
+        """Called with what is believed of all, when that changes, or `settled`."""
+        self._told: tuple[Belief, bool] | None = None
+        self.clocks_ms: dict[str, tuple[float, float]] = {}
+        """The wall clock of each observer's host when it answered, and the loop's time then."""
+        self._endpoint = endpoint
+        self._rpc = rpc
+        self._bound = bound
+        self._entropy = entropy
+        self.standings = {family: Standing(bound.port) for family in families(bound)}
+        """By address family, `IPV4` and `IPV46`."""
+        maps = map_ports and IPV4 in self.standings
+        self.mapper = PortMapper(bound.port, entropy, self._leased) if maps else None
+        self._knocks: dict[bytes, asyncio.Future[None]] = {}
+        self._news = asyncio.Event()
+        self._known = asyncio.Event()
+        """Set when the router and the first peers have been asked."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        self._endpoint.expect_knocks(self._knocked)
+        self._endpoint.on_up = self._link_up
+        with watched(self._look_at_interfaces):
+            self._look_at_interfaces()
+            async with asyncio.TaskGroup() as tasks:
+                if self.mapper is not None:
+                    tasks.create_task(self.mapper.run())
+                while True:
+                    self._news.clear()
+                    for family, standing in self.standings.items():
+                        self._drain(family, standing, tasks)
+                    if self.settled and not any(map(self._busy, self.standings.values())):
+                        self._known.set()
+                    told = self.best(), self.settled
+                    if told != self._told:
+                        self._told = told
+                        self.on_change(told[0])
+                    await self._pause()
+
+    def best(self) -> Belief:
+        """The belief that says most: that of a family in which others reach us, sure ones first."""
+        beliefs = [standing.belief for standing in self.standings.values()]
+        return max(beliefs, key=lambda each: (each.reachable != "no", each.sure, _RANK[each.state]))
+
+    @property
+    def settled(self) -> bool:
+        """Whether a router has been asked for a port, if that is wanted."""
+        return self.mapper is None or self.mapper.settled
+
+    async def known(self) -> None:
+        """Return when all that can be found out now has been: by the router, and by peers."""
+        await self._known.wait()
+
+    def _busy(self, standing: Standing) -> bool:
+        return standing.busy(_now_s())
+
+    # told by others
+
+    def _look_at_interfaces(self) -> None:
+        now_s = _now_s()
+        for family, standing in self.standings.items():
+            standing.interface(self._own_host(family), now_s)
+        if self.mapper is not None:
+            own = self._own_host(IPV4)
+            behind = own is not None and not ip_address(own).is_global
+            self.mapper.gateway(gateway(own) if own and behind else None, own if behind else None)
+        self._news.set()
+
+    def _own_host(self, family: int) -> str | None:
+        """Our address in a family: the one we listen at, or that towards the Internet or a peer."""
+        if not ip_address(self._bound.host.partition("%")[0]).is_unspecified:
+            return self._bound.host
+        peers = [link.remote.host for link in self._endpoint.links()]
+        towards = [host for host in peers if family_of(host) == family]
+        return own_host(family) or (own_host(family, towards[0]) if towards else None)
+
+    def _leased(self, lease: Lease | None) -> None:
+        external = None if lease is None else lease.external
+        self.standings[IPV4].leased(external, _now_s())
+        self._news.set()
+
+    def _link_up(self, link: Link) -> None:
+        family = family_of(link.remote.host)
+        if family in self.standings:
+            standing, now_s = self.standings[family], _now_s()
+            standing.interface(self._own_host(family), now_s)
+            standing.met(link.remote.host, now_s)
+            self._news.set()
+
+    def _knocked(self, token: bytes) -> None:
+        waiter = self._knocks.get(token)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # pumping
+
+    async def _pause(self) -> None:
+        deadlines = [each.next_deadline_s() for each in self.standings.values()]
+        try:
+            async with asyncio.timeout_at(
+                min((d for d in deadlines if d is not None), default=None)
+            ):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _drain(self, family: int, standing: Standing, tasks: asyncio.TaskGroup) -> None:
+        standing.on_deadline(_now_s())
+        for event in standing.events():
+            if isinstance(event, AskPeers):
+                tasks.create_task(self._ask_peers(family, standing, event.ports))
+                continue
+            log.info("reachability: %s", event.belief)
+            if event.belief.state is State.NATTED and self.mapper is not None:
+                self.mapper.doubted()
+
+    # asking
+
+    async def _ask_peers(self, family: int, standing: Standing, ports: tuple[int, ...]) -> None:
+        chosen = choose(self._observers(family), standing.asked_s)
+        answered: list[bool] = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for observer in chosen:
+                    tasks.create_task(self._ask(standing, observer, ports, answered))
+        finally:
+            standing.round_over(len(chosen), len(answered), _now_s())
+            self._news.set()
+
+    def _observers(self, family: int) -> list[Observer]:
+        found = []
+        for link in self._endpoint.links():
+            if family_of(link.remote.host) == family:
+                dialled = link.session.dialled
+                found.append(Observer(link.session.contact, link.remote.host, dialled))
+        return found
+
+    async def _ask(
+        self, standing: Standing, observer: Observer, ports: tuple[int, ...], answered: list[bool]
+    ) -> None:
+        """Have one peer dial our ports, one after another: it does one dial for us at a time."""
+        for port in ports:
+            nonce = self._entropy(NONCE_BYTES)
+            knock: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._knocks[token_of(nonce)] = knock
+            try:
+                answer = await self._rpc.call(observer.contact, DialBack(port, nonce), CALL_S)
+                if isinstance(answer, DialledBack):
+                    await self._note(standing, observer, port, answer, knock)
+                    answered.append(True)
+            except SwarmError as error:
+                log.info("%s does not dial us back: %s", observer.host, error)
+            finally:
+                del self._knocks[token_of(nonce)]
+
+    async def _note(
+        self,
+        standing: Standing,
+        observer: Observer,
+        port: int,
+        answer: DialledBack,
+        knock: "asyncio.Future[None]",
+    ) -> None:
+        self.clocks_ms[observer.host] = answer.clock_ms, _now_s()
+        try:
+            at = Address(answer.host, port)
+        except ValueError:
+            return
+        standing.observed(observer.host, at.host, _now_s())
+        if answer.outcome == DialOutcome.CONNECTED and not knock.done():
+            await asyncio.wait([knock], timeout=KNOCK_S)
+        if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
+            standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
+
+
+_RANK = {state: rank for rank, state in enumerate(State)}
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _ignore(_belief: Belief) -> None:
+    """Until somebody sets `on_change`, nobody is told."""

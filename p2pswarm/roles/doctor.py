@@ -1,0 +1,120 @@
+"""The command `p2pswarm doctor`: finds out how others reach this machine, and what slows it down.
+
+Units:   seconds, bytes.
+Errors:  Unusable when an address of the user cannot be read, or we cannot listen.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shutil
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from p2pswarm.config import NodeConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.key_file import identity_from
+from p2pswarm.errors import Unusable
+from p2pswarm.nat.group_votes import group_of
+from p2pswarm.nat.news import on_this_machine_alone
+from p2pswarm.nat.reachability import Reachability
+from p2pswarm.nat.standing import Belief, State
+from p2pswarm.net.event_loop import run as run_loop
+from p2pswarm.net.gateways import IPV4, IPV6, own_host
+from p2pswarm.net.kernel_settings import (
+    allows_congestion_control,
+    socket_memory_max_bytes,
+    usual_congestion_control,
+)
+from p2pswarm.net.open_files import raise_file_limit
+from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.roles.doctor_report import FILES_MIN, Family, Findings, as_json, as_lines
+from p2pswarm.roles.stack import NodeStack, open_stack
+
+PATIENCE_S = 15.0  # two rounds of dial-backs of 5 s, and the router
+DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def main(config: NodeConfig, *, json: bool) -> int:
+    """Print what was found and what to change; returns the exit code."""
+    log_to_stderr(config.log_level)
+    with identity_from(None) as identity:
+        found = run_loop(_find(config, identity))
+    sys.stdout.write(as_json(found) + "\n" if json else "".join(f"{x}\n" for x in as_lines(found)))
+    return 0
+
+
+async def _find(config: NodeConfig, identity: Identity) -> Findings:
+    failure = ""
+    async with contextlib.AsyncExitStack() as blocks:
+        try:
+            stack = await blocks.enter_async_context(open_stack(config, identity))
+        except Unusable as error:
+            if not config.bootstrap:
+                raise
+            failure = str(error)
+            alone = dataclasses.replace(config, bootstrap=())
+            stack = await blocks.enter_async_context(open_stack(alone, identity))
+        return await _look(stack, failure, named=bool(config.bootstrap))
+
+
+async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
+    """Find out what can be found out now, for `PATIENCE_S` at most."""
+    bound = stack.endpoint.listening[0]
+    maps = stack.config.network.map_ports and not on_this_machine_alone(bound)
+    reach = Reachability(stack.endpoint, stack.rpc, bound, os.urandom, map_ports=maps)
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(reach.run())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(reach.known(), PATIENCE_S)
+        found = _findings(stack, reach, failure, named=named)
+        work.cancel()
+    return found
+
+
+def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: bool) -> Findings:
+    mapper = reach.mapper
+    lease = None if mapper is None else mapper.machine.lease
+    return Findings(
+        port=stack.endpoint.listening[0].port,
+        families=tuple(_family(name, family, reach) for name, family in FAMILIES.items()),
+        gateway=None if mapper is None else mapper.router,
+        lease=None if lease is None else str(lease.external),
+        protocol="" if lease is None else lease.protocol.value,
+        refusals={} if mapper is None else mapper.machine.refusals,
+        asked_peers=len({group_of(host) for host in reach.clocks_ms}),
+        seeds_failure=failure,
+        seeds_named=named,
+        clock_ahead_s=_clock_ahead_s(reach),
+        bbr=allows_congestion_control("bbr"),
+        congestion_control=usual_congestion_control(),
+        send_memory_bytes=socket_memory_max_bytes("tcp_wmem"),
+        receive_memory_bytes=socket_memory_max_bytes("tcp_rmem"),
+        files=raise_file_limit(FILES_MIN),
+        disk_free_bytes=shutil.disk_usage(stack.config.state or Path()).free,
+        gpus=tuple(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())),
+        driver=DRIVER.exists(),
+    )
+
+
+FAMILIES = {"IPv4": IPV4, "IPv6": IPV6}
+
+
+def _family(name: str, family: int, reach: Reachability) -> Family:
+    standing = reach.standings.get(family)
+    belief = Belief(State.ABSENT) if standing is None else standing.belief
+    return Family(
+        name=name, own_host=own_host(family), listening=standing is not None, belief=belief
+    )
+
+
+def _clock_ahead_s(reach: Reachability) -> float | None:
+    """By how much our wall clock is ahead of the peers', in the median."""
+    began_s = time.time() - asyncio.get_running_loop().time()  # where the loop's clock is 0
+    ahead_s = [began_s + at_s - clock_ms / 1000 for clock_ms, at_s in reach.clocks_ms.values()]
+    return statistics.median(ahead_s) if ahead_s else None

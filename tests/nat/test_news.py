@@ -1,0 +1,60 @@
+"""What a node says of its reachability, and when it says nothing."""
+
+import pytest
+
+from p2pswarm.ids import Address
+from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone, reachable_line
+from p2pswarm.nat.standing import Belief, NatKind, State
+
+AT = Address("203.0.113.7", 4000)
+
+
+@pytest.mark.parametrize(
+    ("belief", "line"),
+    [
+        (Belief(State.ABSENT), ""),
+        (Belief(State.PROBING), ""),
+        (Belief(State.PUBLIC, address=AT, sure=True), "reachable: direct at 203.0.113.7:4000"),
+        (
+            Belief(State.MAPPED, NatKind.HARD, AT),
+            "reachable: mapped at 203.0.113.7:4000, as one network of peers says",
+        ),
+        (
+            Belief(State.NATTED, NatKind.FIREWALL, sure=True),
+            (
+                "reachable: no, a firewall keeps out who dials port 4000; "
+                "p2pswarm doctor tells what to change"
+            ),
+        ),
+        (
+            Belief(State.NATTED, NatKind.UNKNOWN, sure=True),
+            (
+                "reachable: no, the router before this machine forwards no port; "
+                "p2pswarm doctor tells what to change"
+            ),
+        ),
+    ],
+)
+def test_a_belief_in_a_line(belief, line):
+    assert reachable_line(belief, 4000) == line
+
+
+def test_a_line_is_said_once_and_bad_news_wait_for_the_router():
+    news = ReachabilityNews(4000)
+    natted, public = Belief(State.NATTED, sure=True), Belief(State.PUBLIC, address=AT, sure=True)
+
+    said = [
+        news.line(natted, settled=False),
+        news.line(public, settled=False),
+        news.line(public, settled=True),
+        news.line(natted, settled=True),
+    ]
+
+    assert [line[:14] for line in said] == ["", "reachable: dir", "", "reachable: no,"]
+
+
+def test_who_listens_on_loopback_has_nothing_to_find_out():
+    assert on_this_machine_alone(Address("127.0.0.1", 1))
+    assert on_this_machine_alone(Address("::1", 1))
+    assert not on_this_machine_alone(Address("0.0.0.0", 1))
+    assert not on_this_machine_alone(Address("::", 1))

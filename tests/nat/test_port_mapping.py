@@ -1,0 +1,323 @@
+"""A lease is found by one protocol, kept, lost and returned, whatever the router says."""
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.ids import Address
+from p2pswarm.nat import upnp
+from p2pswarm.nat.lease import CallRouter, Lease, MappingProtocol, SendDatagram
+from p2pswarm.nat.lease_search import BUDGET_S, CALLS_MAX, DATAGRAMS_S, REPEAT_S
+from p2pswarm.nat.port_mapping import RENEW_PAUSE_S, SEARCH_AGAIN_S, LeaseChanged, PortMapping
+
+GATEWAY, OWN, PORT = "192.168.1.1", "192.168.1.5", 4000
+ROUTER, SSDP = Address(GATEWAY, 5351), Address(GATEWAY, 1900)
+NONCE = bytes(12)
+OUTSIDE = "203.0.114.7"
+LOCATION = b"HTTP/1.1 200 OK\r\nLOCATION: http://192.168.1.1:5000/root.xml\r\n\r\n"
+DESCRIPTION = (
+    b"<root><service><serviceType>urn:schemas-upnp-org:service:WANIPConnection:1</serviceType>"
+    b"<controlURL>/ctl</controlURL></service></root>"
+)
+HOST = b"<r><NewExternalIPAddress>203.0.114.7</NewExternalIPAddress></r>"
+LIFE_S = 3600
+
+
+def by_pcp(lifetime_s: int = LIFE_S, port: int = 4321, result: int = 0) -> bytes:
+    host = bytes(10) + b"\xff\xff" + bytes((203, 0, 114, 7))
+    header = struct.pack("!BBBBII12x", 2, 0x81, 0, result, lifetime_s, 9)
+    return header + struct.pack("!12sB3xHH16s", NONCE, 6, PORT, port, host)
+
+
+NO_PCP = bytes((0, 0x81, 0, 1, 0, 0, 0, 9))
+PMP_HOST = struct.pack("!BBHI4B", 0, 128, 0, 5, 203, 0, 114, 7)
+PMP_MAPPED = struct.pack("!BBHIHHI", 0, 130, 0, 5, PORT, 4321, LIFE_S)
+
+
+def error(code: int) -> bytes:
+    return f"<e><errorCode>{code}</errorCode></e>".encode()
+
+
+class Home:
+    """A mapping, its outputs, and a router that says what the test wants."""
+
+    def __init__(self):
+        self.mapping = PortMapping(PORT, bytes)
+        self.mapping.gateway(GATEWAY, OWN, 0.0)
+
+    def sent(self) -> list[bytes]:
+        """The kinds of packets to the router: version and operation."""
+        outputs = self.mapping.outputs()
+        return [each.data[:2] for each in outputs if isinstance(each, SendDatagram)]
+
+    def call(self) -> CallRouter:
+        (call,) = [each for each in self.mapping.outputs() if isinstance(each, CallRouter)]
+        return call
+
+    def lease(self) -> Lease:
+        assert self.mapping.lease is not None
+        return self.mapping.lease
+
+    def found_upnp(self) -> CallRouter:
+        """Let UPnP come as far as its mapping; returns that call."""
+        self.mapping.datagram(LOCATION, SSDP, 0.1)
+        self.mapping.called(self.call().number, 200, DESCRIPTION, 0.1)
+        self.mapping.called(self.call().number, 200, HOST, 0.2)
+        self.mapping.on_deadline(REPEAT_S)
+        assert not [each for each in self.mapping.outputs() if isinstance(each, CallRouter)]
+        self.mapping.on_deadline(DATAGRAMS_S)
+        return self.call()
+
+
+def test_all_three_begin_at_once():
+    home = Home()
+
+    outputs = home.mapping.outputs()
+
+    sent = [(each.to.host, each.data[:2]) for each in outputs if isinstance(each, SendDatagram)]
+    assert sent[:2] == [(GATEWAY, b"\2\1"), (GATEWAY, b"\0\0")]
+    assert sent[2:] == [("239.255.255.250", b"M-"), (GATEWAY, b"M-")] * 2
+
+
+def test_the_first_grant_ends_the_search():
+    home = Home()
+    home.mapping.outputs()
+
+    home.mapping.datagram(by_pcp(), ROUTER, 0.01)
+
+    assert home.lease().external == Address(OUTSIDE, 4321)
+    assert home.mapping.events() == [LeaseChanged(home.lease())]
+    assert home.mapping.next_deadline_s() == pytest.approx(0.01 + LIFE_S / 2)
+    home.mapping.datagram(PMP_HOST, ROUTER, 0.02)
+    home.mapping.datagram(LOCATION, SSDP, 0.02)
+    assert home.mapping.outputs() == []
+    assert home.lease().protocol is MappingProtocol.PCP
+
+
+def test_nat_pmp_has_its_turn_when_the_router_knows_no_pcp():
+    home = Home()
+    home.mapping.outputs()
+
+    home.mapping.datagram(PMP_HOST, ROUTER, 0.01)
+    assert home.sent() == []
+    home.mapping.datagram(NO_PCP, ROUTER, 0.02)
+    assert home.sent() == [b"\0\2"]
+    home.mapping.datagram(PMP_MAPPED, ROUTER, 0.03)
+
+    assert home.lease().protocol is MappingProtocol.NAT_PMP
+    assert home.lease().external == Address(OUTSIDE, 4321)
+
+
+def test_upnp_maps_only_when_the_others_have_had_their_time():
+    home = Home()
+    add = home.found_upnp()
+
+    home.mapping.called(add.number, 200, b"<ok/>", 0.6)
+
+    assert b"AddPortMapping" in (add.body or b"")
+    assert home.lease().protocol is MappingProtocol.UPNP
+    assert home.lease().external == Address(OUTSIDE, PORT)
+
+
+def test_a_port_that_is_taken_is_followed_by_another():
+    home = Home()
+    add = home.found_upnp()
+
+    home.mapping.called(add.number, 500, error(upnp.CONFLICT), 0.6)
+    again = home.call()
+    home.mapping.called(again.number, 200, b"<ok/>", 0.7)
+
+    assert home.lease().external == Address(OUTSIDE, 1024)  # entropy of zeros
+
+
+def test_a_router_of_permanent_leases_gives_one_that_is_renewed_and_returned():
+    home = Home()
+    add = home.found_upnp()
+
+    home.mapping.called(add.number, 500, error(upnp.ONLY_PERMANENT), 0.6)
+    again = home.call()
+    assert b"<NewLeaseDuration>0</NewLeaseDuration>" in (again.body or b"")
+    home.mapping.called(again.number, 200, b"<ok/>", 0.7)
+    assert home.lease().permanent
+    home.mapping.release()
+
+    assert b"DeletePortMapping" in (home.call().body or b"")
+    assert home.mapping.next_deadline_s() is None
+
+
+def test_nobody_answering_ends_the_search_and_another_follows():
+    home = Home()
+    home.mapping.outputs()
+    deadlines = []
+    while home.mapping.searching:
+        deadlines.append(home.mapping.next_deadline_s())
+        home.mapping.on_deadline(deadlines[-1])
+
+    assert deadlines == [REPEAT_S, DATAGRAMS_S, BUDGET_S]
+    assert home.mapping.next_deadline_s() == BUDGET_S + SEARCH_AGAIN_S
+    assert home.mapping.events() == []
+    home.mapping.outputs()
+    home.mapping.on_deadline(BUDGET_S + SEARCH_AGAIN_S)
+    assert home.sent()[:2] == [b"\2\1", b"\0\0"]
+
+
+def test_a_lease_is_renewed_at_half_and_then_ever_sooner_until_it_is_lost():
+    home = Home()
+    home.mapping.datagram(by_pcp(lifetime_s=1600), ROUTER, 0.0)
+    home.mapping.outputs()
+    home.mapping.events()
+    times = []
+    while not home.mapping.searching:
+        times.append(home.mapping.next_deadline_s())
+        home.mapping.on_deadline(times[-1])
+
+    assert times[:4] == [800.0, 1200.0, 1400.0, 1500.0]
+    assert min(b - a for a, b in itertools.pairwise(times[:-1])) >= RENEW_PAUSE_S
+    assert times[-1] == 1600.0
+    assert home.mapping.events() == [LeaseChanged(None)]
+
+
+def test_a_renewal_may_bring_another_port():
+    home = Home()
+    home.mapping.datagram(by_pcp(), ROUTER, 0.0)
+    home.mapping.events()
+    home.mapping.on_deadline(LIFE_S / 2)
+
+    home.mapping.datagram(by_pcp(port=5555), ROUTER, 1801.0)
+
+    assert home.mapping.events() == [LeaseChanged(home.lease())]
+    assert home.lease().external.port == 5555
+    assert home.mapping.next_deadline_s() == 1801.0 + LIFE_S / 2
+
+
+@pytest.mark.parametrize("refusal", [by_pcp(result=2), by_pcp(lifetime_s=0)])
+def test_a_refused_renewal_is_the_end_of_the_lease(refusal):
+    home = Home()
+    home.mapping.datagram(by_pcp(), ROUTER, 0.0)
+    home.mapping.events()
+
+    home.mapping.datagram(refusal, ROUTER, 1.0)
+
+    assert home.mapping.events() == [LeaseChanged(None)]
+    assert home.mapping.searching
+
+
+def test_a_late_answer_to_another_question_is_no_refusal():
+    home = Home()
+    home.mapping.datagram(by_pcp(), ROUTER, 0.0)
+
+    home.mapping.datagram(PMP_HOST, ROUTER, 0.1)
+
+    assert home.mapping.lease is not None
+
+
+def test_a_renewal_by_upnp_counts_from_its_answer():
+    home = Home()
+    home.mapping.called(home.found_upnp().number, 200, b"<ok/>", 0.6)
+    home.mapping.on_deadline(0.6 + 3600.0)
+    renewal = home.call()
+
+    home.mapping.called(renewal.number - 1, 200, b"<ok/>", 3601.0)
+    home.mapping.called(renewal.number, 200, b"<ok/>", 3602.0)
+
+    assert home.mapping.next_deadline_s() == 3602.0 + 3600.0
+    home.mapping.on_deadline(7202.0)
+    home.mapping.called(home.call().number, 500, error(606), 7203.0)
+    assert home.mapping.lease is None
+
+
+def test_a_doubted_lease_is_renewed_at_once():
+    home = Home()
+    home.mapping.datagram(by_pcp(), ROUTER, 0.0)
+    home.mapping.outputs()
+
+    home.mapping.doubted(10.0)
+    home.mapping.on_deadline(10.0)
+
+    assert home.sent() == [b"\2\1"]
+
+
+def test_another_router_is_another_search_and_the_old_lease_is_returned():
+    home = Home()
+    home.mapping.datagram(by_pcp(), ROUTER, 0.0)
+    home.mapping.outputs()
+    home.mapping.events()
+
+    home.mapping.gateway("192.168.9.1", "192.168.9.5", 5.0)
+
+    outputs = home.mapping.outputs()
+    assert [each.to.host for each in outputs[:2]] == [GATEWAY, "192.168.9.1"]
+    assert home.mapping.events() == [LeaseChanged(None)]
+    home.mapping.gateway(None, None, 6.0)
+    assert home.mapping.next_deadline_s() is None
+
+
+@pytest.mark.parametrize("sender", [Address("192.168.1.66", 5351), Address("203.0.113.9", 5351)])
+def test_only_the_gateway_grants(sender):
+    home = Home()
+
+    home.mapping.datagram(by_pcp(), sender, 0.01)
+
+    assert home.mapping.lease is None
+
+
+@pytest.mark.parametrize("host", [b"0.0.0.0", b"127.0.0.1", b"224.0.0.1", b"evil.example", b""])
+def test_a_router_without_an_outside_address_gives_no_lease(host):
+    home = Home()
+    home.mapping.datagram(LOCATION, SSDP, 0.1)
+    home.mapping.called(home.call().number, 200, DESCRIPTION, 0.1)
+    home.mapping.called(home.call().number, 200, HOST.replace(b"203.0.114.7", host), 0.2)
+
+    home.mapping.on_deadline(BUDGET_S)
+
+    assert home.mapping.lease is None
+    assert "UPnP" in home.mapping.refusals
+
+
+PACKETS = st.one_of(
+    st.binary(max_size=70),
+    st.sampled_from([by_pcp(), by_pcp(result=3), NO_PCP, PMP_HOST, PMP_MAPPED, LOCATION]),
+)
+BODIES = st.one_of(
+    st.none(),
+    st.binary(max_size=60),
+    st.sampled_from([DESCRIPTION, HOST, b"<ok/>", error(718), error(725), error(1)]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("packet"), PACKETS, st.sampled_from([ROUTER, SSDP])),
+        st.tuples(st.just("call"), BODIES, st.sampled_from([200, 500])),
+        st.tuples(st.just("time"), st.floats(0.0, 4000.0), st.none()),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=STEPS)
+def test_whatever_a_router_says_the_work_is_bounded(steps):
+    """No answer raises, what is sent is little, and each deadline lies ahead once it was met."""
+    home, now_s, number = Home(), 0.0, 0
+    for what, value, other in steps:
+        if what == "packet":
+            home.mapping.datagram(value, other, now_s)
+        elif what == "call":
+            home.mapping.called(number, other, value, now_s)
+        else:
+            now_s += value
+            home.mapping.on_deadline(now_s)
+            due_s = home.mapping.next_deadline_s()
+            assert due_s is not None
+            assert due_s > now_s
+        outputs = home.mapping.outputs()
+        for each in outputs:
+            if isinstance(each, CallRouter):
+                number = each.number
+                assert each.url.startswith(f"http://{GATEWAY}:")
+            else:
+                assert each.to.host in (GATEWAY, upnp.SEARCH_GROUP)
+        assert len(outputs) <= 2 * CALLS_MAX
+    home.mapping.release()
+    assert home.mapping.next_deadline_s() is None

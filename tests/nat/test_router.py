@@ -1,0 +1,78 @@
+"""Against a real miniupnpd: a port is forwarded by each protocol, peers arrive, it is returned."""
+
+import pytest
+from nat.router import GATEWAY, OUTSIDE, OWN, in_namespaces, require_router
+
+
+@pytest.mark.parametrize(
+    ("features", "protocol"),
+    [("pcp", "PCP"), ("natpmp", "NAT-PMP"), ("upnp", "UPnP"), ("pcp+upnp", "PCP")],
+)
+def test_a_router_forwards_a_port_until_it_is_returned(features, protocol):
+    require_router()
+
+    found = in_namespaces(features, "nat.mapping_probe")
+
+    assert (found["own"], found["gateway"]) == (OWN, GATEWAY)
+    assert (found["protocol"], found["external"]) == (protocol, f"{OUTSIDE}:4000")
+    assert found["dialled"]
+    assert found["returned"]
+
+
+def test_a_router_that_forwards_nothing_gives_no_lease():
+    require_router(daemon=False)
+
+    found = in_namespaces("none", "nat.mapping_probe")
+
+    assert (found["own"], found["gateway"]) == (OWN, GATEWAY)
+    assert "protocol" not in found
+
+
+@pytest.mark.parametrize(
+    ("features", "worlds", "said"),
+    [
+        ("pcp", 3, f"reachable: mapped at {OUTSIDE}:4000"),
+        ("upnp", 1, f"reachable: mapped at {OUTSIDE}:4000, as one network of peers says"),
+        ("none", 3, "reachable: no, the router before this machine forwards no port; "),
+    ],
+)
+def test_a_node_at_home_says_whether_others_can_dial_it(features, worlds, said):
+    """Real nodes: some in the world, in networks of their own, and one behind the router."""
+    require_router(daemon=features != "none")
+
+    found = in_namespaces(features, "nat.node_probe", str(worlds))
+
+    assert found["said"][-1].startswith(said)
+    assert found["said"][-1] == said or features == "none"
+
+
+def test_doctor_tells_that_the_router_forwards_a_port():
+    require_router()
+
+    found = in_namespaces("upnp", "nat.doctor_probe")
+
+    assert (found["reachable"], found["sure"]) == ("mapped", True)
+    assert found["addresses"] == [f"{OUTSIDE}:4000"]
+    assert found["found"]["lease_protocol"] == "UPnP"
+    assert abs(found["found"]["clock_ahead_s"]) < 1.0
+
+
+def test_doctor_tells_what_to_change_where_nobody_gets_through():
+    require_router(daemon=False)
+
+    found = in_namespaces("none", "nat.doctor_probe")
+
+    assert (found["reachable"], found["addresses"]) == ("no", [])
+    assert found["advice"][0] == (
+        f"switch on UPnP, NAT-PMP or PCP in the router at {GATEWAY}, or have it forward TCP port "
+        f"4000 to {OWN}: until then other servers cannot send it work"
+    )
+
+
+def test_another_address_of_the_machine_is_noticed():
+    require_router(daemon=False)
+
+    found = in_namespaces("none", "nat.change_probe")
+
+    assert found["told"]
+    assert (found["before"], found["after"]) == (OWN, "192.168.77.6")
