@@ -11,13 +11,21 @@ Errors:  none; `failure` is what to raise.
 
 from enum import Enum
 
-from p2pswarm.errors import Busy, LinkLost, Refused, SwarmError
+from p2pswarm.errors import Busy, LinkLost, PathError, Refused, SwarmError
 from p2pswarm.ids import Contact, PeerId
 
 PIECE_S = 3600.0  # as long as an averaging may take: its trainer ends it, and learns when
 VIEW_S = 5.0  # the view that names a member may come after the order that names it
 LINKS_MAX = 2  # of two peers that dial each other at once one link ends; after that the other stays
 BUSY_MAX_S = 1.0  # between two tries at a peer without memory for us
+
+
+class AveragingRoadLost(Refused):
+    """An averaging failed because nothing passes between us and another member."""
+
+    def __init__(self, peer: bytes, why: str) -> None:
+        super().__init__(_names(peer, why))
+        self.peer = peer
 
 
 class DeliveryState(Enum):
@@ -68,6 +76,9 @@ class PieceDelivery:
             self._wake_s = min(retry_s, self._give_up_s)
         elif isinstance(error, LinkLost) and self._links < LINKS_MAX:
             self._links += 1
+        elif isinstance(error, PathError):
+            self.state = DeliveryState.FAILED
+            self.failure = AveragingRoadLost(self.peer, str(error))
         else:
             self._fail(str(error) or type(error).__name__)
 
@@ -84,4 +95,8 @@ class PieceDelivery:
 
     def _fail(self, why: str) -> None:
         self.state = DeliveryState.FAILED
-        self.failure = Refused(f"averaging with {PeerId(self.peer).short} failed: {why}")
+        self.failure = Refused(_names(self.peer, why))
+
+
+def _names(peer: bytes, why: str) -> str:
+    return f"averaging with {PeerId(peer).short} failed: {why}"

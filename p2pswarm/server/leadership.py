@@ -9,7 +9,7 @@ Errors:  none: a trainer that does not answer is asked again.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from p2pswarm.chain.actions import Followed, StoreFailed
 from p2pswarm.chain.base import ChainStore
@@ -33,12 +33,21 @@ log = logging.getLogger(__name__)
 class Leadership:
     """One server's part in who leads; it works from `begin` on, until `close`."""
 
-    def __init__(self, context: ServerContext, end_session: Callable[[str], None]) -> None:
-        """`end_session` ends the session, or the try to begin one."""
+    def __init__(
+        self,
+        context: ServerContext,
+        end_session: Callable[[str], None],
+        fell_silent: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`end_session` ends the session, or the try to begin one.
+
+        `fell_silent` is called when the coordinator is `silent`.
+        """
         self.node: ChainNode | None = None
         """Its vote; None if it has none."""
         self._context = context
         self._end_session = end_session
+        self._fell_silent = fell_silent
         self._watch = CoordinatorWatch()
         self._opened = Signal()
         self._named: list[bytes] = []
@@ -78,6 +87,16 @@ class Leadership:
         self._watch.heard(self._now_s())
         if began:
             self._opened.fire()
+
+    @property
+    def silent(self) -> bool:
+        """Whether the coordinator has said nothing for so long that others are asked."""
+        return self._watch.silent
+
+    @property
+    def unheard_s(self) -> float:
+        """For how long the trainer has said nothing."""
+        return self._watch.unheard_s(self._now_s())
 
     def stream_ended(self, trainer: Contact) -> None:
         """The stream with the trainer is over."""
@@ -130,9 +149,14 @@ class Leadership:
                     await self._opened.wait()
             except TimeoutError:
                 if self._watch.on_deadline(self._now_s()):
-                    lifecycle = self._lifecycle
-                    for trainer in lifecycle.trainers.beside(lifecycle.trainer):
-                        self._tasks.create_task(self._ask(trainer))
+                    self.ask(self._lifecycle.trainers.beside(self._lifecycle.trainer))
+                    self._fell_silent()
+
+    def ask(self, trainers: Iterable[Contact]) -> None:
+        """Ask these who leads, but for the coordinator."""
+        for trainer in trainers:
+            if trainer != self._lifecycle.trainer:
+                self._tasks.create_task(self._ask(trainer))
 
     async def _ask(self, trainer: Contact) -> None:
         context = self._context

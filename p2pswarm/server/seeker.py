@@ -14,6 +14,7 @@ from typing import TypeVar
 from p2pswarm.errors import Late
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext
 
@@ -23,11 +24,18 @@ T = TypeVar("T")
 class Seeker:
     """Where one server stands between its sessions."""
 
-    def __init__(self, context: ServerContext, changed: Signal, moved: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        leadership: Leadership,
+        changed: Signal,
+        moved: Callable[[], None],
+    ) -> None:
         """`changed` fires when the lifecycle has moved; `moved` is called to have that done."""
         self.lifecycle: Lifecycle | None = None
         """None before `begin`."""
         self._context = context
+        self._leadership = leadership
         self._changed = changed
         self._moved = moved
         self._knock: asyncio.Timeout | None = None
@@ -48,8 +56,8 @@ class Seeker:
 
     @property
     def seeks(self) -> bool:
-        """Whether it has no session now, and looks for a trainer."""
-        return bool(self.lifecycle and self.lifecycle.seeking)
+        """Whether it looks for a trainer: it has no session, or its coordinator is silent."""
+        return bool(self.lifecycle and (self.lifecycle.seeking or self._leadership.silent))
 
     @property
     def gave_up(self) -> bool:
@@ -59,13 +67,20 @@ class Seeker:
 
     async def seeking(self) -> float:
         """Wait until it looks for a trainer; returns when to look the run up, in seconds."""
-        while not (lifecycle := self.lifecycle) or not lifecycle.seeking:
+        while not self.seeks:
             await self._changed.wait()
-        return lifecycle.look_again_s(asyncio.get_running_loop().time())
+        assert self.lifecycle is not None, "it seeks"
+        return self.lifecycle.look_again_s(asyncio.get_running_loop().time())
 
     def found(self, trainers: Sequence[Contact]) -> None:
-        """Take trainers of the run that answer just now: it asks them first."""
+        """Take trainers of the run that answer just now: it asks them first.
+
+        In a session with a coordinator that is silent, it asks them who leads.
+        """
         if self.lifecycle is None:
+            return
+        if not self.lifecycle.seeking and self._leadership.silent:
+            self._leadership.ask(trainers)
             return
         now_s = asyncio.get_running_loop().time()
         if self.lifecycle.found(trainers, now_s):

@@ -12,7 +12,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
+from p2pswarm.allreduce.base import AveragedGradient
+from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.deferred_cancel import obey_cancellation
 from p2pswarm.flow.exception_group import cause_of
@@ -31,8 +34,16 @@ from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View, WillLeave
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchPieces
-from p2pswarm.swarm.messages.step import Commit, Committed, Fence, Reduce, Reduced
-from p2pswarm.swarm.roads import AVERAGING_SILENT_S
+from p2pswarm.swarm.messages.step import (
+    CannotAverage,
+    Commit,
+    Committed,
+    Fence,
+    Reduce,
+    Reduced,
+)
+from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.swarm.roads import AVERAGING_SILENT_S, AVERAGING_WAIT_S
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
@@ -56,12 +67,13 @@ class StageServer:
         """Of the session that has ended, until its sum is closed."""
         self._changed = Signal()
         """The lifecycle has moved, or the trainer is to be told something."""
-        self.seeker = Seeker(context, self._changed, self._moved)
-        """Its search for a trainer."""
-        self.leadership = Leadership(context, self._end_session)
+        self.leadership = Leadership(context, self._end_session, self._moved)
         """Its vote, and its eye on the coordinator."""
+        self.seeker = Seeker(context, self.leadership, self._changed, self._moved)
+        """Its search for a trainer."""
         rpc = context.rpc
-        self._roads = WatchedRpc(rpc), WatchedRpc(rpc, AVERAGING_SILENT_S)
+        averaging = WatchedRpc(rpc, AVERAGING_SILENT_S, AVERAGING_WAIT_S)
+        self._roads = WatchedRpc(rpc), averaging
         rpc.serve_stream(Push, self._push)
         rpc.serve_stream(Shard, self._shard)
         rpc.serve_stream(FetchPieces, self._fetch_pieces)
@@ -283,7 +295,8 @@ class StageServer:
             if lifecycle.must_say_goodbye:
                 break
             if parts.notes.load_is_due(loop.time()):
-                await stream.send(parts.worker.load(loop.time()))
+                load = parts.worker.load(loop.time())
+                await stream.send(replace(load, unheard_s=self.leadership.unheard_s))
                 parts.session.view_changed.fire()  # a lost server may be back
                 continue
             due_s = parts.notes.next_deadline_s()
@@ -348,9 +361,21 @@ class StageServer:
                 await replica.reached(order.step)  # its commit may still be on the way
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
-            outcome = await replica.reduce(order, parts.averaging)
+            try:
+                outcome = await self._average(order, parts)
+            except AveragingRoadLost as error:
+                return CannotAverage(error.peer, str(error)[:REASON_CHARS])
             state = await replica.state_of(order.step)
         return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
+
+    async def _average(self, order: Reduce, parts: SessionParts) -> AveragedGradient:
+        """Average once; what that takes tells how long the roads are full with it."""
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        outcome = await parts.replica.reduce(order, parts.averaging)
+        _, roads = self._roads
+        roads.averaged(order.group, clock() - begun_s)
+        return outcome
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts = await self._ordered(peer, order.run)

@@ -5,18 +5,27 @@ wants to know sooner, because all others wait for it. So a server asks each peer
 of it has waited a second whether it is still there, and again each second. The other's event loop
 answers at once, whatever it computes. A road without an answer for `SILENT_S` is broken: its
 streams end, and new ones are refused, until there is an answer. When the link has ended it asks on:
-a question dials. Else every 15 s of a long cut would cost the time anew in which it is found.
+a question dials. Else every 15 s of a long cut would cost the time anew in which it is found. A
+question on a broken road is given up soon and asked anew: what was sent into a cut may be lost, and
+the road would count as broken for long after it is whole. A peer that cannot be dialled is behind a
+broken road at once.
 
 A peer whose answer came late, but came, is given twice that time from then on.
 
+An averaging fills links both ways, and an answer waits behind its bytes: for as long as an
+averaging takes, and not longer. So where each of the last ones with a peer took a moment, a silence
+of seconds is not their bytes. One that has not averaged with us yet may have a slow link.
+
     WAITING -> ASKED -> WAITING       a stream is in use for a while; an answer came
     ASKED -> BROKEN -> WAITING        no answer came; one came later, or none for a minute
+    WAITING, ASKED -> BROKEN          the peer could not be dialled
 
 Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -26,6 +35,9 @@ AVERAGING_SILENT_S = 8.0  # an averaging fills links both ways; an answer waits 
 SILENT_MAX_S = 15.0  # then the link ends anyway
 FORGOTTEN_S = 60.0  # a peer that was not reached for so long has left, or comes back as another
 LEARNED = 2.0  # times the slowest answer that came
+AVERAGING_WAIT_S = 1.0  # nobody else can average in a peer's place, and an answer may be coming
+AVERAGINGS = 8  # that tell how long the bytes of one keep a link full
+AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not change faster
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
 
@@ -40,6 +52,16 @@ class RoadState(Enum):
     """No answer has come in time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Ask a peer whether it is there; the outcome comes back as `answered`."""
+
+    peer: bytes
+    asked_s: float
+    within_s: float
+    """How long to wait for the answer."""
+
+
 @dataclass(slots=True)
 class _Road:
     """The road to one peer."""
@@ -47,8 +69,8 @@ class _Road:
     due_s: float
     streams: int = 0
     state: RoadState = RoadState.WAITING
-    asked_s: float = 0.0
-    asking: bool = False
+    open: Question | None = None
+    """The newest question, while it has no outcome."""
     broke_s: float = 0.0
 
 
@@ -61,7 +83,9 @@ class Roads:
         self._roads: dict[bytes, _Road] = {}
         self._slowest_s: dict[bytes, float] = {}
         """The slowest answer of a peer, if it was slower than most are."""
-        self._to_ask: list[bytes] = []
+        self._averagings_s: dict[bytes, deque[float]] = {}
+        """How long the last averagings took, for each peer of the newest."""
+        self._to_ask: list[Question] = []
         self._broken: list[bytes] = []
 
     def begun(self, now_s: float) -> None:
@@ -71,6 +95,7 @@ class Roads:
         time anew in which a cut is found.
         """
         for peer, road in list(self._roads.items()):
+            road.open = None
             if road.state is RoadState.BROKEN:
                 self._ask(peer, road, now_s)
             elif road.streams:
@@ -92,29 +117,49 @@ class Roads:
         if not road.streams and road.state is RoadState.WAITING:
             del self._roads[peer]
 
+    def unreachable(self, peer: bytes, now_s: float) -> None:
+        """A peer that a stream is in use to, or was to be, could not be dialled."""
+        road = self._roads[peer]
+        if road.state is not RoadState.BROKEN:
+            self._break(peer, road, now_s)
+
+    def averaged(self, peers: Iterable[bytes], took_s: float) -> None:
+        """An averaging with these peers succeeded."""
+        before = self._averagings_s
+        self._averagings_s = {peer: before.get(peer, deque(maxlen=AVERAGINGS)) for peer in peers}
+        for times_s in self._averagings_s.values():
+            times_s.append(took_s)
+
     def is_broken(self, peer: bytes) -> bool:
         """Whether nothing comes from a peer at present."""
         road = self._roads.get(peer)
         return road is not None and road.state is RoadState.BROKEN
 
-    def answered(self, peer: bytes, now_s: float, *, there: bool) -> None:
+    def answered(self, question: Question, now_s: float, *, there: bool) -> None:
         """A question is over: with an answer, or because the link ended or time did."""
-        road = self._roads[peer]
-        took_s = now_s - road.asked_s
-        road.asking = False
-        if not there and road.state is RoadState.BROKEN and now_s < road.broke_s + FORGOTTEN_S:
-            road.due_s = now_s + self._ask_after_s
-            return
-        if there and LEARNED * took_s > self._silent_s:
+        peer, took_s = question.peer, now_s - question.asked_s
+        if there and LEARNED * took_s > self._least_s(peer):
             self._slowest_s[peer] = min(SILENT_MAX_S, took_s)
         elif there:
             self._slowest_s.pop(peer, None)
+        road = self._roads.get(peer)
+        if road is None:
+            return
+        newest = road.open is question
+        if newest:
+            road.open = None
+        if not there:
+            if not newest:
+                return  # it is asked anew already
+            if road.state is RoadState.BROKEN and now_s < road.broke_s + FORGOTTEN_S:
+                road.due_s = now_s + self._ask_after_s
+                return
         road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
         if not road.streams:
             del self._roads[peer]
 
-    def to_ask(self) -> Iterator[bytes]:
-        """The peers to be asked now; drained by reading."""
+    def to_ask(self) -> Iterator[Question]:
+        """The questions to ask now; drained by reading."""
         drained, self._to_ask = self._to_ask, []
         return iter(drained)
 
@@ -126,7 +171,7 @@ class Roads:
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`."""
         roads = self._roads.values()
-        due = (r.due_s for r in roads if r.state is not RoadState.BROKEN or not r.asking)
+        due = (r.due_s for r in roads if r.state is not RoadState.BROKEN or r.open is None)
         return min(due, default=None)
 
     def on_deadline(self, now_s: float) -> None:
@@ -135,7 +180,7 @@ class Roads:
             if now_s < road.due_s:
                 continue
             if road.state is RoadState.BROKEN:
-                if not road.asking:
+                if road.open is None:
                     self._ask(peer, road, now_s)
             elif road.state is RoadState.WAITING:
                 road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
@@ -143,13 +188,29 @@ class Roads:
             elif now_s - road.due_s > LATE_S:
                 road.due_s = now_s + self._limit_s(peer)
             else:
-                road.state, road.broke_s = RoadState.BROKEN, now_s
-                self._broken.append(peer)
+                self._break(peer, road, now_s)
+
+    def _break(self, peer: bytes, road: _Road, now_s: float) -> None:
+        """Nothing comes from a peer: its streams end, and it is asked anew, by another dial."""
+        road.state, road.broke_s = RoadState.BROKEN, now_s
+        self._broken.append(peer)
+        self._ask(peer, road, now_s)
 
     def _ask(self, peer: bytes, road: _Road, now_s: float) -> None:
-        road.asked_s, road.asking = now_s, True
-        self._to_ask.append(peer)
+        broken = road.state is RoadState.BROKEN
+        within_s = self._patience_s(peer, SILENT_S) if broken else SILENT_MAX_S
+        road.open = Question(peer, now_s, within_s)
+        self._to_ask.append(road.open)
+
+    def _least_s(self, peer: bytes) -> float:
+        """How long a peer may be silent, if it was never slow."""
+        if not (averagings_s := self._averagings_s.get(peer)):
+            return self._silent_s
+        return min(self._silent_s, max(SILENT_S, AVERAGING_FACTOR * max(averagings_s)))
 
     def _limit_s(self, peer: bytes) -> float:
+        return self._patience_s(peer, self._least_s(peer))
+
+    def _patience_s(self, peer: bytes, least_s: float) -> float:
         learned_s = LEARNED * self._slowest_s.get(peer, 0.0)
-        return min(SILENT_MAX_S, max(self._silent_s, learned_s))
+        return min(SILENT_MAX_S, max(least_s, learned_s))

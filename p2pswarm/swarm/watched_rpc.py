@@ -1,5 +1,8 @@
 """Calls and streams to servers, whose streams end soon when nothing comes from the other side.
 
+An averaging has nobody else to go to. So a stream of its own waits on a broken road for a moment,
+because the road may just have been mended, and the answer that says so be on its way.
+
 Units:   seconds.
 Errors:  as `rpc/base.py`; LinkLost when a peer does not say that it is still there, and DialFailed
          for a new stream to such a peer, so that the work can go to another one.
@@ -7,14 +10,15 @@ Errors:  as `rpc/base.py`; LinkLost when a peer does not say that it is still th
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from p2pswarm.errors import DialFailed, Late, LinkLost, PathError, SwarmError
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.swarm.messages.road import StillThere
-from p2pswarm.swarm.roads import SILENT_MAX_S, SILENT_S, Roads
+from p2pswarm.swarm.roads import SILENT_S, Question, Roads
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
@@ -22,11 +26,14 @@ from p2pswarm.wire.message import Message
 class WatchedRpc:
     """Implements `Rpc` on top of another, for one session after the other."""
 
-    def __init__(self, rpc: Rpc, silent_s: float = SILENT_S) -> None:
+    def __init__(self, rpc: Rpc, silent_s: float = SILENT_S, wait_s: float = 0.0) -> None:
+        """`wait_s`: how long a stream waits for a broken road before it is refused."""
         self._rpc = rpc
         self._tasks: asyncio.TaskGroup
         self._loop = asyncio.get_running_loop()
         self._roads = Roads(silent_s=silent_s)
+        self._wait_s = wait_s
+        self._answered = Signal()
         self._contacts: dict[bytes, Contact] = {}
         self._scopes: dict[bytes, dict[asyncio.Timeout, None]] = defaultdict(dict)
         """The streams in use, oldest first; they end when their deadline is moved to now."""
@@ -68,23 +75,33 @@ class WatchedRpc:
         assert to.peer is not None, "servers know whom they dial"
         peer = to.peer.raw
         self._contacts[peer] = to  # it may have moved; a broken road is asked for there
-        if self._roads.is_broken(peer):
+        if self._roads.is_broken(peer) and not await self._whole_again(peer):
             raise DialFailed(f"nothing comes from {to.peer.short}")
         self._roads.opened(peer, self._now_s())
         self._pump()
+        dialling = True
         try:
             async with asyncio.timeout(None) as scope:
                 self._scopes[peer][scope] = None
                 async with self._rpc.open_stream(to, opening, timeout_s) as stream:
+                    dialling = False
                     yield stream
         except TimeoutError as error:
             if isinstance(error, SwarmError) or not scope.expired():
                 raise
             raise LinkLost(f"nothing comes from {to.peer.short}") from None
+        except DialFailed:
+            if dialling:
+                self._roads.unreachable(peer, self._now_s())
+            raise
         finally:
             self._scopes[peer].pop(scope, None)
             self._roads.closed(peer)
             self._pump()
+
+    def averaged(self, peers: Iterable[bytes], took_s: float) -> None:
+        """An averaging with these succeeded: answers wait behind its bytes, and not longer."""
+        self._roads.averaged(peers, took_s)
 
     def is_broken(self, peer: bytes) -> bool:
         """Whether nothing comes from a peer at present."""
@@ -95,6 +112,18 @@ class WatchedRpc:
         if self._timer is not None:
             self._timer.cancel()
 
+    async def _whole_again(self, peer: bytes) -> bool:
+        """Wait a moment for a broken road; whether there was an answer."""
+        if not self._wait_s:
+            return False
+        try:
+            async with asyncio.timeout(self._wait_s):
+                while self._roads.is_broken(peer):
+                    await self._answered.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def _now_s(self) -> float:
         return self._loop.time()
 
@@ -103,8 +132,8 @@ class WatchedRpc:
             for scope in list(self._scopes[peer]):
                 if not scope.expired():
                     scope.reschedule(self._now_s())
-        for peer in self._roads.to_ask():
-            self._tasks.create_task(self._ask(peer))
+        for question in self._roads.to_ask():
+            self._tasks.create_task(self._ask(question))
         self.close()
         due_s = self._roads.next_deadline_s()
         if due_s is not None:
@@ -114,9 +143,12 @@ class WatchedRpc:
         self._roads.on_deadline(self._now_s())
         self._pump()
 
-    async def _ask(self, peer: bytes) -> None:
-        there = await is_there(self._rpc, self._contacts[peer], SILENT_MAX_S)
-        self._roads.answered(peer, self._now_s(), there=there)
+    async def _ask(self, question: Question) -> None:
+        to = self._contacts[question.peer]
+        there = await is_there(self._rpc, to, question.within_s)
+        self._roads.answered(question, self._now_s(), there=there)
+        if there:
+            self._answered.fire()
         self._pump()
 
 

@@ -265,6 +265,13 @@ class Admission:
         self.newcomers.end(member.incarnation)
         return act.MemberReady(member.incarnation, member.stage)
 
+    def spares(self, stage: int, step: int) -> list[Incarnation]:
+        """Who has a stage's weights and could be ready at once, but waits while others are."""
+        known = self._digests.known(stage, step)
+        caught_up = self.newcomers.holding.items()
+        members = (self._members.alive(one) for one, digest in caught_up if digest == known)
+        return [one.incarnation for one in members if one is not None and one.stage == stage]
+
     def _welcome(self, join: Join, step: int) -> Welcome:
         """How a server that joins comes to the weights of version `step`.
 

@@ -20,6 +20,7 @@ from enum import IntEnum
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.broken_pairs import BrokenPairs
 from p2pswarm.trainer.failing_servers import IN_A_ROW, Duty, FailingServers
 from p2pswarm.trainer.membership import Membership
 
@@ -104,6 +105,7 @@ class Blame:
         self._not_finite: dict[int, _Overflows] = {}
         self._to_end: list[tuple[Incarnation, str]] = []
         self._condemned: list[int] = []
+        self._pairs = BrokenPairs()
         self.servers = FailingServers()
         """Who is avoided."""
 
@@ -145,6 +147,36 @@ class Blame:
         """Hear that a member could not average; what people are to know."""
         return self._suspect([by], Duty.AVERAGING, reason, now_s)
 
+    def apart(self, by: Incarnation, beside: bytes | None, now_s: float) -> None:
+        """Hear from a member that nothing passes between it and another, if it says so."""
+        if beside is not None and self._members.alive(by):
+            self._pairs.said(by.peer, beside, now_s)
+
+    def leaves(
+        self,
+        by: Incarnation,
+        beside: bytes | None,
+        ledger: Callable[[Incarnation], bytes],
+        now_s: float,
+    ) -> Incarnation:
+        """Who is to leave an averaging in which `by` failed again, as it says by `beside`.
+
+        Of two between whom nothing passes, the one that leaves gets no work for a while: else it
+        would be back at once, and the next averaging would fail at the same cut. `ledger` gives the
+        bitmap of what a member has counted.
+        """
+        here = self._members.alive(by)
+        other = self._members.of_peer(beside) if beside is not None else None
+        if here is None or other is None or not other.ready or other.stage != here.stage:
+            return by
+        pair = by, other.incarnation
+        ours, theirs = (int.from_bytes(ledger(one), "little").bit_count() for one in pair)
+        left = self._pairs.leaves(by.peer, other.incarnation.peer, (ours, theirs), now_s)
+        one = next(one for one in pair if one.peer == left)
+        if self._can_be_spared(one, now_s):
+            self.servers.avoid(one.peer, now_s)
+        return one
+
     def averaged(
         self, members: Iterable[Incarnation], holders: Callable[[int], tuple[Incarnation, ...]]
     ) -> list[act.NotFiniteThere]:
@@ -152,7 +184,9 @@ class Blame:
 
         Tells who made gradients that were not finite.
         """
-        for one in members:
+        everybody = list(members)
+        self._pairs.averaged(one.peer for one in everybody)
+        for one in everybody:
             self.servers.worked(one.peer, Duty.AVERAGING)
         reports = []
         for microbatch, trouble in self._not_finite.items():

@@ -175,7 +175,8 @@ class Coordinator(StepEnd):
                     self._step.fence_missed(incarnation)
                     self._evict(incarnation, "it did not answer a fence", now_s)
             self._step.wait_longer(now_s)
-        for incarnation in self.silence.to_evict(self._step, self._generations.reduction, now_s):
+        waiting_for = self._step, self._generations.reduction
+        for incarnation in self.silence.to_evict(*waiting_for, self._spares, now_s):
             self._evict(incarnation, "it is silent, and the step waits for it", now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
@@ -188,6 +189,9 @@ class Coordinator(StepEnd):
             self._finish(lost, failed=True)
         self._actions += self._unserved.overdue(now_s, self.step)
         self._advance(now_s)
+
+    def _spares(self, stage: int) -> list[Incarnation]:
+        return self.admission.spares(stage, self.step)
 
     def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         if self.members.alive(incarnation):

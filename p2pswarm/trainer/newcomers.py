@@ -71,6 +71,11 @@ class Newcomers:
         """A newcomer holds the weights of the current version."""
         self._caught_up[incarnation] = digest
 
+    @property
+    def holding(self) -> dict[Incarnation, bytes]:
+        """The newcomers that have caught up, with their weights' digests."""
+        return dict(self._caught_up)
+
     def candidates(self) -> list[tuple[Incarnation, bytes]]:
         """The newcomers that have caught up, with their weights' digests; drained by reading."""
         drained, self._caught_up = list(self._caught_up.items()), {}

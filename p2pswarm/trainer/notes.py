@@ -34,6 +34,7 @@ def take_note(
         case WillLeave():
             coordinator.will_leave(by, note.grace_s, now_s)
         case Load():
+            coordinator.silence.unheard(by, note.unheard_s, now_s)
             coordinator.loaded(by, note)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")

@@ -9,7 +9,7 @@ from p2pswarm.data.corpus import Bytes, Corpus
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Handed, Push, Undelivered
-from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
+from p2pswarm.swarm.messages.step import CannotAverage, Committed, Fenced, Reduced
 from p2pswarm.swarm.messages.types import REASON_CHARS, Work
 from p2pswarm.tensors.meta import TensorMeta
 from p2pswarm.trainer import actions as act
@@ -76,6 +76,8 @@ def answered(
             coordinator.lost(to, f"it did not answer a fence: {_failure(answer)}", now_s)
         case act.SendReduce(), Reduced():
             coordinator.reduced(to, order.message.generation, answer, now_s)
+        case act.SendReduce(), CannotAverage(peer, reason):
+            coordinator.reduce_failed(to, order.message.generation, reason, now_s, peer)
         case act.SendReduce(), _:
             coordinator.reduce_failed(to, order.message.generation, _failure(answer), now_s)
         case act.SendCommit(), Committed():

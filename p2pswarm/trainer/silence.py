@@ -9,18 +9,21 @@ was evicted for a pause keeps its weights, joins again, and has lost its sum of 
 Python holds up a member's event loop for moments (an import, the first use of a device). A member
 that came back from a pause, evicted or not, may be silent twice as long the next time, 8 s at most.
 
-A member that hears nothing from the coordinator is as good as silent: it asks the standbys who
-leads, and they tell. What was asked in another incarnation, of another coordinator or of this one,
-tells nothing: a question may be on its road for as long as a link is cut.
+A member that hears nothing from the coordinator is as good as silent. It says so itself with its
+load, if only the way to it is cut; what a trainer that was stopped finds in its sockets says so of
+all, so it counts only when it is said again a second later. A member that is cut off both ways asks
+the standbys who leads, and they tell. What was asked in another incarnation, of another coordinator
+or of this one, tells nothing: a question may be on its road for as long as a link is cut.
 
 Units:   seconds on the caller's clock, which stands still while the trainer is stopped.
 Errors:  none; a member that was never heard of is not silent.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
+from p2pswarm.swarm.messages.trainers import SILENCE_S
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Reduction
@@ -29,6 +32,7 @@ from p2pswarm.trainer.step import Step
 SILENT_S = 4.0  # three notes of the load may be missing, or one may be sent again by TCP
 LEARNED_MAX_S = 8.0  # whoever pauses for longer holds all others up for more than its sum is worth
 SILENT_MAX_S = 15.0  # then its link ends anyway
+SAID_AGAIN_S = 1.0  # the load is told each second
 NOT_HEARD_S = 3.0  # a standby says each second who hears nothing from the coordinator
 LEARNED = 2.0  # times the longest pause from which it came back
 FORGOTTEN = 0.9  # what is left of a learned pause at each look, some seconds apart
@@ -49,6 +53,8 @@ class Silence:
         """When a standby said last that a member hears nothing from us."""
         self._look_s = math.inf
         """When to look at those."""
+        self._unheard_s: dict[Incarnation, float] = {}
+        """Since when a member says itself that it hears nothing from us."""
         self._left_s: dict[bytes, float] = {}
         """When a peer was heard last that has no incarnation now."""
         self._longest_s: dict[bytes, float] = {}
@@ -76,8 +82,16 @@ class Silence:
         self._deaf_s |= dict.fromkeys((one for one in deaf if one in self._heard_s), now_s)
         self._look_s = now_s
 
+    def unheard(self, one: Incarnation, for_s: float, now_s: float) -> None:
+        """A member says for how long it has heard nothing from us."""
+        if for_s < SILENCE_S or one not in self._heard_s:
+            self._unheard_s.pop(one, None)
+        elif now_s >= self._unheard_s.setdefault(one, now_s) + SAID_AGAIN_S:
+            self.not_heard([one], now_s)
+
     def end(self, one: Incarnation) -> None:
         """An incarnation is over."""
+        self._unheard_s.pop(one, None)
         if (heard_s := self._heard_s.pop(one, None)) is not None:
             self._left_s[one.peer] = heard_s
 
@@ -99,13 +113,20 @@ class Silence:
         heard_s = self._heard_s.get(one, math.inf)
         return heard_s + self.limit_s(one.peer) <= now_s < heard_s + self._max_s
 
-    def to_evict(self, step: Step, reduction: Reduction | None, now_s: float) -> list[Incarnation]:
+    def to_evict(
+        self,
+        step: Step,
+        reduction: Reduction | None,
+        spares: Callable[[int], Iterable[Incarnation]],
+        now_s: float,
+    ) -> list[Incarnation]:
         """The silent members without whom the step cannot end, though their stages have others.
 
         Where a whole stage is silent nobody is evicted: it may be our own network, and nobody else
-        has the weights.
+        has the weights. `spares`: who has those of a stage, and is not ready while others are.
         """
-        return [one for one in self._overdue(now_s) if self._holds_up(one, step, reduction, now_s)]
+        silent = [one for one in self._overdue(now_s) if self._waited_for(one, step, reduction)]
+        return [one for one in silent if self._replaceable(one, spares, now_s)]
 
     def next_deadline_s(self) -> float | None:
         """When to ask whom to evict."""
@@ -131,18 +152,24 @@ class Silence:
             heappush(self._looks, (due_s, number, peer))
         return silent
 
-    def _holds_up(
-        self, silent: Incarnation, step: Step, reduction: Reduction | None, now_s: float
-    ) -> bool:
+    def _waited_for(self, silent: Incarnation, step: Step, reduction: Reduction | None) -> bool:
+        """Whether the step cannot end without a member."""
         member = self._members.alive(silent)
         if member is None or not member.ready:
-            return False
-        others = (one.incarnation for one in self._members.ready(member.stage))
-        if all(self.silent(one, now_s) for one in others):
             return False
         if reduction is not None:
             return reduction.awaits(silent)
         return silent in step.silent or step.all_launched
+
+    def _replaceable(
+        self, silent: Incarnation, spares: Callable[[int], Iterable[Incarnation]], now_s: float
+    ) -> bool:
+        """Whether others of its stage are heard, who have the weights."""
+        member = self._members.alive(silent)
+        assert member is not None, "only the living are waited for"
+        others = [one.incarnation for one in self._members.ready(member.stage)]
+        others += spares(member.stage)
+        return not all(self.silent(one, now_s) for one in others)
 
     def _forget(self, peer: bytes) -> None:
         """A learned pause counts for less and less."""

@@ -48,8 +48,19 @@ class StepEnd(StepNotes):
             self._judge(now_s)
         self._advance(now_s)
 
-    def reduce_failed(self, by: Incarnation, generation: int, reason: str, now_s: float) -> None:
-        """A member could not finish the reduction; it may not be its fault."""
+    def reduce_failed(
+        self,
+        by: Incarnation,
+        generation: int,
+        reason: str,
+        now_s: float,
+        beside: bytes | None = None,
+    ) -> None:
+        """A member could not finish the reduction; it may not be its fault.
+
+        `beside`: the other peer, if it says that nothing passes between the two.
+        """
+        self._blame.apart(by, beside, now_s)
         reduction = self._generations.current(generation)
         if reduction is None or not reduction.awaits(by):
             return  # over, or a newcomer that only receives: it will fetch the weights instead
@@ -57,7 +68,8 @@ class StepEnd(StepNotes):
         blamed = self._generations.failed()
         self._average_again()
         if blamed:
-            self._evict(by, f"it could not average: {reason}", now_s)
+            out = self._blame.leaves(by, beside, self._step.bitmap, now_s)
+            self._evict(out, f"it could not average: {reason}", now_s)
         self._advance(now_s)
 
     def decided(self, step: int, now_s: float) -> None:

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.allreduce.delivery import BUSY_MAX_S, DeliveryState, PieceDelivery
-from p2pswarm.errors import Busy, DialFailed, Late, LinkLost
+from p2pswarm.allreduce.delivery import (
+    BUSY_MAX_S,
+    AveragingRoadLost,
+    DeliveryState,
+    PieceDelivery,
+)
+from p2pswarm.errors import Busy, DialFailed, Late, LinkLost, Refused
 from p2pswarm.ids import Address, Contact, PeerId
 
 PEER = b"p" * 32
@@ -99,6 +104,16 @@ def test_any_other_failure_is_the_end(error, why):
     piece.failed(error, 12.0)
 
     assert (piece.state, str(piece.failure)[-len(why) :]) == (S.FAILED, why)
+
+
+@pytest.mark.parametrize(("error", "lost"), [(DialFailed("gone"), True), (Refused("no"), False)])
+def test_a_road_that_carries_nothing_is_told_apart_from_a_peer_that_says_no(error, lost):
+    piece = delivery()
+    piece.located(TO)
+    piece.failed(error, 12.0)
+
+    assert isinstance(piece.failure, AveragingRoadLost) is lost
+    assert not lost or piece.failure.peer == piece.peer
 
 
 @given(st.lists(st.floats(0.0, 1e9), max_size=60))

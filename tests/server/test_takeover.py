@@ -225,6 +225,17 @@ def test_a_coordinator_that_is_told_of_by_its_name_alone_stays_the_first():
     assert search.find(TRAINER.peer.raw) == TRAINER
 
 
+def test_a_server_knows_for_how_long_its_coordinator_has_said_nothing():
+    watch = CoordinatorWatch()
+    assert watch.unheard_s(99.0) == 0.0
+
+    watch.heard(10.0)
+    assert watch.unheard_s(16.5) == 6.5
+
+    watch.ended()
+    assert watch.unheard_s(99.0) == 0.0
+
+
 def test_a_silent_coordinator_is_asked_after_each_second_until_it_speaks():
     watch = CoordinatorWatch()
     assert watch.next_deadline_s is None
@@ -234,9 +245,11 @@ def test_a_silent_coordinator_is_asked_after_each_second_until_it_speaks():
     assert not watch.on_deadline(10.0 + SILENCE_S - 0.1)
     asked = [now_s for now_s in range(10, 18) if watch.on_deadline(float(now_s))]
     assert asked == [14, 15, 16, 17]
+    assert watch.silent
     assert watch.next_deadline_s == 17.0 + ASK_AGAIN_S
 
     watch.heard(17.5)
+    assert not watch.silent
     assert watch.next_deadline_s == 17.5 + SILENCE_S
     watch.ended()
     assert watch.next_deadline_s is None

@@ -1,19 +1,33 @@
 """Roads to other servers: who is asked whether it is still there, and which roads are broken."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.swarm.roads import ASK_AFTER_S, FORGOTTEN_S, LATE_S, SILENT_MAX_S, SILENT_S, Roads
+from p2pswarm.swarm.roads import (
+    ASK_AFTER_S,
+    AVERAGING_FACTOR,
+    AVERAGING_SILENT_S,
+    AVERAGINGS,
+    FORGOTTEN_S,
+    LATE_S,
+    SILENT_MAX_S,
+    SILENT_S,
+    Roads,
+)
 
 ANN, BOB = b"a" * 32, b"b" * 32
+QUESTIONS_MAX = 1 + SILENT_MAX_S / ASK_AFTER_S  # each lasts for 15 s at most
 
 
 class Town:
     """Roads and their clock."""
 
-    def __init__(self) -> None:
-        self.roads = Roads()
+    def __init__(self, silent_s: float = SILENT_S) -> None:
+        self.roads = Roads(silent_s=silent_s)
         self.now_s = 0.0
+        self.asked = {}
+        """The questions without an outcome, by peer, oldest first."""
 
     def opened(self, peer: bytes = ANN) -> None:
         self.roads.opened(peer, self.now_s)
@@ -24,13 +38,21 @@ class Town:
         while (due_s := self.roads.next_deadline_s()) is not None and due_s <= end_s:
             self.now_s = due_s
             self.roads.on_deadline(due_s)
-            asked += self.roads.to_ask()
+            asked += self.ask()
             broken += self.roads.broken()
         self.now_s = end_s
         return asked, broken
 
-    def answered(self, peer: bytes = ANN, *, there: bool = True) -> None:
-        self.roads.answered(peer, self.now_s, there=there)
+    def ask(self) -> list[bytes]:
+        new = list(self.roads.to_ask())
+        for question in new:
+            self.asked.setdefault(question.peer, []).append(question)
+        return [question.peer for question in new]
+
+    def answered(self, peer: bytes = ANN, *, there: bool = True, first: bool = False) -> None:
+        """The newest question to a peer has an outcome, or the `first` without one."""
+        question = self.asked[peer].pop(0 if first else -1)
+        self.roads.answered(question, self.now_s, there=there)
 
 
 def test_a_stream_that_is_over_soon_costs_no_question():
@@ -62,6 +84,7 @@ def test_one_that_does_not_answer_breaks_the_road():
     _, broken = town.pass_by(SILENT_S / 2)
 
     assert asked == [ANN, BOB]
+    assert town.asked[ANN][1:], "a broken road is asked anew at once, by another dial"
     assert broken == [ANN]
     assert town.roads.is_broken(ANN)
     assert not town.roads.is_broken(BOB)
@@ -95,6 +118,91 @@ def test_a_broken_road_whose_link_ended_stays_so_until_a_question_that_dials_is_
     assert not town.roads.is_broken(ANN)
 
 
+def test_a_question_on_a_broken_road_is_given_up_soon_and_asked_anew():
+    town = Town()
+    town.opened()
+    town.pass_by(ASK_AFTER_S + SILENT_S)
+
+    whole, broken = town.asked[ANN]
+
+    assert (whole.within_s, broken.within_s) == (SILENT_MAX_S, SILENT_S)
+    town.pass_by(SILENT_S)
+    town.answered(there=False)
+    assert town.pass_by(ASK_AFTER_S) == ([ANN], [])
+
+
+def test_an_answer_to_the_question_that_broke_the_road_makes_it_whole_too():
+    town = Town()
+    town.opened()
+    town.pass_by(ASK_AFTER_S + SILENT_S + 1.0)
+
+    town.answered(first=True)
+
+    assert not town.roads.is_broken(ANN)
+    assert town.pass_by(ASK_AFTER_S) == ([ANN], [])
+
+
+def test_the_failure_of_a_former_question_says_nothing_about_the_newest():
+    town = Town()
+    town.opened()
+    town.pass_by(ASK_AFTER_S + SILENT_S + 1.0)
+    town.answered(first=True)
+    town.pass_by(ASK_AFTER_S)
+    assert len(town.asked[ANN]) == 2
+
+    town.answered(there=False, first=True)
+
+    assert town.pass_by(ASK_AFTER_S) == ([], []), "its answer is due, and is waited for"
+
+
+def test_a_peer_that_cannot_be_dialled_is_behind_a_broken_road_at_once():
+    town = Town()
+    town.opened()
+    town.opened()
+
+    town.roads.unreachable(ANN, town.now_s)
+    town.roads.unreachable(ANN, town.now_s)
+
+    assert town.roads.is_broken(ANN)
+    assert list(town.roads.broken()) == [ANN], "another stream that is in use ends as well"
+    assert town.ask() == [ANN]
+
+
+def averaging_town(*took_s: float) -> Town:
+    town = Town(AVERAGING_SILENT_S)
+    for seconds in took_s:
+        town.roads.averaged([ANN], seconds)
+    town.opened()
+    return town
+
+
+@pytest.mark.parametrize(
+    ("took_s", "silent_s"),
+    [
+        ((), AVERAGING_SILENT_S),
+        ((0.3,), SILENT_S),
+        ((0.3, 1.25, 0.3), 1.25 * AVERAGING_FACTOR),
+        ((60.0,), AVERAGING_SILENT_S),
+        ((60.0, *[0.3] * AVERAGINGS), SILENT_S),
+    ],
+)
+def test_an_answer_may_wait_behind_the_bytes_of_an_averaging_as_long_as_the_last_ones_took(
+    took_s, silent_s
+):
+    town = averaging_town(*took_s)
+
+    assert town.pass_by(ASK_AFTER_S + silent_s - 0.01) == ([ANN], [])
+    assert town.pass_by(0.02) == ([ANN], [ANN])
+
+
+def test_how_quickly_some_average_says_nothing_about_one_that_has_not_yet():
+    town = averaging_town(0.3)
+    town.roads.closed(ANN)
+    town.opened(BOB)
+
+    assert town.pass_by(ASK_AFTER_S + AVERAGING_SILENT_S - 0.01) == ([BOB], [])
+
+
 def test_a_peer_that_is_not_reached_for_a_minute_is_forgotten():
     town = Town()
     town.opened()
@@ -123,21 +231,21 @@ def test_one_whose_answer_came_late_is_given_twice_that_time():
     town = Town()
     town.opened()
     town.pass_by(ASK_AFTER_S + SILENT_S + 1.0)
-    town.answered()  # after 4 s
+    town.answered(first=True)  # after 4 s
 
     assert town.pass_by(ASK_AFTER_S + 7.9) == ([ANN], [])
-    assert town.pass_by(0.1) == ([], [ANN])
+    assert town.pass_by(0.1) == ([ANN], [ANN])
 
 
 def test_a_quick_answer_ends_the_patience():
     town = Town()
     town.opened()
     town.pass_by(ASK_AFTER_S + SILENT_S + 1.0)
-    town.answered()
+    town.answered(first=True)
     town.pass_by(ASK_AFTER_S)
     town.answered()
 
-    assert town.pass_by(ASK_AFTER_S + SILENT_S) == ([ANN], [ANN])
+    assert town.pass_by(ASK_AFTER_S + SILENT_S) == ([ANN, ANN], [ANN])
 
 
 def test_a_process_that_was_stopped_itself_waits_anew_for_the_answer():
@@ -149,7 +257,7 @@ def test_a_process_that_was_stopped_itself_waits_anew_for_the_answer():
     town.roads.on_deadline(town.now_s)
 
     assert list(town.roads.broken()) == []
-    assert town.pass_by(SILENT_S) == ([], [ANN])
+    assert town.pass_by(SILENT_S) == ([ANN], [ANN])
 
 
 def test_another_stream_to_a_peer_does_not_put_the_question_off():
@@ -164,12 +272,14 @@ def test_another_stream_to_a_peer_does_not_put_the_question_off():
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["open", "close", "answer", "lose", "wait"]), st.booleans()),
+        st.tuples(
+            st.sampled_from(["open", "close", "answer", "lose", "wait", "no dial"]), st.booleans()
+        ),
         max_size=60,
     )
 )
-def test_whatever_happens_one_question_is_open_at_a_time_and_a_broken_road_is_asked_soon(ops):
-    town, streams, asked = Town(), {ANN: 0, BOB: 0}, set()
+def test_whatever_happens_few_questions_are_open_and_a_broken_road_is_asked_soon(ops):
+    town, streams = Town(), {ANN: 0, BOB: 0}
     for what, first in ops:
         peer = ANN if first else BOB
         if what == "open":
@@ -178,38 +288,47 @@ def test_whatever_happens_one_question_is_open_at_a_time_and_a_broken_road_is_as
         elif what == "close" and streams[peer]:
             town.roads.closed(peer)
             streams[peer] -= 1
-        elif what in ("answer", "lose") and peer in asked:
-            town.answered(peer, there=what == "answer")
-            asked.discard(peer)
+        elif what == "no dial" and streams[peer]:
+            town.roads.unreachable(peer, town.now_s)
+            town.ask()
+        elif what in ("answer", "lose") and town.asked.get(peer):
+            town.answered(peer, there=what == "answer", first=first)
         elif what == "wait":
-            new, broken = town.pass_by(1.0)
-            assert len(new) == len(set(new))
-            assert not asked & set(new)
-            asked |= set(new)
-            assert set(broken) <= asked
+            town.pass_by(1.0)
+            for one, questions in town.asked.items():
+                while questions and town.now_s >= questions[0].asked_s + questions[0].within_s:
+                    town.answered(one, there=False, first=True)
+        for questions in town.asked.values():
+            since = [question.asked_s for question in questions]
+            assert len(since) <= QUESTIONS_MAX
+            assert since == sorted(since)
         due_s = town.roads.next_deadline_s()
         assert due_s is None or due_s <= town.now_s + SILENT_MAX_S
         soon = due_s is not None and due_s <= town.now_s + ASK_AFTER_S
-        assert all(not town.roads.is_broken(one) or one in asked or soon for one in (ANN, BOB))
+        assert all(
+            not town.roads.is_broken(one) or town.asked.get(one) or soon for one in (ANN, BOB)
+        )
 
 
 def test_a_new_session_asks_broken_roads_again_and_begins_the_others_anew():
-    roads = Roads()
+    town = Town()
     for peer in (b"cut", b"asked", b"over"):
-        roads.opened(peer, 0.0)
-    roads.on_deadline(ASK_AFTER_S)
-    roads.answered(b"asked", ASK_AFTER_S, there=True)
-    roads.answered(b"over", ASK_AFTER_S, there=True)
-    roads.on_deadline(ASK_AFTER_S + SILENT_S)
-    assert list(roads.broken()) == [b"cut"]
-    list(roads.to_ask())
-    for peer in (b"cut", b"over"):
-        roads.closed(peer)
+        town.opened(peer)
+    town.pass_by(ASK_AFTER_S)
+    town.answered(b"asked")
+    town.answered(b"over")
+    town.roads.closed(b"over")
+    town.now_s = ASK_AFTER_S + SILENT_S
+    town.roads.on_deadline(town.now_s)
+    assert list(town.roads.broken()) == [b"cut"]
+    town.ask()
+    town.roads.closed(b"cut")
 
-    roads.begun(60.0)
+    town.now_s = 60.0
+    town.roads.begun(town.now_s)
 
-    assert list(roads.to_ask()) == [b"cut"]
-    assert roads.is_broken(b"cut")
-    assert roads.next_deadline_s() == 60.0 + ASK_AFTER_S
-    roads.answered(b"cut", 60.1, there=True)
-    assert not roads.is_broken(b"cut")
+    assert town.ask() == [b"cut"]
+    assert town.roads.is_broken(b"cut")
+    assert town.roads.next_deadline_s() == 60.0 + ASK_AFTER_S
+    town.answered(b"cut")
+    assert not town.roads.is_broken(b"cut")

@@ -9,7 +9,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.swarm.messages.membership import Leaving
-from p2pswarm.swarm.roads import ASK_AFTER_S, SILENT_S
+from p2pswarm.swarm.roads import ASK_AFTER_S, AVERAGING_SILENT_S, SILENT_S
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 
 ANN, BOB = PeerId(b"a" * 32), PeerId(b"b" * 32)
@@ -18,11 +18,11 @@ ANN, BOB = PeerId(b"a" * 32), PeerId(b"b" * 32)
 class Pair:
     """Two servers; `ann` has streams to `bob`, who never answers them."""
 
-    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, silent_s: float, wait_s: float) -> None:
         self.net = SimWorld(1)
         near, self.bob = self.net.rpc(ANN), self.net.rpc(BOB)
         self.bob.serve_stream(Leaving, self._serve)
-        self.ann = WatchedRpc(near)
+        self.ann = WatchedRpc(near, silent_s, wait_s)
         self.ann.begin(tasks)
         WatchedRpc(self.bob)
         self.paths = [(near.host, self.bob.host), (self.bob.host, near.host)]
@@ -41,10 +41,10 @@ class Pair:
             return type(error), loop.time() - begun_s
 
 
-def in_a_pair(story):
+def in_a_pair(story, silent_s=SILENT_S, wait_s=0.0):
     async def main():
         async with asyncio.TaskGroup() as tasks:
-            pair = Pair(tasks)
+            pair = Pair(tasks, silent_s, wait_s)
             await story(pair)
             pair.ann.close()
 
@@ -125,3 +125,48 @@ def test_a_road_that_was_broken_in_one_session_is_refused_in_the_next_until_ther
             again.cancel()
 
     in_a_pair(story)
+
+
+def test_after_a_dial_without_an_answer_the_next_stream_need_not_wait_for_another():
+    async def story(pair):
+        pair.net.world.cut(pair.paths)
+        first = await pair.wait_for_bob()
+
+        assert first[0] is DialFailed
+        assert await pair.wait_for_bob() == (DialFailed, 0.0)
+
+    in_a_pair(story, AVERAGING_SILENT_S)
+
+
+def test_a_road_is_whole_soon_after_the_cut_is_mended_though_the_link_ended_meanwhile():
+    async def story(pair):
+        pair.net.world.cut(pair.paths)
+        await pair.wait_for_bob()
+        await asyncio.sleep(30.0)
+        assert await pair.wait_for_bob() == (DialFailed, 0.0)
+
+        pair.net.world.mend(pair.paths)
+        await asyncio.sleep(SILENT_S + ASK_AFTER_S + 0.5)
+        again = asyncio.ensure_future(pair.wait_for_bob())
+        await asyncio.sleep(20.0)
+
+        assert not again.done()
+        again.cancel()
+
+    in_a_pair(story)
+
+
+def test_a_stream_that_may_wait_is_refused_only_after_that_and_goes_on_with_the_answer():
+    async def story(pair):
+        pair.net.world.cut(pair.paths)
+        await pair.wait_for_bob()
+        assert await pair.wait_for_bob() == (DialFailed, 10.0)
+
+        pair.net.world.mend(pair.paths)
+        again = asyncio.ensure_future(pair.wait_for_bob())
+        await asyncio.sleep(30.0)
+
+        assert not again.done()
+        again.cancel()
+
+    in_a_pair(story, wait_s=10.0)

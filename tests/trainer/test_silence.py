@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from trainer.harness import Play
 
 from p2pswarm.config import BatchConfig, RunConfig
+from p2pswarm.swarm.messages.trainers import SILENCE_S
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.fencing import FENCE_S
@@ -13,6 +14,7 @@ from p2pswarm.trainer.silence import (
     LEARNED_MAX_S,
     LOOK_AGAIN_S,
     NOT_HEARD_S,
+    SAID_AGAIN_S,
     SILENT_MAX_S,
     SILENT_S,
     Silence,
@@ -92,6 +94,25 @@ def test_one_that_is_silent_while_it_averages_is_out_and_one_that_has_answered_i
     assert play.live(int(SILENT_S) + 1, mute=(ann, bob)) == []  # both: nobody else is there
 
 
+def test_the_only_ready_member_of_a_stage_is_out_if_one_that_is_avoided_has_the_weights():
+    play = Listening()
+    ann = play.serve("a")
+    bob = play.join("b")
+    play.coordinator._blame.servers.avoid(bob.peer, play.now_s)
+    play.ready(bob)
+    play.live(1)
+    play.count(ann, 0)
+    play.hand(ann, 1)
+    assert not play.coordinator.members.alive(bob).ready
+    play.coordinator.silence.heard(bob, play.now_s + SILENT_S)
+
+    evicted = play.live(int(SILENT_S) + 1, mute=(ann,))
+    play.promise(bob)
+
+    assert evicted == [ann]
+    assert play.coordinator.members.alive(bob).ready
+
+
 def test_where_all_of_a_stage_are_silent_a_fence_waits_for_as_long_as_a_link_lasts():
     play = Listening()
     ann, bob = play.serve("a"), play.serve("b")
@@ -134,6 +155,33 @@ def test_where_all_of_a_stage_hear_nothing_nobody_is_out_and_a_standbys_word_is_
     assert silence.silent(one, 5.0)
     assert not silence.may_come_back(one, 5.0)
     assert not silence.silent(one, 5.0 + NOT_HEARD_S)
+
+
+def test_a_member_that_says_twice_that_it_hears_nothing_is_out_though_it_is_heard():
+    play = Listening()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.hand(ann, 0)
+    play.hand(bob, 1)
+    play.live(1)
+
+    play.coordinator.silence.unheard(ann, SILENCE_S, play.now_s)
+    assert play.live(int(SAID_AGAIN_S)) == []
+    play.coordinator.silence.unheard(ann, SILENCE_S + SAID_AGAIN_S, play.now_s)
+
+    assert play.live(1) == [ann]
+
+
+def test_what_a_stopped_trainer_finds_in_its_sockets_puts_nobody_out():
+    """All say there that they hear nothing, some of them are read first, and the clock is late."""
+    silence, one = heard_at(0.0)
+    for for_s in (SILENCE_S, SILENCE_S + 1.0, SILENCE_S + 9.0):
+        silence.unheard(one, for_s, 1.0)
+
+    silence.unheard(one, 0.2, 1.0 + SAID_AGAIN_S)
+
+    assert not silence.silent(one, 1.0 + SAID_AGAIN_S)
+    silence.unheard(one, SILENCE_S, 2.0 + SAID_AGAIN_S)
+    assert not silence.silent(one, 2.0 + SAID_AGAIN_S), "it is said anew, for the first time"
 
 
 @given(st.integers(-3, 3), st.floats(0.0, 20.0))

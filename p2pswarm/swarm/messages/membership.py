@@ -175,6 +175,8 @@ class Load(Message):
     """Microbatches counted per second over the last period."""
     recomputed: Annotated[int, Range(0, 2**48)]
     """Backward passes that computed their graph again, because memory was short."""
+    unheard_s: Seconds = 0.0
+    """For how long nothing has come from the trainer."""
 
 
 @message(106)

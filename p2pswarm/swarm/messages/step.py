@@ -15,6 +15,7 @@ from p2pswarm.swarm.messages.types import (
     IncarnationNumber,
     Microbatch,
     Peer,
+    Reason,
     RunId,
     Step,
 )
@@ -88,6 +89,16 @@ class Reduced(Message):
     """What the member's links carried each way while it averaged; 0 if too little to measure."""
     state: Digest = b""
     """Of the state that the member computed the step with; empty from an observer without it."""
+
+
+@message(112)
+@dataclass(frozen=True, slots=True)
+class CannotAverage(Message):
+    """The other answer to `Reduce`: nothing passes between the member and another of its group."""
+
+    peer: Peer
+    """The other one."""
+    reason: Reason
 
 
 @message(70)

@@ -1,0 +1,41 @@
+"""How long one fault may hold a step up, beyond the time of a step without faults."""
+
+import pytest
+from chaos.chaos_run import Shape, longest_calm_step_s, measure, play_plan
+
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan
+
+SEED = 1
+TWO_EACH = Shape(6, 1.0, Cost(state_bytes=1 << 14, forward_s=0.1), steps=6)
+"""Two servers a stage. The seats 1 and 3 are the first stage's, 0 is the trainer's."""
+
+
+def stall_s(*faults: Fault) -> float:
+    """The longest stall less the longest step without faults; 0 if that is longer."""
+    outcome = play_plan(SEED, TWO_EACH, FaultPlan(1, faults))
+    assert outcome.what is None, outcome.what
+    return max(0.0, outcome.longest_stall_s - longest_calm_step_s(SEED, TWO_EACH))
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CUT, FaultKind.ONE_WAY])
+def test_a_cut_inside_a_stage_at_the_end_of_a_step_costs_less_than_ten_seconds(kind):
+    """It is found in 4 s, and what one of the two has counted is done again."""
+    fault = Fault(kind, 0.02, 30.0, (1, 3), step=3)
+
+    assert stall_s(fault) < 10.0
+
+
+def test_a_server_that_does_not_hear_the_only_trainer_is_done_without_after_some_seconds():
+    """There is no standby that it could ask who leads; it is heard itself, and says so."""
+    fault = Fault(FaultKind.ONE_WAY, 0.02, 30.0, (0, 3), step=3)
+
+    assert stall_s(fault) < 11.0
+
+
+def test_a_server_behind_a_cut_finds_a_coordinator_that_it_was_never_told_of():
+    """Seed 1012: its coordinator, which it does not hear, has handed the run over to a new one."""
+    outcome = measure(1012)
+
+    assert outcome.what is None
+    assert outcome.stall_less_step_s < 15.0, outcome.happened
