@@ -189,7 +189,7 @@ class Link:
 
     def bulk_failed(self, path: Path, error: SwarmError) -> None:
         """A bulk connection of `path` could not be made: the link ends if it has no other."""
-        if path is self.path and not self._machine.bulk.live:
+        if path is self.path and self.bulk.hopeless:
             self.fail(error)
         else:
             self._machine.bulk.failed(self._loop.time())

@@ -113,11 +113,9 @@ class Resumer:
         loop = asyncio.get_running_loop()
         tries = PathClimb()
         while not link.over and (ways := better(self.paths.ways(link.contact), link.path)):
-            link.path_news.clear()
-            with suppress(TimeoutError):  # then the next try is due
-                async with asyncio.timeout_at(tries.next_try_s(loop.time())):
-                    await link.path_news.wait()
-            if not link.path_news.is_set():
+            path = link.path
+            await _until_another(link, path, tries.next_try_s(loop.time()))
+            if link.path is path and not link.over:
                 await self._round(link, ways)
 
     async def settled(self, link: Link, offered: DialledWay) -> None:
@@ -148,18 +146,16 @@ class Resumer:
         search = PathSearch(
             loop.time(), self._config.path_wait_s, peer_may_come=not link.session.dialled
         )
-        link.path_news.clear()
-        while not (link.over or (link.path_news.is_set() and link.path is not None)):
-            link.path_news.clear()
+        doubted = link.path  # a silent one, if any
+        while not link.over and (link.path is None or link.path is doubted):
             ways = self._ways(link)
             refused = await self._round(link, ways)
             at_s = search.next_round_s(len(ways), refused, loop.time())
             if at_s is None:
                 link.nobody_there("its path is gone, and nobody is at the other end")
                 break
-            with suppress(TimeoutError):  # then the next round is due
-                async with asyncio.timeout_at(at_s):
-                    await link.path_news.wait()
+            if link.path is None or link.path is doubted:
+                await _until_another(link, link.path, at_s)
 
     def _ways(self, link: Link) -> Sequence[Way]:
         """The ways to try. A peer that dialled us and is owed nothing is not dialled back."""
@@ -218,3 +214,12 @@ class Resumer:
         if link.path is not path:
             raise LinkLost(f"another path to {link.peer.short} came up first")
         self.climb(link)
+
+
+async def _until_another(link: Link, path: Path | None, at_s: float) -> None:
+    """Wait until a link has another path than this one, or is over, or it is `at_s`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(at_s):
+            while link.path is path and not link.over:
+                link.path_news.clear()
+                await link.path_news.wait()

@@ -222,6 +222,8 @@ async def test_a_link_falls_back_to_a_relay_and_climbs_when_the_direct_way_is_ba
         while fallen.kind is not PathKind.RELAYED:
             fallen = await path_of(link, fallen)
         link.send(stream, b"by the relay", ended=False)
+        relay.cut()
+        fallen = await path_of(link, fallen)
 
         await direct.start()
         climbed = await path_of(link, fallen)

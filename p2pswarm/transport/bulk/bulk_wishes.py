@@ -74,6 +74,11 @@ class BulkWishes:
         self._pending.pop(number, None)
         return (number >= SIDE) is (self._next >= SIDE) and number < self._next
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether no connection is there, and none that we dial is coming."""
+        return not self.live and not self._pending
+
     def may_join(self, number: int) -> bool:
         """Whether a connection may still join that was answered, or whose number was claimed."""
         return number in self._pending or number in self._numbers

@@ -80,3 +80,14 @@ def test_a_connection_that_the_peer_has_ended_does_not_join_any_more():
     assert not theirs.given_up(number)
     assert theirs.claim(number)
     assert theirs.may_join(number)
+
+
+def test_while_another_connection_is_on_its_way_there_is_hope():
+    held = wishes(dialled=True)
+    first, second = held.take_number(), held.take_number()
+
+    held.given_up(first)
+    assert not held.hopeless
+    held.given_up(second)
+
+    assert held.hopeless
