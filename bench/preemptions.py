@@ -45,6 +45,7 @@ from p2pswarm.sim.swarm import Machine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.suspensions import SumVoided
 
 TRACES = Path(__file__).with_name("spot_traces.json")
 HOUR_S = 3600.0
@@ -206,6 +207,8 @@ class Day:
                 self._tell_hour()
             case act.MemberLost(reason=reason, voided=voided):
                 self._waste[f"lost: {_short(reason)}"] += 1
+                self._waste["counts that were void"] += voided
+            case SumVoided(microbatches=voided):
                 self._waste["counts that were void"] += voided
             case act.Replayed(microbatches=again):
                 self._waste["attempts done again"] += len(again)

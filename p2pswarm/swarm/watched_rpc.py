@@ -133,7 +133,11 @@ class WatchedRpc:
                 if not scope.expired():
                     scope.reschedule(self._now_s())
         for question in self._roads.to_ask():
-            self._tasks.create_task(self._ask(question))
+            asking = self._ask(question)
+            try:
+                self._tasks.create_task(asking)
+            except RuntimeError:  # the session ends, and its last streams close
+                asking.close()
         self.close()
         due_s = self._roads.next_deadline_s()
         if due_s is not None:

@@ -48,7 +48,7 @@ class Dialler:
     async def link(self, to: Contact) -> Link:
         """A new link to the contact, or one that comes up meanwhile."""
         dialling = self._dials.get(to)
-        if dialling is None:
+        if dialling is None or _past(dialling):
             check_dials(len(self._dials), self._config)
             dialling = asyncio.get_running_loop().create_future()
             dialling.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -86,5 +86,15 @@ class Dialler:
                 connection.close()
 
     def _end(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
-        del self._dials[to]
+        if self._dials.get(to) is dialling:
+            del self._dials[to]
         dialling.cancel()  # this has an effect only while the endpoint closes
+
+
+def _past(dialling: asyncio.Future[Link]) -> bool:
+    """Whether a dial was answered with the peer's own link, which has ended since.
+
+    Such a dial may hang for seconds more, where the peer cannot be dialled.
+    """
+    given = dialling.done() and not dialling.cancelled() and dialling.exception() is None
+    return given and dialling.result().over

@@ -12,6 +12,7 @@ from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult, small_run
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.suspensions import SumVoided
 
 FIVE_REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.5), (0.1, 0.9), (0.9, 0.9))
 
@@ -126,4 +127,5 @@ def test_machine_that_is_told_of_its_end_costs_work_only_if_it_is_told_too_late(
 
     assert result.ended == act.RunFinished("all steps are done", failed=False)
     void = [one.voided for one in swarm.reports if isinstance(one, act.MemberLost)]
+    void += [one.microbatches for one in swarm.reports if isinstance(one, SumVoided)]
     assert (sum(void) == 0) == (notice_s == 30.0)

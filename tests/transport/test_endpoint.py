@@ -23,6 +23,7 @@ from transport.harness import (
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact
+from p2pswarm.net.base import Connection
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.events import CreditGained, StreamData, StreamOpened
 
@@ -54,6 +55,39 @@ async def test_a_dial_outlives_the_caller_that_began_it():
         first.cancel()
 
         assert (await second).peer == acceptor.peer_id
+
+
+class HangsOnce(SocketNet):
+    """A network whose first dial never ends, as where a router drops what it does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dialled = asyncio.Event()
+
+    async def dial(self, to: Address, from_port: int = 0) -> Connection:
+        if not self.dialled.is_set():
+            self.dialled.set()
+            await asyncio.Event().wait()
+        return await super().dial(to, from_port)
+
+
+async def test_a_dial_that_hangs_gives_nobody_the_peers_own_link_when_that_has_ended():
+    net = HangsOnce()
+    async with End(net=net) as behind, EchoEnd() as peer:
+        await listening(behind)
+        await listening(peer)
+        waiting = asyncio.create_task(behind.link(peer.contact))
+        await net.dialled.wait()
+        theirs = await peer.link(behind.contact)
+        first = await waiting
+        theirs.close()
+        await behind.loss()
+
+        async with asyncio.timeout(PATIENCE_S):
+            again = await behind.link(peer.contact)
+
+        assert again is not first
+        assert not again.over
 
 
 async def test_the_acceptor_learns_where_to_dial_its_peer():

@@ -226,6 +226,7 @@ class BulkChannels:
         for done in self._sends:
             if not done.done():
                 done.set_exception(LinkLost(reason))
+                done.exception()  # who waited may be cancelled in this turn: asyncio would complain
 
 
 def _settle(done: asyncio.Future[None]) -> None:
