@@ -23,7 +23,7 @@ from p2pswarm.ids import Address
 from p2pswarm.transport import frames
 from p2pswarm.transport.bulk.join import ANSWER_BYTES, BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.link import LABEL
+from p2pswarm.transport.control_records import LABEL
 from p2pswarm.transport.send_lines import MESSAGE_COST_BYTES
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode

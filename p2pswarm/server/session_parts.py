@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
+from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
@@ -23,6 +24,7 @@ from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import Assigned, HeldSum, Ready
+from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
@@ -39,7 +41,7 @@ class SessionParts:
     notes: NoteQueue
     checkpointing: Checkpointing
     keeping: PieceKeeping
-    roads: tuple[WatchedRpc, ...]
+    roads: tuple[WatchedRpc, WatchedRpc]
     """The roads to other servers, for pushes and for averaging."""
     failed: asyncio.Future[None]
     """Ends the session with an error."""
@@ -60,6 +62,15 @@ class SessionParts:
             raise NotServing("this server's incarnation is over") from None
         finally:
             self.orders.remove(scope)
+
+    async def average(self, order: Reduce) -> AveragedGradient:
+        """Average once; what that takes tells how long the roads are full with it."""
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        outcome = await self.replica.reduce(order, self.averaging)
+        _, roads = self.roads
+        roads.averaged(order.group, clock() - begun_s)
+        return outcome
 
     async def tell_states(self) -> None:
         """Tell the trainer the digest of each version, as soon as it is known."""

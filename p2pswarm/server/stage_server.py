@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
 from p2pswarm.flow.deferred_cancel import obey_cancellation
@@ -362,20 +361,11 @@ class StageServer:
             await replica.committed_before(order.step)
             parts.session.scheduler.reduce(order, me)
             try:
-                outcome = await self._average(order, parts)
+                outcome = await parts.average(order)
             except AveragingRoadLost as error:
                 return CannotAverage(error.peer, str(error)[:REASON_CHARS])
             state = await replica.state_of(order.step)
         return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
-
-    async def _average(self, order: Reduce, parts: SessionParts) -> AveragedGradient:
-        """Average once; what that takes tells how long the roads are full with it."""
-        clock = asyncio.get_running_loop().time
-        begun_s = clock()
-        outcome = await parts.replica.reduce(order, parts.averaging)
-        _, roads = self._roads
-        roads.averaged(order.group, clock() - begun_s)
-        return outcome
 
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts = await self._ordered(peer, order.run)

@@ -25,9 +25,10 @@ from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.control_records import LABEL
 from p2pswarm.transport.events import StreamData, StreamOpened
 from p2pswarm.transport.frames import RECORD_BYTES_MAX
-from p2pswarm.transport.link import LABEL, LinkMachine
+from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import read_introduction
@@ -187,7 +188,7 @@ def bulk_chunks(data: bytes) -> None:
         buffers.add(memoryview(each), lambda: None)
     buffers.cancel(3)
     keys = BulkKeys(NEAR_KEY, NEAR_KEY, Suite.AES_GCM)
-    calls = ChannelCallbacks(lambda _: None, lambda: None)
+    calls = ChannelCallbacks(lambda _: None, lambda: None, lambda _: None)
     queue = SendQueue(nullcontext(), 1 << 20, UploadShare(nullcontext()), lambda: None)
     channel = BulkChannel(keys, buffers, queue, calls, 0.0)
     theirs = Sealer(NEAR_KEY, Suite.AES_GCM, b"bulk")
