@@ -83,7 +83,8 @@ def test_a_full_target_costs_checkpoints_and_the_next_one_is_written_when_there_
     small_disk.fill()
     line = trainer.line_with("no checkpoint of step ")
     assert "free some space" in line
-    before = files(small_disk.path / "saved")  # one that was being written may have come first
+    assert trainer.line_with("no checkpoint of step ")  # one that was being written may have come
+    before = files(small_disk.path / "saved")
     assert trainer.line_with("no checkpoint of step ")  # and training goes on
     after = files(small_disk.path / "saved")
     whole = {name: data for name, data in before.items() if name in after}
