@@ -213,7 +213,7 @@ class Tally:
         )
         if any(numbers) or said or any(stage[2] != bytes(32) for stage in record.stages):
             raise Wrong(f"record {record.height}: it changes the voters, and not only them")
-        if not record.height or record.step != self.version:
+        if record.step != self.version:
             raise Wrong(f"record {record.height}: it is not of version {self.version}")
 
     def begin(self, first: Rec) -> None:

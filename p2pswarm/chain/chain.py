@@ -194,9 +194,7 @@ def _check_back(head: ChainHead, record: CommitRecord) -> None:
 
 
 def _check_voters(head: ChainHead, record: CommitRecord) -> None:
-    # the first record is of a step: who reads the chain alone learns from it how large steps are
     for wrong, what in (
-        (not head.height, "it changes the voters before the first step"),
         (record.step != head.version, f"it is of version {record.step}, not {head.version}"),
         (record.saved != head.saved, f"it says {record.saved} is saved"),
         (_commits(record), "it changes the voters and commits at once"),

@@ -18,16 +18,24 @@ NAME = "the file of records"
 def check_records(parts: Iterable[bytes], manifest: CheckpointManifest) -> str:
     """Check every record and what it follows; returns what was found, for people.
 
-    `parts`: the bytes of the file. Who founded the run is taken from the first record.
+    `parts`: the bytes of the file. Who founded the run is taken from the first record, and how many
+    microbatches a step has from the first that is of a step.
     """
     chain: Chain | None = None
+    before: list[CommitRecord] = []
     back: list[int] = []
     try:
         for record in _records(parts, manifest.run):
-            chain = chain or Chain(_genesis(record))
-            chain.append(record)
             if record.kind == RecordKind.BACK:
                 back.append(record.step)
+            if chain is not None:
+                chain.append(record)
+                continue
+            before.append(record)
+            if record.kind == RecordKind.COMMIT:
+                chain = Chain(_genesis(before[0], record.count))
+                for one in before:
+                    chain.append(one)
     except PeerError as error:
         raise BadCheckpoint(f"{NAME} is no chain: {error}") from error
     except Unusable as error:
@@ -64,9 +72,9 @@ def _records(parts: Iterable[bytes], run: bytes) -> Iterator[CommitRecord]:
     reader.finish()
 
 
-def _genesis(first: CommitRecord) -> Genesis:
+def _genesis(first: CommitRecord, microbatches: int) -> Genesis:
     """What the first record says of the beginning; its run is the manifest's."""
     founder = (first.coordinator,)
     voters, stages = first.voters_before, len(first.stages)
-    genesis = Genesis(first.run, stages, first.count, founder, voters)
+    genesis = Genesis(first.run, stages, microbatches, founder, voters)
     return genesis.after(first.step, first.prev)

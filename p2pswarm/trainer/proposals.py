@@ -86,7 +86,7 @@ class Proposals:
     def voters(self, coordination: Coordination, now_s: float) -> None:
         """Have others vote from now on, if a voter is dead or one is missing."""
         leader = self._leading
-        if leader is None or leader.pending is not None or not leader.head.height:
+        if leader is None or leader.pending is not None:
             return
         voters, lost = leader.head.voters, leader.votes.lost
         trainers = self._roll.next_trainers(leader.head.trainers)

@@ -150,7 +150,6 @@ BAD = {
     "is no trainer": [commit(genesis().head(), "z")],
     "and not only them": [*RECORDS, revote(HEAD, stages=(stage_commit(3, 1),))],
     "not of version 3": [*RECORDS, revote(HEAD, step=2)],
-    "not of version 0": [revote(genesis().head())],
     "goes back to 4": [*RECORDS, back(HEAD, 4)],
     "version 2 was another one": [*RECORDS, back(HEAD, 2, stages=back(HEAD, 1).stages)],
     "names no checkpoint": [commit(replace(genesis().head(), version=4))],

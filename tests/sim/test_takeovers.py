@@ -227,3 +227,20 @@ def test_a_coordinator_that_was_cut_off_from_most_voters_still_knows_where_they_
 
     assert result.ended == ALL_DONE
     assert terms(swarm) == [1]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.RESTART, FaultKind.FREEZE])
+def test_the_coordinator_may_be_lost_in_the_first_step(kind):
+    """Others vote as soon as a standby is there and a server is ready; it is away to the end."""
+    begun_s, away_s = 2.0, 100.0  # a step takes three
+
+    result, swarm = play(
+        Fault(kind, begun_s, away_s, (0,), silent=True),
+        trainers=2,
+        cost=Cost(forward_s=0.1, state_bytes=1 << 14),
+    )
+
+    assert result.ended == ALL_DONE
+    assert terms(swarm) == [1, 2]
+    first = next(one for one in swarm.reports if isinstance(one, Leads) and one.term == 2)
+    assert first.version == 0
