@@ -4,6 +4,7 @@ Units:   virtual seconds.
 Errors:  none; a fault that would end the run for good does not happen.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -58,6 +59,8 @@ class FaultInjection:
         self._plan = plan
         self._machines = machines
         self._population = population
+        self._slowed: Counter[Host] = Counter()
+        """How many faults of this kind each host suffers now."""
         self._clock: SimClock | None = None
 
     def start(self, clock: SimClock) -> None:
@@ -125,14 +128,18 @@ class FaultInjection:
 
     def _slow(self, seat: int) -> Callable[[], None]:
         host = self._machines.process_at(seat).host
-        host.up_bytes_per_s /= SLOWER
-        host.down_bytes_per_s /= SLOWER
-        host.late_s += LATE_S
+        self._slowed[host] += 1
+        if self._slowed[host] == 1:  # one that is slow already gets no slower: no link is so bad
+            host.up_bytes_per_s /= SLOWER
+            host.down_bytes_per_s /= SLOWER
+            host.late_s += LATE_S
 
         def undo() -> None:
-            host.up_bytes_per_s *= SLOWER
-            host.down_bytes_per_s *= SLOWER
-            host.late_s -= LATE_S
+            self._slowed[host] -= 1
+            if not self._slowed[host]:
+                host.up_bytes_per_s *= SLOWER
+                host.down_bytes_per_s *= SLOWER
+                host.late_s -= LATE_S
 
         return undo
 

@@ -106,6 +106,28 @@ def test_slow_link_is_slow_for_a_while():
     assert (host.up_bytes_per_s, host.down_bytes_per_s, host.late_s) == (1e6, 1e6, 0.0)
 
 
+def test_a_link_that_is_slow_already_gets_no_slower():
+    seats, seen = Seats(), []
+    host = seats.processes[1].host
+    faults = (
+        Fault(FaultKind.SLOW, AT_S, SECONDS, (1,)),
+        Fault(FaultKind.SLOW, AT_S, SECONDS / 2, (1,)),
+    )
+    injection = FaultInjection(FaultPlan(1, faults), seats, seats.world)
+
+    async def main() -> None:
+        injection.start(asyncio.get_running_loop())
+        for at_s in (AT_S + SECONDS / 4, AT_S + 3 * SECONDS / 4):
+            await asyncio.sleep(at_s - asyncio.get_running_loop().time())
+            seen.append(host.up_bytes_per_s)
+        await asyncio.sleep(2 * SECONDS)
+
+    run(main(), SEED)
+
+    assert seen == [1e6 / SLOWER] * 2
+    assert (host.up_bytes_per_s, host.down_bytes_per_s, host.late_s) == (1e6, 1e6, 0.0)
+
+
 @pytest.mark.parametrize(("kind", "same"), [(FaultKind.KILL, False), (FaultKind.RESTART, True)])
 def test_dead_machine_is_followed_by_another_or_by_itself(kind, same):
     seats = Seats()
