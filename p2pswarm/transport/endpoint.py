@@ -22,7 +22,6 @@ from p2pswarm.transport import observation
 from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
-from p2pswarm.transport.bulk.join import session_of
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.config import TransportConfig
@@ -33,6 +32,7 @@ from p2pswarm.transport.handshaker import Handshaker
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_owner import NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
+from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import ContactPaths, DialledWay, Path, Paths, Way

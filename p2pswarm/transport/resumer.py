@@ -17,11 +17,11 @@ from p2pswarm.ids import Address
 from p2pswarm.net.base import Connection
 from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.transport import resumption
-from p2pswarm.transport.bulk.join import NONCE_BYTES
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath, Takeover
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_places import LinkUse
+from p2pswarm.transport.link_request import NONCE_BYTES
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way
 from p2pswarm.transport.path_search import PathClimb, PathSearch, better, was_refused

@@ -20,22 +20,23 @@ Source:  docs/paths.md.
 import hmac
 import struct
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar
 
 from p2pswarm.crypto.records import derive
 from p2pswarm.errors import BadHandshake, UnknownLink
-from p2pswarm.transport.bulk.join import MAC_BYTES, NONCE_BYTES, SESSION_BYTES, session_of
+from p2pswarm.transport.link_request import (
+    MAC_BYTES,
+    NONCE_BYTES,
+    REQUEST_BYTES,
+    LinkRequest,
+)
 
 MAGIC = b"PSP1"
-NUMBER_MAX = (1 << 32) - 1
-_RESUME = struct.Struct(f">{len(MAGIC)}s{SESSION_BYTES}sI{NONCE_BYTES}s")
 _NEXT = struct.Struct(">Q")
-RESUME_BYTES = _RESUME.size + MAC_BYTES
+RESUME_BYTES = REQUEST_BYTES
 ANSWER_BYTES = NONCE_BYTES + _NEXT.size + MAC_BYTES
 CONFIRM_BYTES = _NEXT.size + MAC_BYTES
 UNKNOWN = bytes(ANSWER_BYTES)
-_NO_NONCE = bytes(NONCE_BYTES)
-REFUSED = "the peer's resumption is not authentic"
 
 
 class PathNumbers:
@@ -67,51 +68,29 @@ class PathNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(LinkRequest):
     """The first message on a connection that takes over a link."""
 
-    session: bytes
-    number: int
-    nonce: bytes
-    mac: bytes
-
-    @classmethod
-    def make(cls, exporter: bytes, number: int, nonce: bytes) -> Self:
-        """A resume with its mac; `nonce`: 16 new random bytes."""
-        unsigned = cls(session_of(exporter), number, nonce, b"")
-        return cls(unsigned.session, number, nonce, unsigned._mac(exporter))
-
-    @classmethod
-    def parse(cls, raw: bytes) -> Self:
-        """Read RESUME_BYTES; `check` needs the session's exporter."""
-        if len(raw) != RESUME_BYTES or not raw.startswith(MAGIC):
-            raise BadHandshake(REFUSED)
-        _, session, number, nonce = _RESUME.unpack_from(raw)
-        return cls(session, number, nonce, raw[_RESUME.size :])
-
-    @property
-    def raw(self) -> bytes:
-        """The RESUME_BYTES bytes for the wire."""
-        return self._unsigned + self.mac
+    magic: ClassVar[bytes] = MAGIC
+    label: ClassVar[bytes] = b"resume"
+    refused: ClassVar[str] = "the peer's resumption is not authentic"
 
     def check(self, exporter: bytes, numbers: PathNumbers) -> None:
         """Raise BadHandshake unless one end of the link made it, and not we, and not before."""
-        if not hmac.compare_digest(self.mac, self._mac(exporter)):
-            raise BadHandshake(REFUSED)
+        self.require_authentic(exporter)
         numbers.check_peers(self.number)
 
     def answer(self, exporter: bytes, nonce: bytes, wanted: int) -> bytes:
         """The acceptor's answer; `nonce`: 16 new random bytes. `wanted`: our next record."""
         head = nonce + _NEXT.pack(wanted)
-        return head + self._answer_mac(exporter, head)
+        return head + self.reply_mac(exporter, head)
 
     def read_answer(self, exporter: bytes, raw: bytes) -> tuple[bytes, int]:
         """The acceptor's nonce, and the record that it wants first."""
         if raw == UNKNOWN:
             raise UnknownLink("the peer does not know the link any more")
         head = raw[:-MAC_BYTES]
-        if not hmac.compare_digest(raw[-MAC_BYTES:], self._answer_mac(exporter, head)):
-            raise BadHandshake(REFUSED)
+        self.require_mac(raw[-MAC_BYTES:], self.reply_mac(exporter, head))
         return head[:NONCE_BYTES], int.from_bytes(head[NONCE_BYTES:])
 
     def confirm(self, exporter: bytes, nonce: bytes, wanted: int) -> bytes:
@@ -122,22 +101,9 @@ class Resume:
     def read_confirm(self, exporter: bytes, nonce: bytes, raw: bytes) -> int:
         """The record that the dialler wants first."""
         head = raw[:-MAC_BYTES]
-        if not hmac.compare_digest(raw[-MAC_BYTES:], self._confirm_mac(exporter, nonce, head)):
-            raise BadHandshake(REFUSED)
+        self.require_mac(raw[-MAC_BYTES:], self._confirm_mac(exporter, nonce, head))
         return int.from_bytes(head)
 
-    @property
-    def _unsigned(self) -> bytes:
-        return _RESUME.pack(MAGIC, self.session, self.number, self.nonce)
-
-    def _mac(self, exporter: bytes) -> bytes:
-        key = derive(exporter, b"resume", _NO_NONCE, _NO_NONCE, self.number)[0]
-        return hmac.digest(key, self._unsigned, "sha256")[:MAC_BYTES]
-
-    def _answer_mac(self, exporter: bytes, head: bytes) -> bytes:
-        key = derive(exporter, b"resume", self.nonce, _NO_NONCE, self.number)[1]
-        return hmac.digest(key, head, "sha256")[:MAC_BYTES]
-
     def _confirm_mac(self, exporter: bytes, nonce: bytes, head: bytes) -> bytes:
-        key = derive(exporter, b"resume", self.nonce, nonce, self.number)[0]
+        key = derive(exporter, self.label, self.nonce, nonce, self.number)[0]
         return hmac.digest(key, head, "sha256")[:MAC_BYTES]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.errors import BadHandshake, UnknownLink
-from p2pswarm.transport.bulk.join import session_of
+from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.resumption import (
     ANSWER_BYTES,
     CONFIRM_BYTES,

@@ -17,6 +17,7 @@ from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.link_io import Link
+from p2pswarm.transport.link_request import NONCE_BYTES
 from p2pswarm.transport.path import Path
 
 
@@ -62,7 +63,7 @@ class BulkJoiner:
         if path.way is None:
             raise BadHandshake("the peer dialled this path, and dials its bulk connections")
         exporter, number = link.session.exporter, link.bulk.take_number()
-        asked = join.BulkJoin.make(exporter, number, self._entropy(join.NONCE_BYTES))
+        asked = join.BulkJoin.make(exporter, number, self._entropy(NONCE_BYTES))
         try:
             connection = await path.way.connect()
         except BaseException:
@@ -85,7 +86,7 @@ class BulkJoiner:
         check_join(asked, None if link is None else link.path)
         assert link is not None
         exporter = link.session.exporter
-        nonce = self._entropy(join.NONCE_BYTES)
+        nonce = self._entropy(NONCE_BYTES)
         answer = asked.answer(exporter, nonce)
         crowd = self._places.make_room(link)
         if not link.bulk.claim(asked.number):

@@ -3,7 +3,8 @@
 import pytest
 
 from p2pswarm.errors import BadHandshake
-from p2pswarm.transport.bulk.join import ANSWER_BYTES, JOIN_BYTES, BulkJoin, session_of
+from p2pswarm.transport.bulk.join import ANSWER_BYTES, JOIN_BYTES, BulkJoin
+from p2pswarm.transport.link_request import session_of
 
 EXPORTER = b"e" * 32
 NONCE_I, NONCE_R = b"i" * 16, b"r" * 16
