@@ -38,7 +38,7 @@ from p2pswarm.transport.link_owner import NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
-from p2pswarm.transport.own_card import Announcement, OwnCard, announced_by
+from p2pswarm.transport.own_card import CardContents, OwnCard, announced_by
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
 from p2pswarm.transport.reply_memory import ReplyMemory
@@ -84,7 +84,7 @@ class Endpoint:
         """What peers say of themselves."""
         self._claims = CardClaims()
         self._own_card = OwnCard(identity)
-        self._said: Announcement | None = None
+        self._said: CardContents | None = None
         self._wall_s = wall_s
         self._known_ways = CardPaths(net, self.cards, self._claims, self._our_places, _now_s)
         ways = self._known_ways
@@ -136,7 +136,7 @@ class Endpoint:
 
         Raises ValueError for addresses that others would not take, and says the same as before.
         """
-        said = Announcement(tuple(direct), tuple(mapped), tuple(relays), flags)
+        said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
         self._own_card.saying(said, int(1000 * self._wall_s()))
         self._said = said
 
