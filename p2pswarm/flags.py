@@ -75,7 +75,20 @@ class VerifyCommand:
     """Print one JSON object instead of lines."""
 
 
-Query = StatusCommand | VerifyCommand | DoctorCommand
+@dataclass(frozen=True, slots=True)
+class PlanCommand:
+    """Find out which device should serve which stage."""
+
+    matrix: Path
+    """The devices' links and the task, in JSON."""
+    seconds: float
+    """How long to search."""
+    seed: int
+    json: Path | None
+    """Where the plan is written for scripts."""
+
+
+Query = StatusCommand | VerifyCommand | DoctorCommand | PlanCommand
 Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query
 
 
@@ -93,12 +106,19 @@ def parse(argv: Sequence[str]) -> Command:
         config = NodeConfig(bootstrap=tuple(flags.bootstrap or ()), listen=flags.listen or "")
         check(config)
         return DoctorCommand(config, flags.json)
-    if flags.command == "verify":
-        return VerifyCommand(flags.target, flags.json)
+    if flags.command in {"verify", "plan"}:
+        return _work_on_file(flags)
     if flags.command == "node" and flags.example:
         return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
     config = _settings(flags)
     return CheckCommand(config, flags.config) if flags.check else config
+
+
+def _work_on_file(flags: argparse.Namespace) -> VerifyCommand | PlanCommand:
+    """The commands that need no settings."""
+    if flags.command == "verify":
+        return VerifyCommand(flags.target, flags.json)
+    return PlanCommand(flags.matrix, flags.seconds, flags.seed, flags.json)
 
 
 def _settings(flags: argparse.Namespace) -> NodeConfig:

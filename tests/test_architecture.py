@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
 setting_names outfile
-net wire flow models data settings progress
+net wire flow models data settings progress plan
 crypto
 transport
 rpc
@@ -82,6 +82,7 @@ SHELL = frozenset(
         "roles/doctor.py",
         "roles/malloc.py",
         "roles/output.py",
+        "roles/reaching.py",
         "roles/relaying.py",
         "roles/run_entry.py",
         "roles/stack.py",
@@ -165,6 +166,7 @@ LATE_IMPORTS = {
     "commands.py",
     "net/web_net.py",
     "node_process.py",
+    "roles/reaching.py",
     "roles/relaying.py",
 }
 """Who loads torch or aiohttp only when it is asked to: the package's own names, the roles of a

@@ -37,7 +37,7 @@ from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.node_cards import NodeCards
-from p2pswarm.transport.own_card import Announcement
+from p2pswarm.transport.own_card import CardContents
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
 from p2pswarm.transport.reply_memory import ReplyMemory
@@ -144,7 +144,7 @@ class Endpoint:
 
         Raises ValueError for addresses that others would not take, and says the same as before.
         """
-        said = Announcement(tuple(direct), tuple(mapped), tuple(relays), flags)
+        said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
         self._cards.announce(said, int(1000 * self._wall_s()))
         self._tell_card()
 

@@ -16,7 +16,7 @@ from p2pswarm.transport.card import Card, decode_card
 from p2pswarm.transport.card_book import CardBook
 from p2pswarm.transport.card_claims import CardClaims
 from p2pswarm.transport.card_exchange import CardExchange
-from p2pswarm.transport.own_card import Announcement, OwnCard, announced_by
+from p2pswarm.transport.own_card import CardContents, OwnCard, announced_by
 
 L = TypeVar("L", bound=Hashable)
 
@@ -42,13 +42,13 @@ class NodeCards(Generic[L]):
         self.exchange: CardExchange[L] = CardExchange()
         self._us = identity.peer_id
         self._own = OwnCard(identity)
-        self._said: Announcement | None = None
+        self._said: CardContents | None = None
 
     def ours(self, us: Contact, now_ms: int) -> Card:
         """Our card: it says what was announced, or else where our contact is."""
         return self._own.saying(self._said or announced_by(us), now_ms)
 
-    def announce(self, said: Announcement, now_ms: int) -> None:
+    def announce(self, said: CardContents, now_ms: int) -> None:
         """Say this from now on; ValueError if others would not take it."""
         self._own.saying(said, now_ms)
         self._said = said

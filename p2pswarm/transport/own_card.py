@@ -17,7 +17,7 @@ from p2pswarm.transport.card import SEQ_MAX, Card, CardFlags, can_be_said, newer
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class CardContents:
     """What a card says of its peer."""
 
     direct: tuple[Address, ...] = ()
@@ -26,14 +26,14 @@ class Announcement:
     flags: CardFlags = CardFlags.NONE
 
 
-def announced_by(us: Contact) -> Announcement:
+def announced_by(us: Contact) -> CardContents:
     """What to say when nobody has told us more than where we listen.
 
     Who listens nowhere, or is reached only through a relay or by WebSocket, is a client.
     """
     if can_be_said(us.address):
-        return Announcement((us.address,))
-    return Announcement(flags=CardFlags.CLIENT)
+        return CardContents((us.address,))
+    return CardContents(flags=CardFlags.CLIENT)
 
 
 class OwnCard:
@@ -41,11 +41,11 @@ class OwnCard:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._said: Announcement | None = None
+        self._said: CardContents | None = None
         self._card: Card | None = None
         self._next_seq = 0
 
-    def saying(self, said: Announcement, now_ms: int) -> Card:
+    def saying(self, said: CardContents, now_ms: int) -> Card:
         """The card that says this: the last one, if it does and no peer has a newer one."""
         if self._card is None or said != self._said or self._card.seq < self._next_seq - 1:
             seq = min(max(now_ms, self._next_seq), SEQ_MAX)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
 from p2pswarm.transport.card import SEQ_MAX, Card, CardFlags, newer
-from p2pswarm.transport.own_card import Announcement, OwnCard, announced_by
+from p2pswarm.transport.own_card import CardContents, OwnCard, announced_by
 
 ALICE, BOB = Identity.generate(b"alice"), Identity.generate(b"bob")
 V4, V6 = Address("8.8.8.8", 4000), Address("2600::1", 4000)
-HERE, THERE = Announcement((V4,)), Announcement((V6,), flags=CardFlags.NONE)
+HERE, THERE = CardContents((V4,)), CardContents((V6,), flags=CardFlags.NONE)
 
 
 def test_the_same_words_are_one_card():
@@ -67,7 +67,7 @@ def test_what_others_would_refuse_is_not_said():
     card = own.saying(HERE, 1000)
 
     with pytest.raises(ValueError, match="twice"):
-        own.saying(Announcement((V4, V4)), 2000)
+        own.saying(CardContents((V4, V4)), 2000)
 
     assert own.saying(HERE, 3000) is card
 
