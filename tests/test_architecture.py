@@ -22,7 +22,7 @@ net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay
+nat relay access
 dht tensors
 swarm
 allreduce state chain checkpoint
@@ -40,6 +40,7 @@ node __main__
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}
 SHELL = frozenset(
     {
+        "access/guarded_rpc.py",
         "allreduce/averaging.py",
         "allreduce/base.py",
         "api/node.py",
@@ -78,8 +79,10 @@ SHELL = frozenset(
         "relay/pacing.py",
         "relay/relay.py",
         "roles/bootstrap.py",
+        "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/reaching.py",
