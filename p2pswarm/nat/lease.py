@@ -90,6 +90,15 @@ class Lease:
                 assert self.control is not None
                 return add_call(number, self.control, place, external.port, lifetime_s)
 
+    def question(self) -> SendDatagram | None:
+        """Ask for the router's time, which tells whether it has lost the lease; None by UPnP."""
+        match self.protocol:
+            case MappingProtocol.PCP:
+                return self.place.datagram(pcp.announce_request(self.place.own_host))
+            case MappingProtocol.NAT_PMP:
+                return self.place.datagram(nat_pmp.address_request())
+        return None
+
     def release(self, number: int) -> Output:
         """Return the port; a call gets this number."""
         place = self.place
@@ -107,6 +116,16 @@ class Lease:
         """Whether a packet from there may answer a renewal."""
         by_datagram = self.protocol is not MappingProtocol.UPNP
         return by_datagram and sender == Address(self.place.gateway, pcp.PORT)
+
+    def moved(self, data: bytes) -> bool:
+        """Whether a packet of NAT-PMP says that the router has another outside address now."""
+        if self.protocol is not MappingProtocol.NAT_PMP:
+            return False
+        try:
+            answer = nat_pmp.read_answer(data)
+        except BadMessage:
+            return False
+        return isinstance(answer, nat_pmp.OutsideHost) and answer.host != self.external.host
 
     def renewed(self, data: bytes) -> "Lease":
         """The lease as the router's answer to a renewal by datagram has it."""

@@ -8,6 +8,7 @@ miniupnpd with the features, and runs the command that follows in the home. All 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,9 @@ uuid=00000000-0000-0000-0000-000000000001
 allow 1024-65535 192.168.77.0/24 1024-65535
 deny 0-65535 0.0.0.0/0 0-65535
 """
+RULES = Path("/run/rules.nft")
+FORGOTTEN = Path("/run/forgotten")
+"""There when a router that was started again has lost what it promised."""
 
 
 def require_router(*, daemon: bool = True) -> None:
@@ -126,9 +130,8 @@ def build(*, hard: bool) -> None:
         _do("ip", "route", "add", f"{more}/32", "dev", "wan0")
     _do("ip", "-n", "home", "route", "add", "default", "via", GATEWAY)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    rules = Path("/run/rules.nft")
-    rules.write_text(NFT.replace("MAPPING", "fully-random" if hard else ""))
-    _do("nft", "-f", str(rules))
+    RULES.write_text(NFT.replace("MAPPING", "fully-random" if hard else ""))
+    _do("nft", "-f", str(RULES))
 
 
 def main() -> int:
@@ -136,6 +139,19 @@ def main() -> int:
     features, module, *arguments = sys.argv[1:]
     build(hard=features == "hard")
     daemon = None if features in ("none", "hard") else start_daemon(features.split("+"))
+
+    def restart(*_: object) -> None:
+        """What a power cut does to a router; whoever runs in the home asks for it by a signal."""
+        nonlocal daemon
+        assert daemon is not None
+        daemon.terminate()
+        daemon.communicate()
+        _do("nft", "flush", "ruleset")
+        _do("nft", "-f", str(RULES))
+        FORGOTTEN.touch()
+        daemon = start_daemon(features.split("+"))
+
+    signal.signal(signal.SIGUSR1, restart)
     inside = ["ip", "netns", "exec", "home", sys.executable, "-m", module, *arguments]
     code = subprocess.run(inside, check=False).returncode
     if daemon is not None:

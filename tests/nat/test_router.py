@@ -19,6 +19,17 @@ def test_a_router_forwards_a_port_until_it_is_returned(features, protocol):
     assert found["returned"]
 
 
+@pytest.mark.parametrize("features", ["pcp", "natpmp"])
+def test_a_router_that_was_started_again_forwards_the_port_again(features):
+    """It has forgotten all; by its lifetime, the lease would be renewed an hour later."""
+    require_router()
+
+    found = in_namespaces(features, "nat.restart_probe")
+
+    assert found["before"]
+    assert found["seconds"] > 0
+
+
 def test_a_router_that_forwards_nothing_gives_no_lease():
     require_router(daemon=False)
 
