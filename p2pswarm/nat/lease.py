@@ -15,7 +15,7 @@ from p2pswarm.nat import nat_pmp, pcp, upnp
 
 LIFETIME_S = 7200  # RFC 6886 section 3.3 recommends it
 LIFETIME_MIN_S, LIFETIME_MAX_S = 120, 86_400  # RFC 6887 section 15: what a router should grant
-NO_HOST = "0.0.0.0"  # noqa: S104  no suggestion
+NO_HOST, NO_HOST6 = "0.0.0.0", "::"  # noqa: S104  no suggestion
 
 
 class MappingProtocol(Enum):
@@ -57,6 +57,11 @@ class Place:
     port: int
     nonce: bytes
     """Of PCP; the same for all that concerns one mapping."""
+
+    @property
+    def ipv6(self) -> bool:
+        """Whether it is a firewall of IPv6 that is to let others in: nothing is translated."""
+        return ":" in self.own_host
 
     def datagram(self, data: bytes) -> SendDatagram:
         """A packet to the router's PCP and NAT-PMP."""
@@ -184,10 +189,10 @@ def soap_call(
     return CallRouter(number, control.url, upnp.headers(control, action), body)
 
 
-def outside_host(host: str) -> str:
+def outside_host(host: str, *, ipv6: bool = False) -> str:
     """The same host; BadMessage if nobody can have it, as where the router has no line."""
     try:
-        address = ipaddress.IPv4Address(host)
+        address = ipaddress.IPv6Address(host) if ipv6 else ipaddress.IPv4Address(host)
     except ValueError as error:
         raise BadMessage("an outside address that is none") from error
     if address.is_unspecified or address.is_loopback or address.is_multicast or address.is_reserved:
@@ -196,7 +201,7 @@ def outside_host(host: str) -> str:
 
 
 def _lease(place: Place, protocol: MappingProtocol, external: Address, lifetime_s: int) -> Lease:
-    outside_host(external.host)
+    outside_host(external.host, ipv6=place.ipv6)
     if not external.port:
         raise BadMessage(f"{protocol.value}: port 0")
     within_s = float(min(max(lifetime_s, LIFETIME_MIN_S), LIFETIME_MAX_S))

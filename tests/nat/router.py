@@ -17,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OWN, GATEWAY, OUTSIDE, WORLD = "192.168.77.5", "192.168.77.1", "5.5.5.1", "5.5.5.9"
+OWN6, GATEWAY6, OUTSIDE6, WORLD6 = "2a00:77::5", "2a00:77::1", "2a00:5::1", "2a00:5::9"
+"""IPv6 is not translated: the router is a firewall."""
 WORLDS = ("6.6.6.9", "7.7.7.9")
 NEEDS = {"unshare": "util-linux", "ip": "iproute2", "nft": "nftables"}
 NFT = """
@@ -24,6 +26,7 @@ table inet hostfw {
     chain input {
         type filter hook input priority filter; policy accept;
         iifname "wan0" ct state established,related accept
+        iifname "wan0" meta l4proto ipv6-icmp accept
         iifname "wan0" drop
     }
 }
@@ -125,11 +128,19 @@ def build(*, hard: bool) -> None:
         _do("ip", "-n", name, "addr", "add", f"{theirs}/24", "dev", "eth0")
         _do("ip", "-n", name, "link", "set", "eth0", "up")
         _do("ip", "-n", name, "link", "set", "lo", "up")
+    for name, device, ours, theirs in (
+        ("home", "lan0", GATEWAY6, OWN6),
+        ("world", "wan0", OUTSIDE6, WORLD6),
+    ):
+        _do("ip", "addr", "add", f"{ours}/64", "dev", device, "nodad")
+        _do("ip", "-n", name, "addr", "add", f"{theirs}/64", "dev", "eth0", "nodad")
+        _do("ip", "-n", name, "route", "add", "default", "via", ours)
     for more in WORLDS:  # networks of their own: a group of addresses has one vote
         _do("ip", "-n", "world", "addr", "add", f"{more}/32", "dev", "eth0")
         _do("ip", "route", "add", f"{more}/32", "dev", "wan0")
     _do("ip", "-n", "home", "route", "add", "default", "via", GATEWAY)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text("1")
     RULES.write_text(NFT.replace("MAPPING", "fully-random" if hard else ""))
     _do("nft", "-f", str(RULES))
 
