@@ -77,7 +77,7 @@ async def open_stack(
     net = SocketNet()
     async with (
         WebNet(net) as web,
-        Endpoint(identity, CircuitNet(web), transport, os.urandom) as endpoint,
+        Endpoint(identity, CircuitNet(web), transport, os.urandom, time.time) as endpoint,
         LinkRpc(endpoint) as rpc,
     ):
         bound = await _listen(endpoint, places_to_listen(config.listen))
