@@ -88,6 +88,7 @@ SHELL = frozenset(
         "roles/doctor.py",
         "roles/malloc.py",
         "roles/output.py",
+        "roles/reaching.py",
         "roles/relaying.py",
         "roles/run_entry.py",
         "roles/stack.py",
@@ -171,6 +172,7 @@ LATE_IMPORTS = {
     "commands.py",
     "net/web_net.py",
     "node_process.py",
+    "roles/reaching.py",
     "roles/relaying.py",
 }
 """Who loads torch or aiohttp only when it is asked to: the package's own names, the roles of a

@@ -19,7 +19,7 @@ from p2pswarm.nat.dial_back import Observer, choose
 from p2pswarm.nat.lease import Lease
 from p2pswarm.nat.messages import DialBack, DialledBack, DialOutcome
 from p2pswarm.nat.port_mapper import PortMapper
-from p2pswarm.nat.standing import AskPeers, Belief, Standing, State
+from p2pswarm.nat.standing import AskPeers, Belief, Finding, Standing, State
 from p2pswarm.net.gateways import IPV4, families, family_of, gateway, own_host
 from p2pswarm.net.interface_changes import watched
 from p2pswarm.rpc.base import Rpc
@@ -47,8 +47,12 @@ class Reachability:
     ) -> None:
         """`bound`: where we listen; `map_ports`: whether to ask the router for a port."""
         self.on_change: Callable[[Belief], None] = _ignore
-        """Called with what is believed of all, when that changes, or `settled`."""
-        self._told: tuple[Belief, bool] | None = None
+        """Called with what is believed of all, when anything that is found out changes."""
+        self.on_link: Callable[[Link], None] = _ignore_link
+        """Called with each link that comes up: they are needed here, too."""
+        self.called: Callable[[str, float], bool] = lambda _host, _now_s: False
+        """Whether a host was called from our listening port: through that hole it gets in."""
+        self._told: tuple[list[Finding], bool] | None = None
         self.clocks_ms: dict[str, tuple[float, float]] = {}
         """The wall clock of each observer's host when it answered, and the loop's time then."""
         self._endpoint = endpoint
@@ -82,10 +86,10 @@ class Reachability:
                         self._drain(family, standing, tasks)
                     if self.settled and not any(map(self._busy, self.standings.values())):
                         self._known.set()
-                    told = self.best(), self.settled
+                    told = [each.finding for each in self.standings.values()], self.settled
                     if told != self._told:
                         self._told = told
-                        self.on_change(told[0])
+                        self.on_change(self.best())
                     await self._pause()
 
     def best(self) -> Belief:
@@ -132,6 +136,7 @@ class Reachability:
         self._news.set()
 
     def _link_up(self, link: Link) -> None:
+        self.on_link(link)
         family = family_of(link.remote.host)
         if family in self.standings and _dialled_as_is(link.remote):
             standing, now_s = self.standings[family], _now_s()
@@ -239,6 +244,8 @@ class Reachability:
         standing.observed(observer.host, at.host, _now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)
+        if knock.done() and self.called(observer.host, _now_s()):
+            return
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
             standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
 
@@ -257,3 +264,7 @@ def _now_s() -> float:
 
 def _ignore(_belief: Belief) -> None:
     """Until somebody sets `on_change`, nobody is told."""
+
+
+def _ignore_link(_link: Link) -> None:
+    """Until somebody sets `on_link`, nobody else is told."""

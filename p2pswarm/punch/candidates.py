@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from p2pswarm.ids import Address
 from p2pswarm.net.address_scope import Scope, scope_of
-from p2pswarm.punch.messages import CANDIDATES_MAX, Candidate
+from p2pswarm.punch.messages import CANDIDATES_MAX, PunchCandidate
 from p2pswarm.transport.observation import Sighting
 
 
@@ -34,7 +34,7 @@ class DialTrust:
     """We chose the peer, and dial it at public addresses as at those of its card."""
 
 
-def usable(candidate: Candidate, trust: DialTrust) -> Address | None:
+def usable(candidate: PunchCandidate, trust: DialTrust) -> Address | None:
     """The address of a candidate, if it is one of a single host, other than us, that we can dial.
 
     Our own machine is dialled only if we are seen there ourselves, as in a test on one machine.
@@ -54,7 +54,7 @@ def usable(candidate: Candidate, trust: DialTrust) -> Address | None:
     return address
 
 
-def neighbours(candidates: Iterable[Candidate], trust: DialTrust) -> bool:
+def neighbours(candidates: Iterable[PunchCandidate], trust: DialTrust) -> bool:
     """Whether the peer says that it is seen at an address of ours: one router stands before both.
 
     Whether the relay vouches for that is asked before anything is dialled.
@@ -64,7 +64,7 @@ def neighbours(candidates: Iterable[Candidate], trust: DialTrust) -> bool:
 
 
 def dialled(
-    candidates: Sequence[Candidate], trust: DialTrust, vouched: Collection[Candidate] = ()
+    candidates: Sequence[PunchCandidate], trust: DialTrust, vouched: Collection[PunchCandidate] = ()
 ) -> list[Address]:
     """The addresses to dial, CANDIDATES_MAX at most. `vouched`: those that our relay has seen."""
     ours = {each.host for each in trust.outside}
@@ -88,18 +88,18 @@ def dialled(
 
 def named(
     sightings: Iterable[Sighting], own: Iterable[Address], *, near: bool
-) -> tuple[Candidate, ...]:
+) -> tuple[PunchCandidate, ...]:
     """Our candidates: where we were seen, and to a peer behind the same router our own addresses.
 
     Of several sightings of one address the first counts. Nobody else is told which private
     addresses we have.
     """
-    found: dict[Address, Candidate] = {}
+    found: dict[Address, PunchCandidate] = {}
     for each in sightings:
         at = each.address
-        found.setdefault(at, Candidate(at.host, at.port, each.seal))
+        found.setdefault(at, PunchCandidate(at.host, at.port, each.seal))
     for at in own if near else ():
-        found.setdefault(at, Candidate(at.host, at.port, b""))
+        found.setdefault(at, PunchCandidate(at.host, at.port, b""))
     return tuple(found.values())[:CANDIDATES_MAX]
 
 

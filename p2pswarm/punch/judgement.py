@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from p2pswarm.ids import Address
 from p2pswarm.punch.candidates import DialTrust, dialled
-from p2pswarm.punch.messages import Candidate, Offer
+from p2pswarm.punch.messages import Offer, PunchCandidate
 
 
 class Judgement:
@@ -19,13 +19,15 @@ class Judgement:
 
     def __init__(self, trust: DialTrust) -> None:
         self._trust = trust
-        self._judged: dict[Candidate, bool] = {}
+        self._judged: dict[PunchCandidate, bool] = {}
 
-    def unjudged(self, offer: Offer) -> tuple[Candidate, ...]:
+    def unjudged(self, offer: Offer) -> tuple[PunchCandidate, ...]:
         """What is new in an offer."""
         return tuple(each for each in offer.candidates if each not in self._judged)
 
-    def judge(self, new: Collection[Candidate], vouched: Collection[Candidate]) -> list[Address]:
+    def judge(
+        self, new: Collection[PunchCandidate], vouched: Collection[PunchCandidate]
+    ) -> list[Address]:
         """Note for which of these the relay vouches; returns all that may be dialled."""
         self._judged.update({each: each in vouched for each in new})
         seen = {each for each, was_seen in self._judged.items() if was_seen}

@@ -19,7 +19,7 @@ HELD_MS_MAX = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(Message):
+class PunchCandidate(Message):
     """An address where the sender may be dialled during an attempt."""
 
     host: Annotated[str, Size(1, HOST_CHARS_MAX)]
@@ -33,7 +33,7 @@ class Candidate(Message):
 class Offer(Message):
     """What one side knows of itself. From the initiator, as the second message: dial now."""
 
-    candidates: Annotated[tuple[Candidate, ...], Size(CANDIDATES_MAX)] = ()
+    candidates: Annotated[tuple[PunchCandidate, ...], Size(CANDIDATES_MAX)] = ()
     hard: bool = False
     """Its NAT takes another outside port for each destination."""
     open: bool = False
@@ -57,7 +57,7 @@ class Punch(Message):
 class Vouch(Message):
     """Asks an observer whether the seals of these candidates are its own."""
 
-    candidates: Annotated[tuple[Candidate, ...], Size(CANDIDATES_MAX)]
+    candidates: Annotated[tuple[PunchCandidate, ...], Size(CANDIDATES_MAX)]
 
 
 @message(38)

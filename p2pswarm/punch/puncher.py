@@ -60,8 +60,13 @@ class Puncher:
         net: Net,
         entropy: Callable[[int], bytes],
         view: OutsideView | None = None,
+        dial_s: float = DIAL_S,
     ) -> None:
-        """`net`: where `dial` may name our listening port; `view`: how we look from outside."""
+        """`net`: where `dial` may name our listening port; `view`: how we look from outside.
+
+        `dial_s`: how long an attempt dials.
+        """
+        self._dial_s = dial_s
         self.view = view or OutsideView(endpoint, net)
         self._endpoint = endpoint
         self._rpc = rpc
@@ -184,8 +189,8 @@ class Puncher:
         await stream.send(mine)
         go_s = _now_s() + wait_s(round_trip_s, offer.held_ms) + HARD_LATER_S * mine.hard
         self._plan(attempt, to, port, go_s)
-        attempt.end(go_s + DIAL_S)
-        return go_s + DIAL_S
+        attempt.end(go_s + self._dial_s)
+        return go_s + self._dial_s
 
     @asynccontextmanager
     async def _listening(self, port: int) -> AsyncIterator[tuple[int, Listener | None]]:
@@ -261,7 +266,7 @@ class Puncher:
             await self._judge(asking, go, to)
             go_s = _now_s() + HARD_LATER_S * offer.hard
             self._plan(attempt, to, port, go_s)
-            attempt.end(go_s + DIAL_S)
+            attempt.end(go_s + self._dial_s)
             await attempt.over()
 
     async def _judge(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.punch.messages import Candidate, Vouch, Vouched
+from p2pswarm.punch.messages import PunchCandidate, Vouch, Vouched
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.transport.observation import ObservationSeals
 
@@ -30,8 +30,8 @@ class Vouching:
         rpc.serve_unary(Vouch, self._on_vouch)
 
     async def vouched(
-        self, relay: Address | None, candidates: Sequence[Candidate]
-    ) -> set[Candidate]:
+        self, relay: Address | None, candidates: Sequence[PunchCandidate]
+    ) -> set[PunchCandidate]:
         """Those candidates that a relay has seen, as it says; none if there is no relay."""
         sealed = tuple(each for each in candidates if each.seal)
         if relay is None or not sealed:
@@ -50,7 +50,7 @@ class Vouching:
         now_s = asyncio.get_running_loop().time()
         return Vouched(tuple(self._ours(each, now_s) for each in asked.candidates))
 
-    def _ours(self, candidate: Candidate, now_s: float) -> bool:
+    def _ours(self, candidate: PunchCandidate, now_s: float) -> bool:
         try:
             seen = Address(candidate.host, candidate.port)
         except ValueError:

@@ -53,13 +53,13 @@ async def _find(config: NodeConfig, identity: Identity) -> Findings:
     failure = ""
     async with contextlib.AsyncExitStack() as blocks:
         try:
-            stack = await blocks.enter_async_context(open_stack(config, identity))
+            stack = await blocks.enter_async_context(open_stack(config, identity, passing=True))
         except Unusable as error:
             if not config.bootstrap:
                 raise
             failure = str(error)
             alone = dataclasses.replace(config, bootstrap=())
-            stack = await blocks.enter_async_context(open_stack(alone, identity))
+            stack = await blocks.enter_async_context(open_stack(alone, identity, passing=True))
         return await _look(stack, failure, named=bool(config.bootstrap))
 
 

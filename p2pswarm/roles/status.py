@@ -37,7 +37,7 @@ def main(config: NodeConfig, name: str, *, json: bool) -> int:
 
 
 async def _main(config: NodeConfig, identity: Identity, name: str, *, json: bool) -> int:
-    async with open_stack(config, identity) as stack:
+    async with open_stack(config, identity, passing=True) as stack:
         found = await statuses(stack, name)
     if json:
         sys.stdout.write(as_json(found) + "\n")

@@ -205,6 +205,13 @@ def decode_card(data: bytes) -> Card:
     return read(signed)
 
 
+def can_be_said(address: Address) -> bool:
+    """Whether an address means the same to others, and leads to the peer itself."""
+    if address.circuit or address.web or not address.port or "%" in address.host:
+        return False
+    return scope_of(address.host) is not Scope.NOWHERE
+
+
 def newer(a: Card, b: Card) -> Card:
     """The card of one peer that counts; its bytes decide ties, so that all nodes agree."""
     if a.peer != b.peer:

@@ -9,7 +9,7 @@ Source:  docs/wire.md.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -24,6 +24,10 @@ from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, ow
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
+from p2pswarm.transport.card import Card, CardFlags
+from p2pswarm.transport.card_book import CardBook
+from p2pswarm.transport.card_claims import CardClaims
+from p2pswarm.transport.card_paths import CardPaths
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath
 from p2pswarm.transport.dialler import Dialler
@@ -35,8 +39,9 @@ from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.observation import ObservationSeals
+from p2pswarm.transport.own_card import CardContents, OwnCard, announced_by
 from p2pswarm.transport.owned_tasks import OwnedTasks
-from p2pswarm.transport.path import ContactPaths, DialledWay, Path, Paths, Way
+from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
 from p2pswarm.transport.reply_memory import ReplyMemory
 from p2pswarm.transport.resumer import Resumer
 
@@ -59,8 +64,13 @@ class Endpoint:
         net: Net,
         config: TransportConfig,
         entropy: Callable[[int], bytes],
+        wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`entropy`: returns that many random bytes, as `os.urandom` does."""
+        """`entropy`: returns that many random bytes, as `os.urandom` does.
+
+        `wall_s`: gives seconds since 1970, for the numbers of our cards. Without it they begin at
+        0, and peers that remember cards of an earlier process first have to tell us so.
+        """
         self._net = net
         self._config = config
         upload = UploadShare(net.lock(), config.background_share)
@@ -71,12 +81,21 @@ class Endpoint:
         self._handshaker = Handshaker(
             identity, config, entropy, lambda: introduced_port(self.contact)
         )
-        self._dialler = Dialler(net, config, self._handshaker, self._tasks, self._make_link)
+        self.cards = CardBook(identity.peer_id)
+        """What peers say of themselves."""
+        self._claims = CardClaims()
+        self._own_card = OwnCard(identity)
+        self._said: CardContents | None = None
+        self._wall_s = wall_s
+        self._known_ways = CardPaths(net, self.cards, self._claims, self._our_places, _now_s)
+        ways = self._known_ways
+        self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ContactPaths(net))
-        uses = ConnectionUses(self._make_link, self._joiner.admit, self._resumer.admit)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
+        uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
         self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
         self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
         self._listeners: list[Listener] = []
         self._observed_host = ""
@@ -102,6 +121,27 @@ class Endpoint:
     def listening(self) -> tuple[Address, ...]:
         """Where we listen; the first place is the one that is announced."""
         return tuple(listener.address for listener in self._listeners)
+
+    @property
+    def card(self) -> Card:
+        """Our own card, as it is now: where we were told to be, or else where we listen."""
+        said = self._said or announced_by(self.contact)
+        return self._own_card.saying(said, int(1000 * self._wall_s()))
+
+    def announce(
+        self,
+        direct: Iterable[Address],
+        mapped: Iterable[Address] = (),
+        relays: Iterable[Contact] = (),
+        flags: CardFlags = CardFlags.NONE,
+    ) -> None:
+        """Say from now on that we can be dialled at these addresses and through these relays.
+
+        Raises ValueError for addresses that others would not take, and says the same as before.
+        """
+        said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
+        self._own_card.saying(said, int(1000 * self._wall_s()))
+        self._said = said
 
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
@@ -129,7 +169,8 @@ class Endpoint:
         while (found := self._table.find(to)) is not None:
             if found.path is not None:
                 return found
-            await self._resumer.settled(found, DialledWay(self._net, to.address))
+            offered = DialledWay(self._net, to.address) if to.address.port else None
+            await self._resumer.settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
         return await self._dialler.link(to)
@@ -167,14 +208,13 @@ class Endpoint:
         """Have `on_greeting` take over each connection that was punched; None: refuse them."""
         self._acceptor.on_greeting = on_greeting
 
-    @property
-    def paths(self) -> Paths:
-        """What is asked for the ways to peers."""
-        return self._resumer.paths
-
     def use_paths(self, paths: Paths) -> None:
-        """Ask `paths` for the ways to peers, when a link has lost its path."""
+        """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
         self._resumer.paths = paths
+
+    def offer_paths(self, paths: Paths) -> None:
+        """Try what `paths` knows, too, after direct addresses and before relays."""
+        self._known_ways.offered = paths
 
     async def move(self, link: Link, way: Way) -> None:
         """Let a link go on by another way, without losing anything.
@@ -231,6 +271,8 @@ class Endpoint:
         self._places.remove(link, link.peer)
         self._joiner.remove(link)
         self._sessions.pop(session_of(link.session.exporter), None)
+        if link in self._open_links:
+            self.cards.unlinked(link.peer)
 
     def bulk_left(self, link: Link, number: int) -> None:
         """Note that a bulk connection of a link is closed."""
@@ -248,6 +290,7 @@ class Endpoint:
         session = link.session
         self._open_links[link] = None
         self._places.add(link, link.peer, link.remote.host)
+        self.cards.linked(link.peer)
         self._sessions[session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
@@ -262,8 +305,22 @@ class Endpoint:
         self._dialler.came_up(self._table.best(link.peer) or link)
         self.on_up(link)
 
+    async def _link_by(self, connection: Connection, handshake: Handshake, way: Way) -> Link:
+        """A link of a connection by a way that we took."""
+        path = Path(way.kind, connection.remote, way)
+        dialled = place_of(way) or Address(connection.remote.host, 0)
+        link = await self._make_link(connection, handshake, path, dialled)
+        if dialled.port:
+            self._claims.found(Contact(link.peer, dialled), _now_s())
+        return link
+
+    async def _link_of(self, connection: Connection, handshake: Handshake) -> Link:
+        """A link of a connection that the peer made."""
+        path = Path(None, connection.remote, None)
+        return await self._make_link(connection, handshake, path, None)
+
     async def _make_link(
-        self, connection: Connection, handshake: Handshake, dialled: Address | None = None
+        self, connection: Connection, handshake: Handshake, path: Path, dialled: Address | None
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
@@ -271,11 +328,13 @@ class Endpoint:
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
-        way = None if dialled is None else DialledWay(self._net, dialled)
-        path = Path(None if way is None else way.kind, connection.remote, way)
         await connection.become_control(ControlPath(link, path))
         self._resumer.climb(link)
         return self._table.best(link.peer) or link
+
+    def _our_places(self) -> tuple[Address, ...]:
+        """Where others find us: nobody's card makes us dial ourselves."""
+        return (*self.listening, self.contact.address)
 
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
@@ -284,3 +343,7 @@ def _ignore(_link: Link, _event: StreamEvent) -> None:
 
 def _ignore_link(_link: Link) -> None:
     """Until somebody sets `on_up`, nobody waits for links."""
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -6,7 +6,7 @@ Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends; LinkLost if the connection ends.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 
 from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
@@ -47,10 +47,16 @@ class Handshaker:
         """Our own peer id."""
         return self._static.peer_id
 
-    async def dialled(self, connection: Connection, expect: PeerId | None) -> Handshake:
+    async def dialled(
+        self,
+        connection: Connection,
+        expect: PeerId | None,
+        before_proof: Callable[[], Awaitable[None]],
+    ) -> Handshake:
         """Do the handshake on a connection that we dialled; `expect`: the peer, if we know it.
 
-        Through a relay we always know it: the relay was asked for this peer.
+        Through a relay we always know it: the relay was asked for this peer. `before_proof`:
+        awaited when the peer has proven who it is, before we do.
         """
         if expect is None and connection.remote.circuit:
             expect = PeerId(connection.remote.circuit)
@@ -62,7 +68,8 @@ class Handshaker:
             self._introduction(connection.remote),
             expect=expect,
         )
-        await _exchange_messages(connection, DialledHandshake(handshake, self._hello.network))
+        side = DialledHandshake(handshake, self._hello.network)
+        await _exchange_messages(connection, side, before_last=before_proof)
         return handshake
 
     async def accepted(
@@ -92,12 +99,18 @@ async def _exchange_messages(
     side: DialledHandshake | AcceptedHandshake,
     before_answer: Callable[[], None] | None = None,
     compute: Compute | None = None,
+    before_last: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Send and receive until the handshake needs no more bytes."""
+    """Send and receive until the handshake needs no more bytes.
+
+    `before_answer` is called before each message of ours, `before_last` awaited before the last.
+    """
     while True:
         if ready := side.data_to_send():
             if before_answer is not None:
                 before_answer()
+            if before_last is not None and not side.wanted_bytes:
+                await before_last()
             await connection.send(ready)
         if not side.wanted_bytes:
             return

@@ -23,7 +23,7 @@ from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.link_request import NONCE_BYTES
 from p2pswarm.transport.owned_tasks import OwnedTasks
-from p2pswarm.transport.path import DialledWay, Path, Paths, Way
+from p2pswarm.transport.path import ClaimedWay, DialledWay, Path, Paths, Way, known_ways
 from p2pswarm.transport.path_search import PathClimb, PathSearch, better, was_refused
 from p2pswarm.transport.resumption import Resume
 
@@ -118,9 +118,10 @@ class Resumer:
             if link.path is path and not link.over:
                 await self._round(link, ways)
 
-    async def settled(self, link: Link, offered: DialledWay) -> None:
-        """Wait until the link has a path or is over; a caller knows one way more, `offered`."""
-        self._offer(link, offered)
+    async def settled(self, link: Link, offered: DialledWay | None) -> None:
+        """Wait until the link has a path or is over; a caller may know one way more, `offered`."""
+        if offered is not None:
+            self._offer(link, offered)
         while link.path is None and not link.over:
             link.path_news.clear()
             await link.path_news.wait()
@@ -150,7 +151,7 @@ class Resumer:
         while not link.over and (link.path is None or link.path is doubted):
             ways = self._ways(link)
             refused = await self._round(link, ways)
-            at_s = search.next_round_s(len(ways), refused, loop.time())
+            at_s = search.next_round_s(len(known_ways(ways)), refused, loop.time())
             if at_s is None:
                 link.nobody_there("its path is gone, and nobody is at the other end")
                 break
@@ -164,15 +165,21 @@ class Resumer:
         return ()
 
     async def _round(self, link: Link, ways: Sequence[Way]) -> int:
-        """Try every way once; returns how many of them were refused."""
+        """Try every way once; returns how many of the known ones were refused.
+
+        If all of them were, the round is over: claims that never answer would prolong it.
+        """
+        known = known_ways(ways)
         refused: list[Way] = []
 
         async def ask(way: Way) -> _Answered:
             try:
                 return await self._ask(link, way)
             except SwarmError as error:
-                if was_refused(error, way.kind):
+                if way in known and was_refused(error, way.kind):
                     refused.append(way)
+                    if len(refused) == len(known):
+                        raise
                 raise _WayFailed(str(error)) from error
 
         try:
@@ -213,6 +220,8 @@ class Resumer:
             raise
         if link.path is not path:
             raise LinkLost(f"another path to {link.peer.short} came up first")
+        if isinstance(answered.way, ClaimedWay):
+            answered.way.found()
         self.climb(link)
 
 

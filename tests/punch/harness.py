@@ -5,8 +5,6 @@ import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from relay.harness import LOOPBACK, PATIENCE_S, Host, relay
-
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.sockets import SocketNet
@@ -19,6 +17,9 @@ from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.path import PathKind
+from tests.relay.harness import LOOPBACK, PATIENCE_S, Host, relay
+
+DIAL_S = 0.5  # on one machine nobody is late
 
 
 @dataclass
@@ -57,7 +58,9 @@ async def punching(relay_node: Host, *, punches: bool = True, **settings):
         async with (
             LinkRpc(endpoint) as rpc,
             RelayKeeper(endpoint, rpc, inner) as keeper,
-            Puncher(endpoint, rpc, net, os.urandom, OutsideView(endpoint, net, list)) as puncher,
+            Puncher(
+                endpoint, rpc, net, os.urandom, OutsideView(endpoint, net, list), DIAL_S
+            ) as puncher,
         ):
             node = Host(endpoint, rpc, inner)
             node.keeper = keeper

@@ -10,14 +10,14 @@ from p2pswarm.ids import Address
 from p2pswarm.net.address_scope import Scope, scope_of
 from p2pswarm.punch.candidates import DialTrust, dialled, named, neighbours
 from p2pswarm.punch.judgement import Judgement
-from p2pswarm.punch.messages import CANDIDATES_MAX, Candidate, Offer
+from p2pswarm.punch.messages import CANDIDATES_MAX, Offer, PunchCandidate
 from p2pswarm.transport.observation import Sighting
 
 SEAL = b"s" * 16
 US = Address("11.1.0.1", 4000)
 HOME = Address("192.168.1.10", 4000)
-PEER = Candidate("11.2.0.1", 5000, SEAL)
-THEIR_HOME = Candidate("192.168.1.11", 5000, b"")
+PEER = PunchCandidate("11.2.0.1", 5000, SEAL)
+THEIR_HOME = PunchCandidate("192.168.1.11", 5000, b"")
 RESPONDER = DialTrust(outside=frozenset({US}), own=frozenset({HOME}))
 INITIATOR = DialTrust(outside=frozenset({US}), own=frozenset({HOME}), chosen=True)
 
@@ -45,16 +45,17 @@ hosts = st.one_of(
     ),
 )
 some_candidates = st.lists(
-    st.builds(Candidate, hosts, st.integers(1, 65535), st.sampled_from([b"", SEAL])), max_size=12
+    st.builds(PunchCandidate, hosts, st.integers(1, 65535), st.sampled_from([b"", SEAL])),
+    max_size=12,
 )
 
 
-def at(candidate: Candidate) -> Address:
+def at(candidate: PunchCandidate) -> Address:
     return Address(candidate.host, candidate.port)
 
 
 def test_the_responder_dials_where_the_relay_has_seen_the_peer():
-    stranger = Candidate("11.3.0.1", 80, SEAL)
+    stranger = PunchCandidate("11.3.0.1", 80, SEAL)
 
     assert dialled([PEER, stranger], RESPONDER, {PEER}) == [at(PEER)]
     assert dialled([PEER, stranger], RESPONDER) == []
@@ -62,9 +63,9 @@ def test_the_responder_dials_where_the_relay_has_seen_the_peer():
 
 def test_the_responder_dials_any_port_of_the_host_where_it_sees_the_peers_link():
     trust = DialTrust(outside=frozenset({US}), peer_host=PEER.host)
-    other_port = Candidate(PEER.host, 6000, b"")
+    other_port = PunchCandidate(PEER.host, 6000, b"")
 
-    assert dialled([other_port, Candidate("11.3.0.1", 1, SEAL)], trust) == [at(other_port)]
+    assert dialled([other_port, PunchCandidate("11.3.0.1", 1, SEAL)], trust) == [at(other_port)]
 
 
 def test_the_initiator_dials_the_public_addresses_of_the_peer_that_it_chose():
@@ -73,14 +74,14 @@ def test_the_initiator_dials_the_public_addresses_of_the_peer_that_it_chose():
 
 @pytest.mark.parametrize("trust", [RESPONDER, INITIATOR])
 def test_a_private_address_is_dialled_behind_the_same_router_only(trust):
-    next_door = Candidate(US.host, 5000, SEAL)
+    next_door = PunchCandidate(US.host, 5000, SEAL)
 
     assert at(THEIR_HOME) in dialled([next_door, THEIR_HOME], trust, {next_door})
     assert at(THEIR_HOME) not in dialled([PEER, THEIR_HOME], trust, {PEER})
 
 
 def test_that_a_peer_is_next_door_is_not_taken_from_its_word():
-    next_door = Candidate(US.host, 5000, SEAL)
+    next_door = PunchCandidate(US.host, 5000, SEAL)
 
     assert dialled([next_door, THEIR_HOME], RESPONDER) == []
 
@@ -94,7 +95,7 @@ def test_where_nobody_has_a_public_address_private_ones_are_the_usual_ones():
 def test_an_address_of_a_family_in_which_we_cannot_dial_is_left_out():
     trust = DialTrust(outside=frozenset({US}), families=frozenset({4}), chosen=True)
 
-    assert dialled([Candidate("2606:4700::1", 5000, SEAL), PEER], trust) == [at(PEER)]
+    assert dialled([PunchCandidate("2606:4700::1", 5000, SEAL), PEER], trust) == [at(PEER)]
 
 
 @given(candidates=some_candidates, vouches=st.booleans(), chosen=st.booleans())
@@ -136,10 +137,10 @@ def valid(host: str) -> bool:
 def test_our_own_addresses_are_named_to_neighbours_only():
     sightings = [Sighting(US, SEAL), Sighting(US, b"o" * 16)]
 
-    assert named(sightings, [HOME], near=False) == (Candidate(US.host, US.port, SEAL),)
+    assert named(sightings, [HOME], near=False) == (PunchCandidate(US.host, US.port, SEAL),)
     assert [each.host for each in named(sightings, [HOME], near=True)] == [US.host, HOME.host]
-    assert neighbours([Candidate(US.host, 1, SEAL)], RESPONDER)
-    assert not neighbours([Candidate(US.host, 1, b""), PEER], RESPONDER)
+    assert neighbours([PunchCandidate(US.host, 1, SEAL)], RESPONDER)
+    assert not neighbours([PunchCandidate(US.host, 1, b""), PEER], RESPONDER)
 
 
 def test_each_candidate_is_judged_once_and_what_was_seen_stays_so():
