@@ -174,4 +174,5 @@ class PunchAttempt:
         except BaseException:
             connection.close()
             raise
+        self._schedule.stop()
         self._take(connection)

@@ -1,7 +1,8 @@
 """PunchBackOff: whether to try to punch a peer now, from what came of the attempts before.
 
 Nearly all attempts that succeed do so at first (97.6 % of libp2p's). Those that fail three times
-have a reason that time alone may change: another network, another router.
+have a reason that time alone may change: another network, another router. What has worked, and
+broke, is tried again every few seconds for some minutes: a cable was pulled.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  PEERS_MAX peers; the one that was tried longest ago makes way.
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 PAUSES_S = (0.5, 2.0, 60.0, 300.0, 1800.0)
-LASTED_S = 60.0  # a punched path that ends sooner counts as a failure
+LASTED_S = 10.0  # a punched path that ends sooner counts as a failure
+RETURNS_S = 5.0  # what worked is used again within 10 s of its return: an attempt takes 2.5 s
+RETURNS_MAX = 40  # for 5 minutes
 PEERS_MAX = 1024
 
 K = TypeVar("K")
@@ -24,6 +27,8 @@ class _Tried:
     failures: int = 0
     not_before_s: float = 0.0
     succeeded_s: float | None = None
+    worked: bool = False
+    """Whether a path has lasted since the last failures that went on for long."""
 
 
 class PunchBackOff(Generic[K]):
@@ -43,6 +48,7 @@ class PunchBackOff(Generic[K]):
         if tried.succeeded_s is not None:
             lasted = now_s - tried.succeeded_s >= LASTED_S
             tried.failures = 0 if lasted else tried.failures + 1
+            tried.worked = tried.worked or lasted
             tried.succeeded_s = None
         self._set_pause(tried, now_s)
 
@@ -54,6 +60,7 @@ class PunchBackOff(Generic[K]):
         """Note that an attempt has failed; `hopeless`: so will the next one."""
         tried = self._of(peer)
         tried.failures = len(PAUSES_S) if hopeless else tried.failures + 1
+        tried.worked = tried.worked and not hopeless and tried.failures < RETURNS_MAX
         self._set_pause(tried, now_s)
 
     def forget(self, peer: K) -> None:
@@ -70,4 +77,5 @@ class PunchBackOff(Generic[K]):
     @staticmethod
     def _set_pause(tried: _Tried, now_s: float) -> None:
         at = min(tried.failures, len(PAUSES_S)) - 1
-        tried.not_before_s = now_s + PAUSES_S[at] if at >= 0 else now_s
+        pause_s = PAUSES_S[at] if at >= 0 else 0.0
+        tried.not_before_s = now_s + (min(pause_s, RETURNS_S) if tried.worked else pause_s)

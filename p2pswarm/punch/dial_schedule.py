@@ -42,18 +42,24 @@ class DialSchedule:
         self._rng = rng
         self._due_s: dict[PunchDial, float] = {}
         self._under_way: dict[PunchDial, None] = {}
+        self._stopped = False
         self.over_s = float("inf")
         """When the attempt is over, once that is known."""
 
     def add(self, dials: Iterable[PunchDial], at_s: float) -> None:
         """Have these dialled from `at_s` on; those that are known already stay as they are."""
         for dial in dials:
-            if dial not in self._under_way:
+            if dial not in self._under_way and not self._stopped:
                 self._due_s.setdefault(dial, at_s)
 
     def end(self, at_s: float) -> None:
         """Dial until then, and no longer."""
         self.over_s = at_s
+
+    def stop(self) -> None:
+        """Begin nothing more: a connection is up. Those under way may still be the better one."""
+        self._stopped = True
+        self._due_s.clear()
 
     def due(self, now_s: float) -> list[PunchDial]:
         """The dials to begin now; tell `failed` of each that fails."""
@@ -69,7 +75,7 @@ class DialSchedule:
         """Note that a dial was refused, or that somebody else has answered: try again."""
         self._under_way.pop(dial, None)
         at_s = now_s + self._rng.uniform(0, RETRY_S_MAX)
-        if at_s < self.over_s:
+        if at_s < self.over_s and not self._stopped:
             self._due_s[dial] = at_s
 
     def next_deadline_s(self) -> float | None:

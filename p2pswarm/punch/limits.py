@@ -17,7 +17,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.net.address_groups import network_of
 
 WINDOW_S = 60.0
-PEER_MAX = 4
+PEER_MAX = 10  # a path that was punched before is tried again every 8 s
 KNOWN_MAX = 32  # at the host where we see the peer: each bulk connection is an attempt
 NETWORK_MAX = 16
 TOTAL_MAX = 240

@@ -124,6 +124,7 @@ class OutsideView:
         """Keep known where our relays see us, for as long as there are any."""
         while True:
             self._news.clear()
+            self._note_holes()
             for relay in self._relays() if self.port else ():
                 self._tasks.spawn(self._look(relay.address))
             try:
@@ -131,6 +132,13 @@ class OutsideView:
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    def _note_holes(self) -> None:
+        """Note that the holes of links that are up are still there."""
+        now_s = _now_s()
+        for link in self._endpoint.links():
+            if link.path is not None and self.book.opened(link.path.remote.host, now_s):
+                self.book.called(link.path.remote.host, now_s)
 
     async def _look(self, relay: Address) -> None:
         try:

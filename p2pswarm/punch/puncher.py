@@ -139,6 +139,8 @@ class Puncher:
             self._back_off.succeeded(key, _now_s())
         else:
             self._back_off.forget(key)
+        took_ms = 1000 * (_now_s() - now_s)
+        _log.info("%s was punched in %.0f ms, at %s", peer.short, took_ms, connection.remote)
         return connection
 
     async def _initiate(self, link: Link, relay: Address, own_port: int) -> Connection:

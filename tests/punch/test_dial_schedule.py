@@ -36,6 +36,18 @@ def test_a_dial_is_due_once_until_it_fails():
     assert schedule.due(1.1 + RETRY_S_MAX) == [HERE]
 
 
+def test_nothing_more_begins_when_a_connection_is_up():
+    schedule = DialSchedule(Random(0))
+    schedule.add([HERE], 0.0)
+    assert schedule.due(0.0) == [HERE]
+
+    schedule.stop()
+
+    schedule.failed(HERE, 0.1)
+    schedule.add([THERE], 0.1)
+    assert schedule.due(10.0) == []
+
+
 def test_a_schedule_without_end_or_dials_waits_for_news():
     assert DialSchedule(Random(0)).next_deadline_s() is None
 

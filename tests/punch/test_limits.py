@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.ids import Address, PeerId
-from p2pswarm.punch.back_off import LASTED_S, PAUSES_S, PEERS_MAX, PunchBackOff
+from p2pswarm.punch.back_off import (
+    LASTED_S,
+    PAUSES_S,
+    PEERS_MAX,
+    RETURNS_MAX,
+    RETURNS_S,
+    PunchBackOff,
+)
 from p2pswarm.punch.limits import (
     KNOWN_MAX,
     NETWORK_MAX,
@@ -110,6 +117,22 @@ def test_a_punched_path_that_does_not_last_counts_as_a_failure():
     back_off.succeeded("a", now_s)
     back_off.begin("a", now_s + LASTED_S)
     assert back_off.pause_s("a", now_s + LASTED_S) == 0.0
+
+
+def test_what_has_worked_is_tried_again_within_seconds_for_some_minutes():
+    back_off: PunchBackOff[str] = PunchBackOff()
+    back_off.begin("a", 0.0)
+    back_off.succeeded("a", 0.0)
+    now_s, pauses = LASTED_S, []
+    for _ in range(RETURNS_MAX + 1):
+        back_off.begin("a", now_s)
+        now_s += 2.5
+        back_off.failed("a", now_s, hopeless=False)
+        pauses.append(back_off.pause_s("a", now_s))
+        now_s += pauses[-1]
+
+    assert max(pauses[: RETURNS_MAX - 1]) == RETURNS_S
+    assert pauses[-1] == PAUSES_S[-1]
 
 
 def test_so_many_peers_are_remembered():
