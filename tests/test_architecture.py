@@ -22,7 +22,7 @@ net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay access
+nat relay access punch
 dht tensors
 swarm
 allreduce state chain checkpoint
@@ -74,6 +74,12 @@ SHELL = frozenset(
         "net/web_net.py",
         "net/web_socket.py",
         "node_process.py",
+        "punch/attempt.py",
+        "punch/outside.py",
+        "punch/puncher.py",
+        "punch/sightings.py",
+        "punch/vouching.py",
+        "punch/ways.py",
         "relay/circuit_net.py",
         "relay/keeper.py",
         "relay/pacing.py",
