@@ -18,11 +18,11 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
 setting_names outfile
-net wire flow models data settings progress
+net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay
+nat relay access
 dht tensors
 swarm
 allreduce state chain checkpoint
@@ -40,6 +40,7 @@ node __main__
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}
 SHELL = frozenset(
     {
+        "access/guarded_rpc.py",
         "allreduce/averaging.py",
         "allreduce/base.py",
         "api/node.py",
@@ -78,10 +79,13 @@ SHELL = frozenset(
         "relay/pacing.py",
         "relay/relay.py",
         "roles/bootstrap.py",
+        "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
+        "roles/reaching.py",
         "roles/relaying.py",
         "roles/run_entry.py",
         "roles/stack.py",
@@ -165,6 +169,7 @@ LATE_IMPORTS = {
     "commands.py",
     "net/web_net.py",
     "node_process.py",
+    "roles/reaching.py",
     "roles/relaying.py",
 }
 """Who loads torch or aiohttp only when it is asked to: the package's own names, the roles of a

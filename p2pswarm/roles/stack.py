@@ -31,6 +31,7 @@ from p2pswarm.net.web_net import WebNet
 from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
+from p2pswarm.roles.reaching import Reaching
 from p2pswarm.roles.relaying import circuit_files, relaying
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.transport.config import TransportConfig
@@ -52,13 +53,20 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
-    keeper: RelayKeeper | None = None
-    """Keeps reservations at relays, if the user named some."""
+    keeper: RelayKeeper
+    """Keeps reservations at relays, if others cannot dial us."""
+    reaching: Reaching
+    """Finds out how others reach us, and announces it."""
 
 
 @contextlib.asynccontextmanager
-async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[NodeStack]:
-    """Listen, join the DHT, and stay in it while this block lasts."""
+async def open_stack(
+    config: NodeConfig, identity: Identity, *, passing: bool = False
+) -> AsyncIterator[NodeStack]:
+    """Listen, join the DHT, and stay in it while this block lasts.
+
+    `passing`: we are gone before anybody dials us, so nobody is asked how others reach us.
+    """
     through = seeds(config)
     wanted = TransportConfig(
         bulk_connections=config.network.bulk_connections,
@@ -69,7 +77,7 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
     net = SocketNet()
     async with (
         WebNet(net) as web,
-        Endpoint(identity, CircuitNet(web), transport, os.urandom) as endpoint,
+        Endpoint(identity, CircuitNet(web), transport, os.urandom, time.time) as endpoint,
         LinkRpc(endpoint) as rpc,
     ):
         bound = await _listen(endpoint, places_to_listen(config.listen))
@@ -83,10 +91,14 @@ async def open_stack(config: NodeConfig, identity: Identity) -> AsyncIterator[No
             async with Dht(rpc, identity, limits, rng, time.time) as dht:
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
+                reaching = Reaching(endpoint, rpc, keeper, config, scope)
                 async with asyncio.TaskGroup() as tasks:
-                    upkeep = tasks.create_task(dht.maintain())
-                    yield NodeStack(config, identity, endpoint, rpc, dht, keeper)
-                    upkeep.cancel()
+                    lasting = [tasks.create_task(dht.maintain())]
+                    if not passing:
+                        lasting.append(tasks.create_task(reaching.run()))
+                    yield NodeStack(config, identity, endpoint, rpc, dht, keeper, reaching)
+                    for task in lasting:
+                        task.cancel()
 
 
 def within_files(transport: TransportConfig, beside: int = 0) -> TransportConfig:
