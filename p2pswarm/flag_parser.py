@@ -14,6 +14,7 @@ from p2pswarm.version import VERSION
 
 STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
 STEPS_MAX = 10**6
+SEED_MAX = 2**32 - 1
 USAGE_CODE = 2
 NODE_TEXT = (
     "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
@@ -32,6 +33,13 @@ STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers
 DOCTOR_TEXT = (
     "Finds out whether others can dial this machine, and what slows training down here, and says "
     "what to change. Run it while no node runs here: then it tests the port that a node will have."
+)
+PLAN_TEXT = (
+    "Finds out which device should serve which stage, so that an iteration takes least, and says "
+    "how good its answer is at least. FILE.json has latency_s and gbps, a row of numbers for each "
+    "device, then stages, pipelines, gradient_gbit, activation_gbit; access_gbps may bound each "
+    "device's own line. The cost is that of Decentralized Training of Foundation Models in "
+    "Heterogeneous Environments (Yuan et al., 2022)."
 )
 DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
@@ -108,14 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
             "doctor", help="what is wrong with this machine's network", description=DOCTOR_TEXT
         )
     )
-    _add_verify_flags(
-        commands.add_parser(
-            "verify",
-            help="prove that a checkpoint is whole",
-            description=VERIFY_TEXT,
-            epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
-        )
-    )
+    _add_commands_on_files(commands)
     _add_owner_commands(commands)
     _add_demo_flags(
         commands.add_parser(
@@ -268,6 +269,42 @@ def _add_status_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
     parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
     parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
+
+
+def _add_commands_on_files(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """Add the commands that need no network."""
+    _add_verify_flags(
+        commands.add_parser(
+            "verify",
+            help="prove that a checkpoint is whole",
+            description=VERIFY_TEXT,
+            epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
+        )
+    )
+    _add_plan_flags(
+        commands.add_parser(
+            "plan", help="which device should serve which stage", description=PLAN_TEXT
+        )
+    )
+
+
+def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--objective",
+        choices=["dtfm"],
+        default="dtfm",
+        help="what an iteration costs; dtfm: averaging, then a pipeline of which no part overlaps",
+    )
+    parser.add_argument(
+        "--matrix", type=Path, required=True, metavar="FILE.json", help="the links and the task"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="how long to search; default: 60"
+    )
+    parser.add_argument(
+        "--seed", type=whole(0, SEED_MAX), default=0, metavar="N", help="of its chance; default: 0"
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the plan here, for scripts")
 
 
 def _add_doctor_flags(parser: argparse.ArgumentParser) -> None:

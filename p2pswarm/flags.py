@@ -78,6 +78,19 @@ class VerifyCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanCommand:
+    """Find out which device should serve which stage."""
+
+    matrix: Path
+    """The devices' links and the task, in JSON."""
+    seconds: float
+    """How long to search."""
+    seed: int
+    json: Path | None
+    """Where the plan is written for scripts."""
+
+
+@dataclass(frozen=True, slots=True)
 class InviteCommand:
     """Sign an invitation to a closed run, and print it."""
 
@@ -118,7 +131,7 @@ class RenewCommand:
     lasts_s: int
 
 
-Query = StatusCommand | VerifyCommand | DoctorCommand
+Query = StatusCommand | VerifyCommand | DoctorCommand | PlanCommand
 Owner = InviteCommand | InvitationsCommand | RevokeCommand | RenewCommand
 Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query | Owner
 
@@ -131,7 +144,7 @@ def parse(argv: Sequence[str]) -> Command:
         return _options(flags, parser)
     if flags.command in OWNER_COMMANDS:
         return _owners(flags)
-    if flags.command in ("status", "doctor", "verify"):
+    if flags.command in ("status", "doctor", "verify", "plan"):
         return _query(flags)
     if flags.command == "node" and flags.example:
         return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
@@ -143,6 +156,8 @@ def _query(flags: argparse.Namespace) -> Query:
     """A command that asks something and changes nothing."""
     if flags.command == "verify":
         return VerifyCommand(flags.target, flags.json)
+    if flags.command == "plan":
+        return PlanCommand(flags.matrix, flags.seconds, flags.seed, flags.json)
     through = tuple(flags.bootstrap or ())
     if flags.command == "doctor":
         config = NodeConfig(bootstrap=through, listen=flags.listen or "")

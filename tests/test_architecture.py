@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
 setting_names outfile
-net wire flow models data settings progress
+net wire flow models data settings progress plan
 crypto
 transport
 rpc

@@ -25,7 +25,26 @@ from p2pswarm.relay.reservations import WANTED
 from p2pswarm.roles.addresses import given
 from p2pswarm.roles.relaying import is_relay
 from p2pswarm.rpc.base import Rpc
+from p2pswarm.transport.card import (
+    DIRECT_MAX,
+    RELAYS_MAX,
+    AddressKind,
+    CardFlags,
+    can_be_said,
+)
 from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.own_card import CardContents
+
+
+def contents_of(announcement: Announcement) -> CardContents:
+    """What a card can say of it: no WebSocket, and no more than others take."""
+    direct = tuple(filter(can_be_said, announcement.direct))[:DIRECT_MAX]
+    mapped = tuple(filter(can_be_said, announcement.mapped))[: DIRECT_MAX - len(direct)]
+    relays = [each for each in announcement.relays if each.peer and can_be_said(each.address)]
+    flags = CardFlags.RELAY if announcement.relay else CardFlags.NONE
+    if not (direct or mapped):
+        flags |= CardFlags.CLIENT
+    return CardContents(direct, mapped, tuple(relays[:RELAYS_MAX]), flags)
 
 
 class Reaching:
@@ -131,6 +150,8 @@ class Reaching:
         best = announcement.best(self._endpoint.peer_id)
         if best is not None:
             self._endpoint.announced = best
+        contents = contents_of(announcement)
+        self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
 
     def _offer_relays(self) -> None:
         """Offer the peers that we have met as relays, unless the user has named some."""
@@ -140,12 +161,18 @@ class Reaching:
         self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
 
     def _candidates(self) -> list[RelayCandidate]:
-        """The peers that answered a dial of ours at an address that all can dial."""
-        return [
-            RelayCandidate(Contact(link.peer, link.session.remote))
-            for link in self._endpoint.links()
-            if link.session.dialled and believable(link.session.remote, self._least)
-        ]
+        """The peers that say that they are relays, and answered a dial of ours."""
+        found = []
+        for link in self._endpoint.links():
+            at, card = link.session.remote, self._endpoint.cards.of(link.peer)
+            if not link.session.dialled or not believable(at, self._least):
+                continue
+            if card is None or card.flags & CardFlags.RELAY:
+                mapped = card is not None and any(
+                    each.kind == AddressKind.MAPPED and each.address == at for each in card.direct
+                )
+                found.append(RelayCandidate(Contact(link.peer, at), mapped))
+        return found
 
     def _tell(self) -> None:
         if self._say is None:
