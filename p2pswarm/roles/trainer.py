@@ -77,12 +77,6 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
         return LEFT_EARLY
-    if isinstance(entry, RunOver):
-        say(
-            f"run {config.run.name!r} is over after {entry.version} steps ({entry.reason}): there "
-            "is nothing to stand by for; to train again, start its trainer first"
-        )
-        return 0
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
     saved = ""
