@@ -118,10 +118,12 @@ class Link:
             return LinkUse.US
         return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the peer should get nothing more to read: it leaves too much unread."""
-        return self._mux.crowded
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        mux = self._mux
+        return not mux.crowded and (
+            not reply_bytes or mux.replies.takes(mux.held_bytes, reply_bytes)
+        )
 
     # streams
 
