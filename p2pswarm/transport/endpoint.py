@@ -19,7 +19,7 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
-from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
@@ -37,6 +37,7 @@ from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.node_cards import NodeCards
+from p2pswarm.transport.observation import ObservationSeals
 from p2pswarm.transport.own_card import CardContents
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
@@ -92,7 +93,9 @@ class Endpoint:
         self._joiner = BulkJoiner(self._sessions, config, entropy)
         self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses)
+        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
@@ -215,13 +218,18 @@ class Endpoint:
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation.request())
-            return observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+            answer = await connection.receive(observation.ANSWER_BYTES)
+            return observation.read_answer(answer).address
         finally:
             connection.close()
 
     def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
+
+    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_greeting = on_greeting
 
     def use_paths(self, paths: Paths) -> None:
         """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
