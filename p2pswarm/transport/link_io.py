@@ -121,10 +121,7 @@ class Link:
 
     def takes(self, reply_bytes: int = 0) -> bool:
         """Whether the peer may get so much more to read; it may not if it leaves much unread."""
-        mux = self._mux
-        return not mux.crowded and (
-            not reply_bytes or mux.replies.takes(mux.held_bytes, reply_bytes)
-        )
+        return self._mux.replies.takes(self._mux.held_bytes, reply_bytes)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.

@@ -49,11 +49,14 @@ class LinkReplies:
     def takes(self, held_bytes: int, reply_bytes: int) -> bool:
         """Whether a reply may be added to what the link holds; if so, it counts from now on.
 
-        It counts until the link says at its next reply or ping that it holds less again.
+        It counts until the link says at its next reply or ping that it holds less again. Without a
+        reply (0 bytes) this tells whether the link should take anything.
         """
+        if held_bytes > LINK_BYTES_FREE and self.crowded(held_bytes):
+            return False
         if self._told_bytes:
             self.tell(held_bytes)
-        if held_bytes + reply_bytes <= LINK_BYTES_FREE:
+        if held_bytes + reply_bytes <= LINK_BYTES_FREE or not reply_bytes:
             return True
         self.tell(held_bytes)
         if self._all.held_bytes + reply_bytes > SUM_BYTES_MAX:
