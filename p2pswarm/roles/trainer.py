@@ -52,6 +52,7 @@ from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.transport.bans import PeerBans
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -105,7 +106,10 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
 class RunReports:
     """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
 
-    def __init__(self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], bans: PeerBans
+    ) -> None:
+        self._bans = bans
         done = identity.origin.version if identity.origin else 0
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
@@ -125,7 +129,8 @@ class RunReports:
 
     def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
         del peer
-        return self._status.answer(question, self._loop.time())
+        now_s = self._loop.time()
+        return self._status.answer(question, now_s, self._bans.current(now_s))
 
 
 @contextlib.asynccontextmanager
@@ -175,7 +180,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell).told,
+        report=RunReports(rpc, identity, tell, stack.endpoint.bans).told,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,

@@ -265,12 +265,22 @@ class LinkRpc:
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
                 self._listeners.end(link, event.error)
+                self._judge(link, event.error)
             elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
                 link.consumed(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
             self._listeners.end(link, error)
             link.close()
+            self._judge(link, error)
+
+    def _judge(self, link: Link, error: SwarmError) -> None:
+        """A link ended with an error: if that is the peer's doing, it may be banned."""
+        now_s = asyncio.get_running_loop().time()
+        if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
+            for other in self._endpoint.links():
+                if other.peer == link.peer:
+                    other.close("the peer is banned")
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """Answer a peer's opening at once, or start a handler."""

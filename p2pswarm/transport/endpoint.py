@@ -21,6 +21,7 @@ from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
 from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.transport.bans import PeerBans
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
@@ -96,6 +97,8 @@ class Endpoint:
         self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
         self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.bans = PeerBans()
+        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
@@ -196,6 +199,7 @@ class Endpoint:
             await self._resumer.settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
+        self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
@@ -352,6 +356,7 @@ class Endpoint:
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
