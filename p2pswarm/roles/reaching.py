@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 
 from p2pswarm.config import NodeConfig
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
@@ -23,6 +24,7 @@ from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
 from p2pswarm.relay.reservations import WANTED
 from p2pswarm.roles.addresses import given
+from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.relaying import is_relay
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.transport.card import (
@@ -51,10 +53,18 @@ class Reaching:
     """How others reach one node; `run` keeps finding out."""
 
     def __init__(
-        self, endpoint: Endpoint, rpc: Rpc, keeper: RelayKeeper, config: NodeConfig, least: Scope
+        self,
+        ends: tuple[Endpoint, Rpc, RelayKeeper],
+        cards: KnownCards,
+        config: NodeConfig,
+        least: Scope,
     ) -> None:
-        """`endpoint` listens already; `least`: the smallest scope of addresses that we believe."""
+        """The endpoint listens already; `least`: the smallest scope of addresses we believe."""
+        endpoint, rpc, keeper = ends
         self._endpoint = endpoint
+        self._cards = cards
+        self.announced = Signal()
+        """Fired when this node's card is another."""
         self._rpc = rpc
         self._keeper = keeper
         self._config = config
@@ -73,6 +83,7 @@ class Reaching:
             serves=is_relay(config),
         )
         self._keeper.on_change = self._reserved
+        cards.watch(lambda _peer: self._offer_relays())
         self._reserved()
 
     def _fixed(self) -> Address | None:
@@ -152,6 +163,8 @@ class Reaching:
             self._endpoint.announced = best
         contents = contents_of(announcement)
         self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
+        self._cards.ours_has_changed()
+        self.announced.fire()
 
     def _offer_relays(self) -> None:
         """Offer the peers that we have met as relays, unless the user has named some."""

@@ -13,7 +13,7 @@ from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact
-from p2pswarm.roles.discovery import answering, ends, manifests
+from p2pswarm.roles.discovery import answering, ends, learn_cards, manifests
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
@@ -103,6 +103,7 @@ async def _stand_by(
     said, late_s = "", clock() + OVER_AFTER_S
     while True:
         offers, why = fitting(await manifests(stack), run, corpus, me)
+        learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [offer for offer in offers if offer.trainer in there]
         if ours:

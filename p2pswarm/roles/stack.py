@@ -31,6 +31,7 @@ from p2pswarm.net.web_net import WebNet
 from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
+from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.reaching import Reaching
 from p2pswarm.roles.relaying import circuit_files, relaying
 from p2pswarm.rpc.link_rpc import LinkRpc
@@ -53,6 +54,8 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
+    cards: KnownCards
+    """Where peers are dialled, as far as it is known."""
     keeper: RelayKeeper
     """Keeps reservations at relays, if others cannot dial us."""
     reaching: Reaching
@@ -91,12 +94,13 @@ async def open_stack(
             async with Dht(rpc, identity, limits, rng, time.time) as dht:
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
-                reaching = Reaching(endpoint, rpc, keeper, config, scope)
+                cards = KnownCards(endpoint)
+                reaching = Reaching((endpoint, rpc, keeper), cards, config, scope)
                 async with asyncio.TaskGroup() as tasks:
                     lasting = [tasks.create_task(dht.maintain())]
                     if not passing:
                         lasting.append(tasks.create_task(reaching.run()))
-                    yield NodeStack(config, identity, endpoint, rpc, dht, keeper, reaching)
+                    yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
                     for task in lasting:
                         task.cancel()
 

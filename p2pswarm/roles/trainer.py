@@ -42,7 +42,7 @@ from p2pswarm.roles.weights_file import (
 )
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -151,10 +151,10 @@ async def open_trainer(
     saving = await on_thread(
         lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
     )
-    manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
     reports = RunReports(stack, identity, tell)
     context = TrainerContext(
         rpc=stack.rpc,
+        cards=stack.cards,
         tensors=tensors_within(stack.config.network, torch.device("cpu")),
         run=run_config,
         run_id=identity.run,
@@ -169,7 +169,7 @@ async def open_trainer(
     )
     try:
         async with asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(stack, manifest))
+            announcing = tasks.create_task(announce(stack, identity))
             async with Trainer(context) as trainer:
                 meeting = tasks.create_task(_meet_others(stack, identity, trainer))
                 yield trainer

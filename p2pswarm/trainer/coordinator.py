@@ -244,6 +244,11 @@ class Coordinator(StepEnd):
         voided = self._step.void(one, now_s)
         self._actions.append(SumVoided(one, stage, reason, voided))
 
+    def carded(self, peer: bytes, card: bytes) -> None:
+        """A peer has another card: if it is a member, others are told."""
+        if self.members.carded(peer, card):
+            self._actions.append(act.Publish(self.members.changes()))
+
     def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
         """Begin an incarnation; it takes over the sum of its former one, or that is void."""
         former = self._suspensions.of_peer(peer)
