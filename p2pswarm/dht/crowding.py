@@ -9,7 +9,8 @@ variables). How full our buckets are tells N.
 Around a *crowded* key, records are stored with and sought at all peers of a *region* in which some
 dozens of honest peers are expected. These are found by looking up random ids in each part of it, so
 ids next to the key, or next to any other id that can be foreseen, attract none of these lookups.
-The region grows with no number of hostile ids, and the honest peers in it hold every record.
+Nor do these lookups ask anybody who stands where the crowd does. The region grows with no number of
+hostile ids, and the honest peers in it hold every record.
 
 Units:   distances as shares of all, multiplied by the size of the swarm: *expected peers* within.
 Errors:  none.
@@ -34,6 +35,8 @@ else who stays just under `CROWDED` hides one key of five, where no honest peer 
 BUCKETS_COUNTED = 3  # to tell the size of the swarm: about 12, 6 and 3 peers of many
 COUNTED_LEAST = 4  # peers; fewer tell nothing
 REGION_PEERS = 32  # expected honest ones, 64 at most: 20 of these are there nearly for certain
+CROWD_PEERS = max(CROWDED.values())  # honest ones expected where a crowd stands
+CROWD_SHARE_MAX = 1 / 8  # of all ids: a crowd around a key takes no more of a small swarm
 PARTS = 8  # of a region, each with a lookup of its own that finds 20
 REGION_MAX = 160  # peers of a region that hold a record and are asked: what the lookups find
 PATIENCE_S = 2.0  # for each lookup that follows a suspicion: a put or get takes 5 s at most
@@ -100,6 +103,15 @@ def is_dense(distances: Sequence[int], size: float) -> bool:
     if len(distances) < DENSE_COUNT:
         return False
     return expected_within(distances[DENSE_COUNT - 1], size) < DENSE
+
+
+def crowd_within(size: float) -> int:
+    """The distance from a crowded key within which a crowd stands: nobody there leads a lookup.
+
+    Ids next to the key are closer to every point of its region than most honest peers of our table,
+    and name only each other. In a swarm of few it is less, so that somebody is left to ask.
+    """
+    return int(min(CROWD_PEERS / size, CROWD_SHARE_MAX) * (1 << ID_BITS))
 
 
 def distances_to(key: bytes, contacts: Iterable[Contact]) -> list[int]:

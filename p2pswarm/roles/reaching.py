@@ -20,6 +20,7 @@ from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
 from p2pswarm.nat.standing import Belief, State
 from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
 from p2pswarm.relay.reservations import WANTED
@@ -58,8 +59,12 @@ class Reaching:
         cards: KnownCards,
         config: NodeConfig,
         least: Scope,
+        view: OutsideView,
     ) -> None:
-        """The endpoint listens already; `least`: the smallest scope of addresses we believe."""
+        """The endpoint listens already; `least`: the smallest scope of addresses we believe.
+
+        `view`: what is told to who punches holes.
+        """
         endpoint, rpc, keeper = ends
         self._endpoint = endpoint
         self._cards = cards
@@ -82,6 +87,9 @@ class Reaching:
             through_relays=bool(config.network.relays),
             serves=is_relay(config),
         )
+        self._view = view
+        view.reachable = lambda: self._belief.reachable != "no"
+        view.keep_seen_at(lambda: keeper.relays)
         self._keeper.on_change = self._reserved
         cards.watch(lambda _peer: self._offer_relays())
         self._reserved()
@@ -116,6 +124,7 @@ class Reaching:
             self._drain()
 
         reach.on_change, reach.on_link = changed, self._met
+        reach.called = self._view.book.opened
         for link in self._endpoint.links():
             self._met(link)
         try:
@@ -127,6 +136,7 @@ class Reaching:
     # told by others
 
     def _reserved(self) -> None:
+        self._view.look_again()
         self._announcer.reserved(self._keeper.relays, self._loop.time())
         self._drain()
 

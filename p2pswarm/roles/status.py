@@ -15,6 +15,7 @@ from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.roles.closed_run import run_calls
 from p2pswarm.roles.discovery import learn_cards, manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
@@ -75,7 +76,8 @@ def _knows(status: RunStatus) -> tuple[int, int]:
 
 async def _ask(stack: NodeStack, offer: RunOffer) -> RunStatus | None:
     try:
-        answer = await stack.rpc.call(offer.trainer, AskStatus(offer.run), ANSWER_S)
+        async with run_calls(stack, offer.identity, log.warning) as rpc:
+            answer = await rpc.call(offer.trainer, AskStatus(offer.run), ANSWER_S)
     except SwarmError as error:
         log.info("%s did not answer: %s", offer.trainer.address, error)
         return None

@@ -17,10 +17,10 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     """A run in a few lines; `status` is None if its trainer did not answer."""
     lines = [f"run {offer.config.name!r}, id {offer.run.hex()}, trainer at {offer.trainer.address}"]
     if status is None:
-        return [
-            *lines,
-            "  its trainer does not answer: it is gone, or this machine cannot reach it",
-        ]
+        why = "it is gone, or this machine cannot reach it"
+        if offer.config.owner:
+            why += "; or you are not invited: the run is closed (--invite TEXT)"
+        return [*lines, f"  its trainer does not answer: {why}"]
     counts = f"{status.asked:,} asked, {status.counted:,} counted, {status.replayed:,} replayed"
     lines += [
         f"  {_phase(offer, status)}",

@@ -20,9 +20,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
-from p2pswarm.ids import Contact
+from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
     RESET_GIVEN_UP,
@@ -41,6 +42,7 @@ from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
 from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_opening
 from p2pswarm.rpc.listeners import Listeners, StreamListener
 from p2pswarm.rpc.stream import RpcStream, held, within
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import (
     RESET_REFUSED,
@@ -135,6 +137,8 @@ class LinkRpc:
         self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
         endpoint.on_event = self._on_event
+        endpoint.on_card = self._tell_card
+        self.serve_unary(CardNews, self._on_card)
 
     @property
     def contact(self) -> Contact:
@@ -214,6 +218,41 @@ class LinkRpc:
         listeners = self._listeners.of(link)
         listeners[stream] = listener
         return listeners, stream
+
+    # cards
+
+    def _on_card(self, peer: PeerId, news: CardNews) -> Message:
+        return CardHeard(self._endpoint.hear(peer, news.card))
+
+    def _tell_card(self, link: Link, card: Card) -> None:
+        """Tell the peer of a link a card that it does not have; nobody waits for it."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Message] = loop.create_future()
+        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardNews(card.encode())))
+        try:
+            listeners, stream = self._open(link, frame, _PendingCall(waiter), ended=True)
+        except SwarmError as error:
+            log.debug("%s is not told a card: %s", link.peer.short, error)
+            return
+
+        def give_up() -> None:
+            if listeners.pop(stream, None) is not None:
+                link.reset(stream, RESET_GIVEN_UP)
+
+        timer = loop.call_later(ANSWER_S, give_up)
+
+        def answered(reply: asyncio.Future[Message]) -> None:
+            timer.cancel()
+            if reply.cancelled() or reply.exception() is not None:
+                return  # its link ended, or it serves no calls
+            try:
+                if isinstance(heard := reply.result(), CardHeard) and heard.newer:
+                    self._endpoint.hear(link.peer, heard.newer)
+            except PeerError as error:
+                log.warning("%s broke the protocol: %s", link.peer.short, error)
+                link.close()
+
+        waiter.add_done_callback(answered)
 
     def _on_event(self, link: Link, event: StreamEvent) -> None:
         """Handle an event of the transport, inside its read callback."""

@@ -23,7 +23,7 @@ from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import Assigned, HeldSum, Ready
+from p2pswarm.swarm.messages.membership import LOSSES_MAX, Assigned, HeldSum, Ready
 from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.swarm.watched_rpc import WatchedRpc
@@ -84,12 +84,12 @@ class SessionParts:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    async def closed_sum(self) -> ClosedSum | None:
-        """What the session, which is over, leaves in the sum; None if nobody can tell."""
+    async def closed_sum(self, *, void: bool) -> ClosedSum | None:
+        """What the session, which is over, leaves in the sum; None if it is void or unknown."""
         scheduler = self.session.scheduler
         if scheduler.adding:
             await self.session.context.compute(lambda: None)  # behind what the thread does now
-        return scheduler.closed_sum()
+        return None if void else scheduler.closed_sum()
 
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
@@ -108,7 +108,10 @@ def held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
     if (left := held.sum) is None:
         return None
     bitmap = bitmap_of(left.counted, left.step, microbatches)
-    return HeldSum(left.incarnation, left.step, bitmap)
+    losses: tuple[float | None, ...] = ()
+    if left.losses and len(left.counted) <= LOSSES_MAX:
+        losses = tuple(left.losses.get(microbatch) for microbatch in sorted(left.counted))
+    return HeldSum(left.incarnation, left.step, bitmap, losses)
 
 
 def session_parts(

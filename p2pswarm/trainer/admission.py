@@ -208,6 +208,10 @@ class Admission:
         """The stages whose members said different digests; it is being proved which is right."""
         return self._digests.disputed()
 
+    def recalls(self) -> bool:
+        """Whether somebody is waited for whose word may decide which weights are right."""
+        return self._digests.next_deadline_s() is not None
+
     def settle(self, now_s: float) -> None:
         """Wait no more for those who should have come back by now."""
         self._digests.settle(now_s)

@@ -132,7 +132,10 @@ class Coordination:
         self.pump()
 
     def step_down(self, then: StandsBy | None = None) -> None:
-        """Another trainer leads, or will: tell members who, if that is known; end their streams."""
+        """Another trainer leads, or will: tell members, and who, if that is known.
+
+        Without `then` their streams just end: the run goes back.
+        """
         self.coordinator.closed()
         self._watch_no_more()
         self._keep_no_more()

@@ -94,6 +94,8 @@ class InFlight:
     @property
     def all_launched(self) -> bool:
         """Whether no job waits to be launched for the first time."""
+        while self._fresh and not _is_fresh(self._fresh[0]):
+            self._fresh.popleft()
         return not self._fresh
 
     def job(self, microbatch: int) -> MicrobatchJob | None:
@@ -224,12 +226,8 @@ class InFlight:
         return self._jobs[heappop(self._again)[1]]
 
     def _next_fresh(self) -> MicrobatchJob | None:
-        """The next job never launched; a peer may claim to have counted such a one."""
-        while self._fresh:
-            job = self._fresh.popleft()
-            if job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S:
-                return job
-        return None
+        """The next job never launched; some were counted under a former coordinator."""
+        return None if self.all_launched else self._fresh.popleft()
 
     def _leave(self, job: MicrobatchJob, phase: JobPhase) -> None:
         """End the running attempt of a job, if there is one."""
@@ -241,3 +239,8 @@ class InFlight:
     def _remember_refusals(self, job: MicrobatchJob) -> None:
         if job.refusals:
             heappush(self._refused, (-job.refusals, job.microbatch))
+
+
+def _is_fresh(job: MicrobatchJob) -> bool:
+    """Whether a job was never launched, and is not counted by all without that."""
+    return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S

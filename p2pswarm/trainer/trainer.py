@@ -136,7 +136,7 @@ class Trainer:
             await self._coordination.finish(reason)
         else:
             self._standbys.dismiss(None)
-            self._coordination.step_down()
+            self._coordination.step_down(StandsBy(b"", "", self._coordination.term))
             await self._coordination.ended()
         await self._standbys.gone()
         self._node.close()
@@ -322,7 +322,7 @@ class Trainer:
             return  # an attempt to lead that came to nothing
         coordination, self._coordination = self._coordination, None
         then = self._standing()
-        coordination.step_down(then if then.contact else None)
+        coordination.step_down(then)
         self._handing.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))

@@ -37,3 +37,5 @@ class LinkStats:
     bulk_sent_bytes: int
     bulk_received_bytes: int
     bulk_connections: int
+    paths_altered: int = 0
+    """How many of its paths brought a record that was not authentic."""

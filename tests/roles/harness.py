@@ -12,6 +12,7 @@ from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.address_scope import Scope
+from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.discovery import RECORD_S
@@ -71,7 +72,8 @@ class Town:
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
                 config, cards = NodeConfig(run=RUN), KnownCards(endpoint)
-                reaching = Reaching((endpoint, rpc, keeper), cards, config, Scope.PRIVATE)
+                ends, view = (endpoint, rpc, keeper), OutsideView(endpoint, net, list)
+                reaching = Reaching(ends, cards, config, Scope.PRIVATE, view)
                 yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
 
 

@@ -74,6 +74,15 @@ def test_200_ids_of_one_network_next_to_a_key_hide_it_from_nobody():
     assert good >= gets - 1
 
 
+def test_200_ids_of_as_many_networks_next_to_a_key_do_not_eclipse_the_peers_around_it():
+    """They are closer to each point of the key's region than most of a reader's table."""
+    config = AttackConfig(nodes=300, hostile=0.2, ground=200, seed=SEED)
+
+    gets, good, _ = run(found_by(config, values=2, readers=20), SEED)
+
+    assert good >= gets - 1
+
+
 def test_every_node_of_an_attacked_world_has_an_address_of_its_own():
     addresses = {public_address(number) for number in range(50_000)}
 

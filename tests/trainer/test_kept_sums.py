@@ -6,6 +6,7 @@ import pytest
 from trainer import harness
 from trainer.harness import CONFIG, PromptCoordinator
 
+from p2pswarm.chain.record import first_number
 from p2pswarm.swarm.messages.membership import HeldSum
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
@@ -312,9 +313,9 @@ def test_a_coordinator_that_leads_no_more_asks_nobody():
     assert not play.coordinator.holds(ann)
 
 
-def test_another_coordinator_knows_nothing_of_the_sum():
-    play = Play(start=Start(term=2))
-    play.rejoin("a", ANN, FIRST)
+def test_a_coordinator_takes_no_sum_of_its_own_term_that_it_knows_nothing_of():
+    play = Play(start=Start(term=2, numbered=first_number(2) + 7))
+    play.rejoin("a", Incarnation(ANN.peer, first_number(2) + 5), FIRST)
 
     assert not play.assigned()
 

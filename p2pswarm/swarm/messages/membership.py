@@ -27,6 +27,8 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
+LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 KiB
+
 
 @message(78)
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class HeldSum(Message):
     step: Step
     counted: Bitmap
     """What is in it: bit i (little-endian) is microbatch i of the step."""
+    losses: Annotated[tuple[float | None, ...], Size(0, LOSSES_MAX)] = ()
+    """Of these microbatches, in order, from the last stage; None where it is not known."""
 
 
 @message(52)
