@@ -90,7 +90,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
-    choice = run_choice(stack.config)
+    choice = run_choice(stack.config, stack.identity.peer_id)
     threads = StageThreads()
     try:
         while True:

@@ -65,7 +65,7 @@ async def test_a_punched_path_that_breaks_is_punched_again_from_another_port():
         await dialler.node.ask(target.node.contact)
         ports = [target.link(dialler.peer).path.remote.port]
 
-        link._control.pipe.abort()
+        link.paths.current.pipe.abort()
         await dialler.moved(target.peer, PathKind.RELAYED)
         await dialler.moved(target.peer)
 
