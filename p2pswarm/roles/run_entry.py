@@ -16,7 +16,7 @@ from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.roles.admitted_runs import owner_of
-from p2pswarm.roles.discovery import answering, ends, manifests
+from p2pswarm.roles.discovery import answering, ends, learn_cards, manifests
 from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
@@ -122,6 +122,7 @@ async def _stand_by(
         stack = _owned_by(stack, owner_of(found, invitation_of(stack.config)))
         run = stack.config.run
         offers, why = fitting(found, run, corpus, me)
+        learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [offer for offer in offers if offer.trainer in there]
         if ours:

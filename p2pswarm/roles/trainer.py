@@ -45,7 +45,7 @@ from p2pswarm.roles.weights_file import (
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -155,8 +155,7 @@ async def open_trainer(
             asyncio.TaskGroup() as tasks,
         ):
             context = await _context(stack, rpc, corpus, tell, entry)
-            manifest = sign_manifest(stack.identity, entry.identity, stack.endpoint.contact.address)
-            announcing = tasks.create_task(announce(stack, manifest))
+            announcing = tasks.create_task(announce(stack, entry.identity))
             async with Trainer(context) as trainer:
                 meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
                 yield trainer
@@ -176,6 +175,7 @@ async def _context(
     )
     return TrainerContext(
         rpc=rpc,
+        cards=stack.cards,
         tensors=tensors_within(config.network, torch.device("cpu")),
         run=identity.config,
         run_id=identity.run,

@@ -189,12 +189,12 @@ class StageServer:
             context.stage is not None,
             self.leadership.records,
             held_sum(held, context.run.batch.microbatches) if held else None,
+            context.cards.of(context.me),
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
-            stream = await self.seeker.knocking(
-                KNOCK_S if lifecycle.trainers.others else None, opening
-            )
+            patience_s = KNOCK_S if lifecycle.trainers.others else None
+            stream = await self.seeker.knocking(patience_s, opening)
             if lifecycle.end is not None:
                 return
             self.leadership.heard()
