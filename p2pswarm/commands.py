@@ -19,7 +19,12 @@ from p2pswarm.flags import (
     CheckCommand,
     DoctorCommand,
     ExampleCommand,
+    InvitationsCommand,
+    InviteCommand,
+    Owner,
     PlanCommand,
+    RenewCommand,
+    RevokeCommand,
     StatusCommand,
     VerifyCommand,
     parse,
@@ -71,6 +76,25 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
         case NodeConfig() as config:
             check_files(config)
             code = importlib.import_module("p2pswarm.node_process").main(config, begun_s)
+        case owners:
+            code = _owners(owners)
+    return code
+
+
+def _owners(command: Owner) -> int:
+    """Do what the owner of a closed run asks."""
+    inviting = importlib.import_module("p2pswarm.roles.inviting")
+    code = 0
+    match command:
+        case InviteCommand(config=config, lasts_s=lasts_s):
+            asked = command.name, command.role, command.uses, command.peer
+            _say(inviting.invite(config, asked, lasts_s))
+        case InvitationsCommand(config=config, json=json):
+            sys.stdout.write(inviting.listing(config, as_json=json))
+        case RevokeCommand(config=config, whom=whom):
+            code = inviting.revoke(config, whom)
+        case RenewCommand(config=config, whom=whom, lasts_s=lasts_s):
+            code = inviting.renew(config, whom, lasts_s)
     return code
 
 

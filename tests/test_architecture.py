@@ -22,8 +22,8 @@ net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay
-dht tensors
+nat relay access punch
+dht tensors gossip
 swarm
 allreduce state chain checkpoint
 trainer compute
@@ -40,6 +40,7 @@ node __main__
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}
 SHELL = frozenset(
     {
+        "access/guarded_rpc.py",
         "allreduce/averaging.py",
         "allreduce/base.py",
         "api/node.py",
@@ -60,6 +61,8 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "gossip/directories.py",
+        "gossip/run_directory.py",
         "nat/dial_back_server.py",
         "nat/port_mapper.py",
         "nat/reachability.py",
@@ -73,13 +76,21 @@ SHELL = frozenset(
         "net/web_net.py",
         "net/web_socket.py",
         "node_process.py",
+        "punch/attempt.py",
+        "punch/outside.py",
+        "punch/puncher.py",
+        "punch/sightings.py",
+        "punch/vouching.py",
+        "punch/ways.py",
         "relay/circuit_net.py",
         "relay/keeper.py",
         "relay/pacing.py",
         "relay/relay.py",
         "roles/bootstrap.py",
+        "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/reaching.py",
@@ -105,6 +116,7 @@ SHELL = frozenset(
         "server/worker.py",
         "sim/compute.py",
         "sim/dht.py",
+        "sim/gossip.py",
         "sim/loop.py",
         "sim/net.py",
         "sim/rpc.py",

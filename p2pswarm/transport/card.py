@@ -55,6 +55,8 @@ class CardFlags(IntFlag):
     NONE = 0
     CLIENT = 1
     """It cannot be dialled: it is in no routing table, and keeps nothing for others."""
+    RELAY = 2
+    """It passes on bytes between peers that cannot dial each other."""
 
 
 @message(16)

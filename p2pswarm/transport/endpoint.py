@@ -19,8 +19,9 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
-from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.transport.bans import PeerBans
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
@@ -37,6 +38,7 @@ from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.node_cards import NodeCards
+from p2pswarm.transport.observation import ObservationSeals
 from p2pswarm.transport.own_card import CardContents
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
@@ -85,14 +87,17 @@ class Endpoint:
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._known_ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
-        ways = self._known_ways
-        self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
+        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses)
+        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.bans = PeerBans()
+        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
@@ -193,6 +198,7 @@ class Endpoint:
             await self._resumer.settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
+        self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
@@ -215,7 +221,8 @@ class Endpoint:
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation.request())
-            return observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+            answer = await connection.receive(observation.ANSWER_BYTES)
+            return observation.read_answer(answer).address
         finally:
             connection.close()
 
@@ -223,13 +230,17 @@ class Endpoint:
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
 
+    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_greeting = on_greeting
+
     def use_paths(self, paths: Paths) -> None:
         """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
         self._resumer.paths = paths
 
     def offer_paths(self, paths: Paths) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._known_ways.offered = paths
+        self._ways.offered = paths
 
     async def move(self, link: Link, way: Way) -> None:
         """Let a link go on by another way, without losing anything.
@@ -344,6 +355,7 @@ class Endpoint:
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
@@ -358,8 +370,7 @@ class Endpoint:
         exchange = self._cards.exchange
         if self._closing or not len(exchange):
             return
-        card = self.card
-        ours = card.encode()
+        ours = (card := self.card).encode()
         for link in exchange.to_tell(ours, _now_s()):
             self.on_card(link, card)
         if self._telling is not None:
