@@ -8,12 +8,13 @@ Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.messages.membership import View
+from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
 from p2pswarm.wire.message import Message
 
@@ -32,6 +33,10 @@ class PeerCards(Protocol):
         """
         ...
 
+    def links(self, peers: Iterable[bytes]) -> PathCounts:
+        """How links that are up lead to these peers."""
+        ...
+
     def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
         """Have `on_news` called with each peer whose card has changed; returns what ends that."""
         ...
@@ -46,6 +51,10 @@ class NoCards:
 
     def learn(self, _peer: bytes, _card: bytes, _teller: PeerId | None) -> None:
         """Whatever is told, nobody dials by it."""
+
+    def links(self, _peers: Iterable[bytes]) -> PathCounts:
+        """Nobody knows."""
+        return NO_PATHS
 
     def watch(self, _on_news: Callable[[bytes], None]) -> Callable[[], None]:
         """Nothing ever changes."""
