@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
@@ -288,17 +287,15 @@ class StageServer:
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
-        """Send notes in the order they were made, the load every second, and goodbye at the end."""
+        """Send notes in the order they were made, a word when there are none, and goodbye."""
         loop = asyncio.get_running_loop()
         while True:
-            while note := parts.notes.take():
+            while note := parts.notes.take(loop.time()):
                 await stream.send(note)
             if lifecycle.must_say_goodbye:
                 break
-            if parts.notes.load_is_due(loop.time()):
-                load = parts.worker.load(loop.time())
-                await stream.send(replace(load, unheard_s=self.leadership.unheard_s))
-                parts.session.view_changed.fire()  # a lost server may be back
+            if (word := parts.word(loop.time(), self.leadership.unheard_s)) is not None:
+                await stream.send(word)
                 continue
             due_s = parts.notes.next_deadline_s()
             with contextlib.suppress(TimeoutError):

@@ -203,8 +203,8 @@ class Coordination:
                 return
             if self.keeper is not None and self.keeper.take(connection.incarnation, note):
                 continue
-            take_note(self.coordinator, connection.incarnation, note, self.now_s())
-            self.pump()
+            if take_note(self.coordinator, connection.incarnation, note, self.now_s()):
+                self.pump()
 
     async def _say(self, stream: Stream, connection: MemberConnection) -> None:
         waker = self._streams[connection].waker

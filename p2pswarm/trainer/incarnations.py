@@ -92,7 +92,7 @@ class Incarnations(StepEnd):
         self.silence.end(incarnation)
         self._departures.end(incarnation)
         voided = 0
-        if returns and self._suspend(member, silent=silent):
+        if returns and self._suspend(member, now_s, silent=silent):
             self._step.suspend(incarnation)
         else:
             voided = self._step.end_incarnation(incarnation, now_s)
@@ -104,14 +104,15 @@ class Incarnations(StepEnd):
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 
-    def _suspend(self, member: Member, *, silent: bool) -> bool:
+    def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
         """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
         if self._phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
         if one not in self._step.counting:
             return False
-        if not self._suspensions.begin(one, member.stage, silent=silent):
+        redo_s = self._step.sums.redo_s(one, member.stage, now_s)
+        if not self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s):
             return False
         self._actions.append(act.Probe(member.record))
         return True
