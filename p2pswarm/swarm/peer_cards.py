@@ -10,13 +10,18 @@ Source:  docs/addresses.md.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
-from p2pswarm.ids import PeerId
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Address, PeerId
 from p2pswarm.swarm.messages.membership import View
 from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
-from p2pswarm.wire.message import Message
+from p2pswarm.transport.card import CardBody, SignedCard
+from p2pswarm.wire.message import Message, decode
+
+CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
 class PeerCards(Protocol):
@@ -62,6 +67,24 @@ class NoCards:
 
 
 NO_CARDS = NoCards()
+
+
+@lru_cache(maxsize=CARDS_LOOKED_INTO)
+def leads_there(card: bytes, address: str) -> bool:
+    """Whether a card names this address, of its peer or of the peer at a relay of its.
+
+    No signature is checked: who asks has done that.
+    """
+    try:
+        signed = decode(card)
+        body = decode(signed.body) if isinstance(signed, SignedCard) else None
+        at = Address.parse(address)
+    except (BadMessage, ValueError):
+        return False
+    if not isinstance(body, CardBody):
+        return False
+    named = [each.address for each in body.direct]
+    return at in named or at.place in [each.at.address for each in body.relays]
 
 
 def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) -> None:
