@@ -22,8 +22,8 @@ net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay access
-dht tensors
+nat relay access punch
+dht tensors gossip
 swarm
 allreduce state chain checkpoint
 trainer compute
@@ -61,6 +61,8 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "gossip/directories.py",
+        "gossip/run_directory.py",
         "nat/dial_back_server.py",
         "nat/port_mapper.py",
         "nat/reachability.py",
@@ -74,6 +76,12 @@ SHELL = frozenset(
         "net/web_net.py",
         "net/web_socket.py",
         "node_process.py",
+        "punch/attempt.py",
+        "punch/outside.py",
+        "punch/puncher.py",
+        "punch/sightings.py",
+        "punch/vouching.py",
+        "punch/ways.py",
         "relay/circuit_net.py",
         "relay/keeper.py",
         "relay/pacing.py",
@@ -108,6 +116,7 @@ SHELL = frozenset(
         "server/worker.py",
         "sim/compute.py",
         "sim/dht.py",
+        "sim/gossip.py",
         "sim/loop.py",
         "sim/net.py",
         "sim/rpc.py",

@@ -19,6 +19,7 @@ from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
 from p2pswarm.nat.standing import Belief, State
 from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
 from p2pswarm.relay.reservations import WANTED
@@ -51,9 +52,18 @@ class Reaching:
     """How others reach one node; `run` keeps finding out."""
 
     def __init__(
-        self, endpoint: Endpoint, rpc: Rpc, keeper: RelayKeeper, config: NodeConfig, least: Scope
+        self,
+        endpoint: Endpoint,
+        rpc: Rpc,
+        keeper: RelayKeeper,
+        config: NodeConfig,
+        least: Scope,
+        view: OutsideView,
     ) -> None:
-        """`endpoint` listens already; `least`: the smallest scope of addresses that we believe."""
+        """`endpoint` listens already; `least`: the smallest scope of addresses that we believe.
+
+        `view`: what is told to who punches holes.
+        """
         self._endpoint = endpoint
         self._rpc = rpc
         self._keeper = keeper
@@ -72,6 +82,9 @@ class Reaching:
             through_relays=bool(config.network.relays),
             serves=is_relay(config),
         )
+        self._view = view
+        view.reachable = lambda: self._belief.reachable != "no"
+        view.keep_seen_at(lambda: keeper.relays)
         self._keeper.on_change = self._reserved
         self._reserved()
 
@@ -105,6 +118,7 @@ class Reaching:
             self._drain()
 
         reach.on_change, reach.on_link = changed, self._met
+        reach.called = self._view.book.opened
         for link in self._endpoint.links():
             self._met(link)
         try:
@@ -116,6 +130,7 @@ class Reaching:
     # told by others
 
     def _reserved(self) -> None:
+        self._view.look_again()
         self._announcer.reserved(self._keeper.relays, self._loop.time())
         self._drain()
 

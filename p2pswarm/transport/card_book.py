@@ -25,7 +25,7 @@ CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
 
 
 @dataclass(slots=True)
-class _BookEntry:
+class _KeptCard:
     """A card, and the host that we have it from."""
 
     card: Card
@@ -39,7 +39,7 @@ class CardBook:
         """`own`: our own id; no card of ours is kept here."""
         self._own = own
         self._most = most
-        self._kept: dict[PeerId, _BookEntry] = {}
+        self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
         """How many links each peer has."""
         self._places: FairPlaces[PeerId] = FairPlaces()
@@ -57,7 +57,7 @@ class CardBook:
             return False
         kept = self._kept.get(card.peer)
         if kept is None:
-            self._kept[card.peer] = _BookEntry(card, heard_at)
+            self._kept[card.peer] = _KeptCard(card, heard_at)
             if card.peer not in self._links:
                 self._places.add(card.peer, address_groups(heard_at))
                 self._make_room()

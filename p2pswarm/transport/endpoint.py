@@ -19,7 +19,7 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
-from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
 from p2pswarm.transport.bans import PeerBans
 from p2pswarm.transport.bulk.channels import BulkArrival
@@ -38,6 +38,7 @@ from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
 from p2pswarm.transport.node_cards import NodeCards
+from p2pswarm.transport.observation import ObservationSeals
 from p2pswarm.transport.own_card import CardContents
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
@@ -86,14 +87,16 @@ class Endpoint:
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._known_ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
-        ways = self._known_ways
+        claims, places = self._cards.claims, self._our_places
+        ways = self._known_ways = CardPaths(net, self.cards, claims, places, _now_s)
         self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
         self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses)
+        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
         self.bans = PeerBans()
         """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
@@ -102,7 +105,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
-        self.on_card = _ignore_card
+        self.on_card = _ignore
         self.on_up = _ignore_link
 
     @property
@@ -219,13 +222,18 @@ class Endpoint:
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation.request())
-            return observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+            answer = await connection.receive(observation.ANSWER_BYTES)
+            return observation.read_answer(answer).address
         finally:
             connection.close()
 
     def expect_knocks(self, on_knock: Callable[[bytes], None]) -> None:
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
+
+    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_greeting = on_greeting
 
     def use_paths(self, paths: Paths) -> None:
         """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
@@ -378,12 +386,8 @@ class Endpoint:
         return (*self.listening, self.contact.address)
 
 
-def _ignore(_link: Link, _event: StreamEvent) -> None:
-    """Drop an event: until rpc sets `on_event`, nobody wants it."""
-
-
-def _ignore_card(_link: Link, _card: Card) -> None:
-    """Tell no card: until rpc sets `on_card`, nothing carries it."""
+def _ignore(_link: Link, _event_or_card: object) -> None:
+    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
 
 
 def _ignore_link(_link: Link) -> None:
