@@ -45,7 +45,7 @@ from p2pswarm.roles.weights_file import (
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -78,12 +78,6 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
         return LEFT_EARLY
-    if isinstance(entry, RunOver):
-        say(
-            f"run {config.run.name!r} is over after {entry.version} steps ({entry.reason}): there "
-            "is nothing to stand by for; to train again, start its trainer first"
-        )
-        return 0
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
     saved = ""
@@ -161,8 +155,7 @@ async def open_trainer(
             asyncio.TaskGroup() as tasks,
         ):
             context = await _context(stack, rpc, corpus, tell, entry)
-            manifest = sign_manifest(stack.identity, entry.identity, stack.endpoint.contact.address)
-            announcing = tasks.create_task(announce(stack, manifest))
+            announcing = tasks.create_task(announce(stack, entry.identity))
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
                 meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
@@ -184,6 +177,7 @@ async def _context(
     )
     return TrainerContext(
         rpc=rpc,
+        cards=stack.cards,
         tensors=tensors_within(config.network, torch.device("cpu")),
         run=identity.config,
         run_id=identity.run,

@@ -114,14 +114,18 @@ class _RunningCall:
         A peer that leaves too much unread gets a small reply at most: it learns that what it
         asked for may have been done.
         """
-        frame = pack_outcome(outcome, self._request)
-        if len(frame) > STREAM_BYTES and self._link.crowded:
-            self._link.reset(self._stream, RESET_LATE)
-        else:
-            self._link.send(self._stream, frame, ended=True)
+        _send_reply(self._link, self._stream, pack_outcome(outcome, self._request))
 
     def give_up(self, code: int) -> None:
         self._link.reset(self._stream, code)
+
+
+def _send_reply(link: Link, stream: int, frame: bytes) -> None:
+    """Send a reply, unless it is long and too much is unread on this link, or on all together."""
+    if len(frame) > STREAM_BYTES and not link.takes(len(frame)):
+        link.reset(stream, RESET_LATE)
+    else:
+        link.send(stream, frame, ended=True)
 
 
 class LinkRpc:
@@ -280,7 +284,7 @@ class LinkRpc:
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """Answer a peer's opening at once, or start a handler."""
-        if link.crowded:
+        if not link.takes():
             link.reset(event.stream, RESET_REFUSED)
             return
         try:
@@ -303,7 +307,7 @@ class LinkRpc:
         request = opening.request
         outcome = self._handlers.unary(request)(link.peer, request)
         if isinstance(outcome, Message):
-            link.send(event.stream, pack_good(outcome), ended=True)
+            _send_reply(link, event.stream, pack_good(outcome))
         else:
             self._start(link, event, opening, _RunningCall(link, event.stream, request), outcome)
 

@@ -87,12 +87,11 @@ class Endpoint:
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        claims, places = self._cards.claims, self._our_places
-        ways = self._known_ways = CardPaths(net, self.cards, claims, places, _now_s)
-        self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
+        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
         self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
@@ -241,7 +240,7 @@ class Endpoint:
 
     def offer_paths(self, paths: Paths) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._known_ways.offered = paths
+        self._ways.offered = paths
 
     async def move(self, link: Link, way: Way) -> None:
         """Let a link go on by another way, without losing anything.
@@ -371,8 +370,7 @@ class Endpoint:
         exchange = self._cards.exchange
         if self._closing or not len(exchange):
             return
-        card = self.card
-        ours = card.encode()
+        ours = (card := self.card).encode()
         for link in exchange.to_tell(ours, _now_s()):
             self.on_card(link, card)
         if self._telling is not None:
