@@ -21,15 +21,13 @@ from types import FrameType, ModuleType
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
-from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
-from p2pswarm.nat.standing import Belief
 from p2pswarm.net.event_loop import run
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.roles.greeting import greeting
 from p2pswarm.roles.leave_request import LEAVE_S as GRACE_S
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import write_line as say
-from p2pswarm.roles.stack import NodeStack, open_stack
+from p2pswarm.roles.stack import open_stack
 
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
@@ -141,27 +139,8 @@ async def _live(config: NodeConfig, identity: Identity, begun_s: float) -> int:
         for line in greeting(config, contact, time.monotonic() - begun_s):
             say(line)
         watch = tasks.create_task(shutdown.watch_role())
-        reach = tasks.create_task(_know_reachability(node))
+        node.reaching.tell(say)
         module = await asyncio.to_thread(load_role, config.role)
         code: int = await module.run(node, shutdown.asked, say)
         watch.cancel()
-        reach.cancel()
     return code
-
-
-async def _know_reachability(node: NodeStack) -> None:
-    """Keep finding out whether others can dial us, and print what is known."""
-    bound = node.endpoint.listening[0]
-    if on_this_machine_alone(bound):
-        return
-    module = await asyncio.to_thread(importlib.import_module, "p2pswarm.nat.reachability")
-    maps = node.config.network.map_ports
-    reach = module.Reachability(node.endpoint, node.rpc, bound, os.urandom, map_ports=maps)
-    news = ReachabilityNews(bound.port)
-
-    def tell(belief: Belief) -> None:
-        if line := news.line(belief, settled=reach.settled):
-            say(line)
-
-    reach.on_change = tell
-    await reach.run()

@@ -18,12 +18,12 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
 setting_names outfile
-net wire flow models data settings progress
+net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay
-dht tensors
+nat relay access punch
+dht tensors gossip
 swarm
 allreduce state chain checkpoint
 trainer compute
@@ -40,6 +40,7 @@ node __main__
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}
 SHELL = frozenset(
     {
+        "access/guarded_rpc.py",
         "allreduce/averaging.py",
         "allreduce/base.py",
         "api/node.py",
@@ -60,6 +61,8 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "gossip/directories.py",
+        "gossip/run_directory.py",
         "nat/dial_back_server.py",
         "nat/port_mapper.py",
         "nat/reachability.py",
@@ -73,15 +76,24 @@ SHELL = frozenset(
         "net/web_net.py",
         "net/web_socket.py",
         "node_process.py",
+        "punch/attempt.py",
+        "punch/outside.py",
+        "punch/puncher.py",
+        "punch/sightings.py",
+        "punch/vouching.py",
+        "punch/ways.py",
         "relay/circuit_net.py",
         "relay/keeper.py",
         "relay/pacing.py",
         "relay/relay.py",
         "roles/bootstrap.py",
+        "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
+        "roles/reaching.py",
         "roles/relaying.py",
         "roles/run_entry.py",
         "roles/stack.py",
@@ -104,6 +116,7 @@ SHELL = frozenset(
         "server/worker.py",
         "sim/compute.py",
         "sim/dht.py",
+        "sim/gossip.py",
         "sim/loop.py",
         "sim/net.py",
         "sim/rpc.py",
@@ -165,6 +178,7 @@ LATE_IMPORTS = {
     "commands.py",
     "net/web_net.py",
     "node_process.py",
+    "roles/reaching.py",
     "roles/relaying.py",
 }
 """Who loads torch or aiohttp only when it is asked to: the package's own names, the roles of a

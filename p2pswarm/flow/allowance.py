@@ -22,14 +22,15 @@ class Allowance:
 
     def left(self, now_s: float) -> bool:
         """Whether there is a use left now."""
-        return self._after(now_s) <= now_s + self._burst * self._every_s
+        return now_s >= self.next_s()
 
     def take(self, now_s: float) -> bool:
         """Use it once, if that may be; whether it may."""
         if not self.left(now_s):
             return False
-        self._paid_until_s = self._after(now_s)
+        self._paid_until_s = max(self._paid_until_s, now_s) + self._every_s
         return True
 
-    def _after(self, now_s: float) -> float:
-        return max(self._paid_until_s, now_s) + self._every_s
+    def next_s(self) -> float:
+        """From when on there is a use left; it may be past."""
+        return self._paid_until_s - (self._burst - 1) * self._every_s

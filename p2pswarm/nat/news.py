@@ -21,12 +21,16 @@ class ReachabilityNews:
         self._port = port
         self._said = ""
 
-    def line(self, belief: Belief, *, settled: bool) -> str:
+    def line(self, belief: Belief, *, settled: bool, relayed: Address | None = None) -> str:
         """The line to print now; empty if nothing is known or new.
 
         `settled`: whether the router has been asked for a port; until then nobody despairs.
+        `relayed`: where a relay passes us on.
         """
-        line = reachable_line(belief, self._port)
+        if belief.reachable == "no" and relayed is not None:
+            line, settled = f"reachable: relayed at {relayed}", True
+        else:
+            line = reachable_line(belief, self._port)
         if not line or line == self._said or (belief.reachable == "no" and not settled):
             return ""
         self._said = line

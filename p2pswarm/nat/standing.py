@@ -83,6 +83,17 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """All that is known of one address family, for those who tell others."""
+
+    belief: Belief
+    own: Address | None
+    """Of this machine; None without one."""
+    lease: Address | None
+    """What the router forwards."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskPeers:
     """Have some peers dial these ports now, and say `round_over` afterwards."""
 
@@ -123,6 +134,12 @@ class Standing:
     def belief(self) -> Belief:
         """What we take for true now."""
         return self._belief
+
+    @property
+    def finding(self) -> Finding:
+        """What we know."""
+        own = None if self._own_host is None else Address(self._own_host, self._listen_port)
+        return Finding(self._belief, own, self._lease)
 
     # what it is told
 
@@ -178,7 +195,8 @@ class Standing:
         self._asking = False
         self._think(now_s)
         if not asked:
-            return  # until somebody comes
+            self._round_s = float("-inf")  # nobody was bothered: who comes now is asked at once
+            return
         pause_s = AGAIN_UNANSWERED_S
         if answered:
             self._stable_rounds = self._stable_rounds + 1 if self._belief.sure else 0

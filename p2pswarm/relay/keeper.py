@@ -69,6 +69,11 @@ class RelayKeeper:
         self._reservations.offer(relays)
         self._changed.fire()
 
+    def want(self, count: int) -> None:
+        """Keep so many reservations from now on; 0 gives all back."""
+        self._reservations.want(count, self._loop.time())
+        self._changed.fire()
+
     def withdraw(self, relay: Contact) -> None:
         """Use a relay no more."""
         self._reservations.withdraw(relay)

@@ -87,11 +87,25 @@ class Reservations:
         states = (RelayState.HELD, RelayState.RENEWING)
         return tuple(each.relay for each in self._relays.values() if each.state in states)
 
+    def want(self, count: int, now_s: float) -> None:
+        """Keep so many reservations from now on; those that are too many are given back."""
+        self._wanted = count
+        under_way = [each for each in self._relays.values() if each.state in UNDER_WAY]
+        for known in under_way[count:]:
+            known.state, known.at_s = RelayState.IDLE, now_s + RETRY_FIRST_S
+            self._leave.append(known.relay)
+
     def offer(self, relays: Iterable[Contact]) -> None:
-        """Name relays to choose from; more than KNOWN_MAX are ignored."""
+        """Name relays to choose from.
+
+        Of KNOWN_MAX, one that has failed makes room; if there is none, a new one is ignored.
+        """
         for relay in relays:
-            if relay not in self._relays and len(self._relays) < KNOWN_MAX:
-                self._relays[relay] = _KnownRelay(relay)
+            if relay in self._relays:
+                continue
+            if len(self._relays) >= KNOWN_MAX and not self._forget_one():
+                return
+            self._relays[relay] = _KnownRelay(relay)
 
     def withdraw(self, relay: Contact) -> None:
         """Use this relay no more."""
@@ -136,6 +150,15 @@ class Reservations:
         if self._missing() <= 0:
             due = [each for each in due if each.state in UNDER_WAY]
         return min((each.at_s for each in due), default=None)
+
+    def _forget_one(self) -> bool:
+        """Forget the idle relay that has failed most often; False if none has."""
+        idle = [each for each in self._relays.values() if each.state is RelayState.IDLE]
+        worst = max(idle, key=lambda each: each.failures, default=None)
+        if worst is None or not worst.failures:
+            return False
+        del self._relays[worst.relay]
+        return True
 
     def _missing(self) -> int:
         return self._wanted - sum(each.state in UNDER_WAY for each in self._relays.values())

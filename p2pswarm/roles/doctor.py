@@ -53,13 +53,13 @@ async def _find(config: NodeConfig, identity: Identity) -> Findings:
     failure = ""
     async with contextlib.AsyncExitStack() as blocks:
         try:
-            stack = await blocks.enter_async_context(open_stack(config, identity))
+            stack = await blocks.enter_async_context(open_stack(config, identity, passing=True))
         except Unusable as error:
             if not config.bootstrap:
                 raise
             failure = str(error)
             alone = dataclasses.replace(config, bootstrap=())
-            stack = await blocks.enter_async_context(open_stack(alone, identity))
+            stack = await blocks.enter_async_context(open_stack(alone, identity, passing=True))
         return await _look(stack, failure, named=bool(config.bootstrap))
 
 
@@ -78,7 +78,7 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
 
 
 def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: bool) -> Findings:
-    mapper = reach.mapper
+    mapper = reach.mappers.get(IPV4)
     lease = None if mapper is None else mapper.machine.lease
     return Findings(
         port=stack.endpoint.listening[0].port,

@@ -46,16 +46,18 @@ async def relaying(
     config: NodeConfig,
     share: float = 1.0,
     reachable_s: float = REACHABLE_S,
-) -> AsyncIterator[RelayKeeper | None]:
-    """Be a relay, or reachable through some, which is the value, while this block lasts.
+) -> AsyncIterator[RelayKeeper]:
+    """Be a relay, or reachable through those that the user has named, while this block lasts.
+
+    The value keeps reservations; without relays of the user it has none until it is offered some.
 
     `share`: of the usual circuits, where this process may open few files. `reachable_s`: so long
     relays have to take us.
     """
-    through, keeper = relays(config), None
+    through = relays(config)
     async with contextlib.AsyncExitStack() as blocks:
+        keeper = await blocks.enter_async_context(RelayKeeper(endpoint, rpc, net))
         if through:
-            keeper = await blocks.enter_async_context(RelayKeeper(endpoint, rpc, net))
             await _reach(keeper, endpoint, through, reachable_s)
         elif is_relay(config):
             rates = RelayRates(total_bytes_per_s=config.network.relay_mb_s * BYTES_PER_MB)
@@ -78,7 +80,7 @@ def fitted_limits(share: float) -> RelayLimits:
 async def _reach(
     keeper: RelayKeeper, endpoint: Endpoint, through: tuple[Contact, ...], reachable_s: float
 ) -> None:
-    """Announce the first relay's address, now and whenever it changes."""
+    """Be reachable through some of these relays, and announce the first one's address."""
     keeper.offer(through)
     try:
         async with asyncio.timeout(reachable_s):
@@ -88,13 +90,7 @@ async def _reach(
             f"network.relays: none of {', '.join(str(each.address) for each in through)} takes us"
             f" within {reachable_s:g} s: {keeper.trouble}"
         ) from None
-
-    def announce() -> None:
-        if keeper.addresses:
-            endpoint.announced = keeper.addresses[0]
-
-    keeper.on_change = announce
-    announce()
+    endpoint.announced = keeper.addresses[0]
 
 
 async def _listen_elsewhere(

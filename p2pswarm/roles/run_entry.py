@@ -5,6 +5,7 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import asyncio
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.roles.discovery import answering, ends, manifests
+from p2pswarm.roles.admitted_runs import owner_of
+from p2pswarm.roles.discovery import answering, ends, learn_cards, manifests
+from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
@@ -67,6 +70,7 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
     begins = config.train.new or config.train.resume
     saved = folder.read() if folder and not begins else None
     if saved is not None and not saved.finished:
+        stack = _owned_by(stack, saved.identity.config.owner)
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
@@ -79,6 +83,13 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
         return RunEntry(identity, place, resumed=resumed)
     founded = SavedRun(identity, finished=False, resumed=resumed)
     return _in_folder(stack, folder, founded, genesis_of(identity).voters[0].memory, say)
+
+
+def _owned_by(stack: NodeStack, owner: str) -> NodeStack:
+    """The same node, whose run is closed by `owner` if its settings do not say by whom."""
+    run = stack.config.run
+    run = dataclasses.replace(run, owner=run.owner or owner)
+    return dataclasses.replace(stack, config=dataclasses.replace(stack.config, run=run))
 
 
 def _go_on(
@@ -107,7 +118,11 @@ async def _stand_by(
     run, me, clock = stack.config.run, stack.identity.peer_id.raw, asyncio.get_running_loop().time
     said, over_s = "", clock() + OVER_AFTER_S
     while True:
-        offers, why = fitting(await manifests(stack), run, corpus, me)
+        found = await manifests(stack)
+        stack = _owned_by(stack, owner_of(found, invitation_of(stack.config)))
+        run = stack.config.run
+        offers, why = fitting(found, run, corpus, me)
+        learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [offer for offer in offers if offer.trainer in there]
         if ours:

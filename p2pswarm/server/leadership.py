@@ -25,6 +25,7 @@ from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext
 from p2pswarm.swarm.messages.membership import StandsBy
 from p2pswarm.swarm.messages.trainers import Trainers, WhoLeads
+from p2pswarm.swarm.peer_cards import learn_all
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,11 @@ class Leadership:
             self._context.chain[0].close()
 
     def heard(self, message: Message | None = None) -> None:
-        """The stream with the trainer was opened, or a message came on it."""
+        """The stream with the trainer was opened, or a message came on it.
+
+        Raises BadMessage for a card in it that is none.
+        """
+        learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
             self.node.machine.voter.told(self._named)

@@ -189,6 +189,7 @@ class StageServer:
             context.stage is not None,
             self.leadership.records,
             held_sum(held, context.run.batch.microbatches) if held else None,
+            context.cards.of(context.me),
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))

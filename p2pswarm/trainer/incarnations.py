@@ -123,6 +123,11 @@ class Incarnations(StepEnd):
         voided = self._step.void(one, now_s)
         self._actions.append(SumVoided(one, stage, reason, voided))
 
+    def carded(self, peer: bytes, card: bytes) -> None:
+        """A peer has another card: if it is a member, others are told."""
+        if self.members.carded(peer, card):
+            self._actions.append(act.Publish(self.members.changes()))
+
     def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
         """Begin an incarnation; it takes over the sum that it had, or that is void."""
         self._look_at_weights(peer, join, now_s)

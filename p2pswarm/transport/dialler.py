@@ -1,9 +1,15 @@
-"""Dialler: makes links to peers that we dial, one dial to a peer at a time.
+"""Dialler: makes links to peers that we dial, one dial to a contact at a time.
 
 All who ask for the same contact wait for one dial. A dial also ends when the peer dials us first.
 
+A peer may have several ways. They are tried beside each other, a quarter of a second apart: the
+first on which the peer has proven who it is wins, and only there do we prove who we are. So the
+peer sees one link, and connections that came to nothing. Somebody else at the end of a way, or
+nobody, costs that way alone.
+
 Units:   seconds.
 Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
+Source:  RFC 8305.
 """
 
 import asyncio
@@ -13,18 +19,25 @@ from functools import partial
 
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import DialFailed, SwarmError
-from p2pswarm.ids import Address, Contact
-from p2pswarm.net.base import Connection, Net
+from p2pswarm.ids import Contact
+from p2pswarm.net.base import Connection
+from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.transport.admission import check_dials, dial_error
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.dial_outcome import check_attempts, dial_failure
 from p2pswarm.transport.handshaker import Handshaker
 from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.owned_tasks import OwnedTasks
+from p2pswarm.transport.path import Paths, Way, place_of
 
 _log = logging.getLogger(__name__)
 
-MakeLink = Callable[[Connection, Handshake, Address], Awaitable[Link]]
-"""Makes a link of a connection to the address that was dialled; returns the one to use."""
+MakeLink = Callable[[Connection, Handshake, Way], Awaitable[Link]]
+"""Makes a link of a connection by a way that we took; returns the link to use."""
+
+
+class _DialledAway(OSError):
+    """A way led nowhere: an OSError, because `first_connected` goes on after those."""
 
 
 class Dialler:
@@ -32,18 +45,19 @@ class Dialler:
 
     def __init__(
         self,
-        net: Net,
+        paths: Paths,
         config: TransportConfig,
         handshaker: Handshaker,
         tasks: OwnedTasks,
         make_link: MakeLink,
     ) -> None:
-        self._net = net
+        self._paths = paths
         self._config = config
         self._handshaker = handshaker
         self._tasks = tasks
         self._make_link = make_link
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
+        self._attempts = 0
 
     async def link(self, to: Contact) -> Link:
         """A new link to the contact, or one that comes up meanwhile."""
@@ -63,24 +77,68 @@ class Dialler:
                 dialling.set_result(link)
 
     async def _dial(self, to: Contact, dialling: asyncio.Future[Link]) -> None:
-        connection = None
         try:
-            async with asyncio.timeout(self._config.dial_s):
-                connection = await self._net.dial(to.address)
-            async with asyncio.timeout(self._config.handshake_s):
-                handshake = await self._handshaker.dialled(connection, to.peer)
-                link = await self._make_link(connection, handshake, to.address)
+            link = await self._first_link(to)
             if not dialling.done():
                 dialling.set_result(link)
-        except (SwarmError, TimeoutError) as error:
-            known = dial_error(error, to.address, self._config, connected=connection is not None)
-            known.__cause__ = error if known is not error else None
+        except SwarmError as error:
             if not dialling.done():
-                dialling.set_exception(known)
+                dialling.set_exception(error)
         except Exception as error:  # noqa: BLE001  callers would else see a cancellation
             _log.error("the dial of %s failed", to.address, exc_info=error)
             if not dialling.done():
                 dialling.set_exception(DialFailed(f"{to.address}: internal error: {error!r}"))
+
+    async def _first_link(self, to: Contact) -> Link:
+        """The link by the first way on which the peer has proven who it is."""
+        failures: list[SwarmError] = []
+        proven = asyncio.Lock()
+
+        async def attempt(way: Way) -> Link:
+            first = way is ways[0]
+            try:
+                check_attempts(self._attempts, self._config, first=first)
+                self._attempts += 1
+                try:
+                    return await self._by(way, to, proven)
+                finally:
+                    self._attempts -= 1
+            except SwarmError as error:
+                failures.append(error)
+                raise _DialledAway(str(error)) from error
+
+        ways = self._paths.ways(to)
+        try:
+            return await first_connected(ways, attempt)
+        except OSError:
+            failed = dial_failure(to, failures)
+            raise failed from failed.__cause__
+
+    async def _by(self, way: Way, to: Contact, proven: asyncio.Lock) -> Link:
+        """The link by one way. `proven` is held by whoever has shown the peer who we are."""
+        connection = None
+        ours = False
+
+        async def before_proof() -> None:
+            nonlocal ours
+            ours = await proven.acquire()
+
+        try:
+            async with asyncio.timeout(self._config.dial_s):
+                connection = await way.connect()
+            async with asyncio.timeout(self._config.handshake_s):
+                handshake = await self._handshaker.dialled(connection, to.peer, before_proof)
+                return await self._make_link(connection, handshake, way)
+        except BaseException as error:
+            if ours:
+                proven.release()  # the other ways go on
+            if not isinstance(error, SwarmError | TimeoutError):
+                raise
+            at = place_of(way) or to.address
+            known = dial_error(error, at, self._config, connected=connection is not None)
+            if known is error:
+                raise
+            raise known from error
         finally:
             if connection is not None:
                 connection.close()

@@ -9,7 +9,7 @@ Source:  docs/wire.md.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -19,11 +19,14 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
-from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.transport.bans import PeerBans
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
+from p2pswarm.transport.card import Card, CardFlags
+from p2pswarm.transport.card_paths import CardPaths
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath
 from p2pswarm.transport.dialler import Dialler
@@ -34,8 +37,11 @@ from p2pswarm.transport.link_owner import NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
+from p2pswarm.transport.node_cards import NodeCards
+from p2pswarm.transport.observation import ObservationSeals
+from p2pswarm.transport.own_card import CardContents
 from p2pswarm.transport.owned_tasks import OwnedTasks
-from p2pswarm.transport.path import ContactPaths, DialledWay, Path, Paths, Way
+from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
 from p2pswarm.transport.reply_memory import ReplyMemory
 from p2pswarm.transport.resumer import Resumer
 
@@ -47,8 +53,8 @@ class Endpoint:
 
     on_event: Callable[[Link, StreamEvent], None]
     """Called in the event loop with everything that happens on links."""
-    announced: Address | None
-    """The address that others dial, if it differs from the one that we listen on."""
+    on_card: Callable[[Link, Card], None]
+    """Called in the event loop with each card that the peer of a link should be told."""
     on_up: Callable[[Link], None]
     """Called in the event loop with each link that comes up."""
 
@@ -58,8 +64,13 @@ class Endpoint:
         net: Net,
         config: TransportConfig,
         entropy: Callable[[int], bytes],
+        wall_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`entropy`: returns that many random bytes, as `os.urandom` does."""
+        """`entropy`: returns that many random bytes, as `os.urandom` does.
+
+        `wall_s`: gives seconds since 1970, for the numbers of our cards. Without it they begin at
+        0, and peers that remember cards of an earlier process first have to tell us so.
+        """
         self._net = net
         self._config = config
         upload = UploadShare(net.lock(), config.background_share)
@@ -68,22 +79,34 @@ class Endpoint:
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
-            identity, config, entropy, lambda: introduced_port(self.contact)
+            identity, config, entropy, lambda: introduced_port(self.contact), lambda: self.card
         )
-        self._dialler = Dialler(net, config, self._handshaker, self._tasks, self._make_link)
+        self._cards: NodeCards[Link] = NodeCards(identity)
+        self.cards = self._cards.book
+        """What peers say of themselves."""
+        self._announced: Address | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._wall_s = wall_s
+        self._known_ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        ways = self._known_ways
+        self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ContactPaths(net))
-        uses = ConnectionUses(self._make_link, self._joiner.admit, self._resumer.admit)
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
+        uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
+        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.bans = PeerBans()
+        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
+        self.on_card = _ignore_card
         self.on_up = _ignore_link
-        self.announced = None
 
     @property
     def peer_id(self) -> PeerId:
@@ -91,15 +114,60 @@ class Endpoint:
         return self._handshaker.peer_id
 
     @property
+    def announced(self) -> Address | None:
+        """The address that others dial, if it differs from the one that we listen on."""
+        return self._announced
+
+    @announced.setter
+    def announced(self, address: Address | None) -> None:
+        self._announced = address
+        self._tell_card()
+
+    @property
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
         listening = self._listeners[0].address if self._listeners else None
-        return own_contact(self.peer_id, self.announced, listening, self._observed_host)
+        return own_contact(self.peer_id, self._announced, listening, self._observed_host)
 
     @property
     def listening(self) -> tuple[Address, ...]:
         """Where we listen; the first place is the one that is announced."""
         return tuple(listener.address for listener in self._listeners)
+
+    @property
+    def card(self) -> Card:
+        """Our own card, as it is now: where we were told to be, or else where we listen."""
+        return self._cards.ours(self.contact, int(1000 * self._wall_s()))
+
+    def announce(
+        self,
+        direct: Iterable[Address],
+        mapped: Iterable[Address] = (),
+        relays: Iterable[Contact] = (),
+        flags: CardFlags = CardFlags.NONE,
+    ) -> None:
+        """Say from now on that we can be dialled at these addresses and through these relays.
+
+        Raises ValueError for addresses that others would not take, and says the same as before.
+        """
+        said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
+        self._cards.announce(said, int(1000 * self._wall_s()))
+        self._tell_card()
+
+    def hear(self, peer: PeerId, data: bytes) -> bytes:
+        """Take a card that a peer has sent over its link; BadMessage if it is none of ours or its.
+
+        Returns the peer's card that counts, if the peer does not know it; else empty bytes.
+        """
+        link = self._table.best(peer)
+        if link is None:
+            return b""
+        heard = self._cards.hear(link, Contact(peer, link.remote), data, _now_s())
+        if heard.moved:
+            self._resumer.climb(link)
+        if heard.outdone:
+            self._tell_card()
+        return heard.answer
 
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
@@ -127,9 +195,11 @@ class Endpoint:
         while (found := self._table.find(to)) is not None:
             if found.path is not None:
                 return found
-            await self._resumer.settled(found, DialledWay(self._net, to.address))
+            offered = DialledWay(self._net, to.address) if to.address.port else None
+            await self._resumer.settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
+        self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
@@ -152,7 +222,8 @@ class Endpoint:
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation.request())
-            return observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+            answer = await connection.receive(observation.ANSWER_BYTES)
+            return observation.read_answer(answer).address
         finally:
             connection.close()
 
@@ -160,9 +231,17 @@ class Endpoint:
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
 
+    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_greeting = on_greeting
+
     def use_paths(self, paths: Paths) -> None:
-        """Ask `paths` for the ways to peers, when a link has lost its path."""
+        """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
         self._resumer.paths = paths
+
+    def offer_paths(self, paths: Paths) -> None:
+        """Try what `paths` knows, too, after direct addresses and before relays."""
+        self._known_ways.offered = paths
 
     async def move(self, link: Link, way: Way) -> None:
         """Let a link go on by another way, without losing anything.
@@ -183,6 +262,8 @@ class Endpoint:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        if self._telling is not None:
+            self._telling.cancel()
         for link in list(self._open_links):
             link.close()
         while self._open_links:
@@ -219,6 +300,8 @@ class Endpoint:
         self._places.remove(link, link.peer)
         self._joiner.remove(link)
         self._sessions.pop(session_of(link.session.exporter), None)
+        if link in self._open_links:
+            self._cards.left(link, link.peer)
 
     def bulk_left(self, link: Link, number: int) -> None:
         """Note that a bulk connection of a link is closed."""
@@ -248,27 +331,72 @@ class Endpoint:
             self._table.remove(other.peer, other)
             other.leave()
         self._dialler.came_up(self._table.best(link.peer) or link)
+        newer = self._cards.met(link, session.card, session.introduced, self.card)
         self.on_up(link)
+        if newer is not None:  # of an earlier process, whose clock was ahead
+            self.on_card(link, newer)
+        self._tell_card()
+
+    async def _link_by(self, connection: Connection, handshake: Handshake, way: Way) -> Link:
+        """A link of a connection by a way that we took."""
+        path = Path(way.kind, connection.remote, way)
+        dialled = place_of(way) or Address(connection.remote.host, 0)
+        link = await self._make_link(connection, handshake, path, dialled)
+        if dialled.port:
+            self._cards.claims.found(Contact(link.peer, dialled), _now_s())
+        return link
+
+    async def _link_of(self, connection: Connection, handshake: Handshake) -> Link:
+        """A link of a connection that the peer made."""
+        path = Path(None, connection.remote, None)
+        return await self._make_link(connection, handshake, path, None)
 
     async def _make_link(
-        self, connection: Connection, handshake: Handshake, dialled: Address | None = None
+        self, connection: Connection, handshake: Handshake, path: Path, dialled: Address | None
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
-        way = None if dialled is None else DialledWay(self._net, dialled)
-        path = Path(None if way is None else way.kind, connection.remote, way)
+        self.cards.learn(session.card, connection.remote.host)
         await connection.become_control(ControlPath(link, path))
         self._resumer.climb(link)
         return self._table.best(link.peer) or link
+
+    def _tell_card(self) -> None:
+        """Tell our card to whoever does not have it, now or as soon as it may be."""
+        exchange = self._cards.exchange
+        if self._closing or not len(exchange):
+            return
+        card = self.card
+        ours = card.encode()
+        for link in exchange.to_tell(ours, _now_s()):
+            self.on_card(link, card)
+        if self._telling is not None:
+            self._telling.cancel()
+        at_s = exchange.next_deadline_s(ours)
+        loop = asyncio.get_running_loop()
+        self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
+
+    def _our_places(self) -> tuple[Address, ...]:
+        """Where others find us: nobody's card makes us dial ourselves."""
+        return (*self.listening, self.contact.address)
 
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
     """Drop an event: until rpc sets `on_event`, nobody wants it."""
 
 
+def _ignore_card(_link: Link, _card: Card) -> None:
+    """Tell no card: until rpc sets `on_card`, nothing carries it."""
+
+
 def _ignore_link(_link: Link) -> None:
     """Until somebody sets `on_up`, nobody waits for links."""
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

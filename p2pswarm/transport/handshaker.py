@@ -6,7 +6,7 @@ Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends; LinkLost if the connection ends.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 
 from p2pswarm.crypto.handshake import Handshake, Hello, StaticKey
@@ -15,6 +15,7 @@ from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.crypto.suite import KEY_BYTES
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.base import Connection
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
@@ -33,9 +34,14 @@ class Handshaker:
         config: TransportConfig,
         entropy: Callable[[int], bytes],
         listen_port: Callable[[], int],
+        card: Callable[[], Card],
     ) -> None:
-        """`listen_port`: the port at which peers can dial us, 0 if there is none."""
+        """`listen_port`: the port at which peers can dial us, 0 if there is none.
+
+        `card`: our card as it is now.
+        """
         self._entropy = entropy
+        self._card = card
         self._listen_port = listen_port
         self._hello = Hello(config.suite, config.network_id)
         self._static = StaticKey(identity, entropy(KEY_BYTES))
@@ -47,10 +53,16 @@ class Handshaker:
         """Our own peer id."""
         return self._static.peer_id
 
-    async def dialled(self, connection: Connection, expect: PeerId | None) -> Handshake:
+    async def dialled(
+        self,
+        connection: Connection,
+        expect: PeerId | None,
+        before_proof: Callable[[], Awaitable[None]],
+    ) -> Handshake:
         """Do the handshake on a connection that we dialled; `expect`: the peer, if we know it.
 
-        Through a relay we always know it: the relay was asked for this peer.
+        Through a relay we always know it: the relay was asked for this peer. `before_proof`:
+        awaited when the peer has proven who it is, before we do.
         """
         if expect is None and connection.remote.circuit:
             expect = PeerId(connection.remote.circuit)
@@ -62,7 +74,8 @@ class Handshaker:
             self._introduction(connection.remote),
             expect=expect,
         )
-        await _exchange_messages(connection, DialledHandshake(handshake, self._hello.network))
+        side = DialledHandshake(handshake, self._hello.network)
+        await _exchange_messages(connection, side, before_last=before_proof)
         return handshake
 
     async def accepted(
@@ -84,7 +97,9 @@ class Handshaker:
         return accepted
 
     def _introduction(self, remote: Address) -> bytes:
-        return encode(Introduction(self.incarnation, self._listen_port(), remote.host))
+        return encode(
+            Introduction(self.incarnation, self._listen_port(), remote.host, self._card().encode())
+        )
 
 
 async def _exchange_messages(
@@ -92,12 +107,18 @@ async def _exchange_messages(
     side: DialledHandshake | AcceptedHandshake,
     before_answer: Callable[[], None] | None = None,
     compute: Compute | None = None,
+    before_last: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Send and receive until the handshake needs no more bytes."""
+    """Send and receive until the handshake needs no more bytes.
+
+    `before_answer` is called before each message of ours, `before_last` awaited before the last.
+    """
     while True:
         if ready := side.data_to_send():
             if before_answer is not None:
                 before_answer()
+            if before_last is not None and not side.wanted_bytes:
+                await before_last()
             await connection.send(ready)
         if not side.wanted_bytes:
             return

@@ -9,13 +9,14 @@ Units:   none.
 Errors:  PathError, if a way leads nowhere now; NobodyThere, if nobody listens at its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.base import Connection, Net
+from p2pswarm.transport.card_claims import CardClaims
 
 
 class PathKind(IntEnum):
@@ -79,6 +80,50 @@ class DialledWay:
     async def connect(self) -> Connection:
         """Dial it."""
         return await self.net.dial(self.to)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedWay:
+    """An address that only the peer's card names: implements `Way`."""
+
+    net: Net
+    named: Contact
+    """Where the peer says that it is; for a circuit, at which relay."""
+    claims: CardClaims
+    now_s: Callable[[], float]
+
+    @property
+    def kind(self) -> PathKind:
+        """By the address."""
+        return kind_of(self.named.address)
+
+    async def connect(self) -> Connection:
+        """Dial it, and remember that we did."""
+        self.claims.begin(self.named, self.now_s())
+        return await self.net.dial(self.named.address)
+
+    def found(self) -> None:
+        """Note that the peer was there."""
+        self.claims.found(self.named, self.now_s())
+
+
+def place_of(way: Way) -> Address | None:
+    """The address that a way dials; None if it is of another sort, as a punched hole."""
+    match way:
+        case DialledWay():
+            return way.to
+        case ClaimedWay():
+            return way.named.address
+        case _:
+            return None
+
+
+def known_ways(ways: Sequence[Way]) -> Sequence[Way]:
+    """Those of which more is known than that the peer claims them; all of them, if none is.
+
+    They tell whether a peer is gone: it may claim addresses that never answer.
+    """
+    return [way for way in ways if not isinstance(way, ClaimedWay)] or ways
 
 
 class ContactPaths:

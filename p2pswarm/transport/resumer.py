@@ -23,7 +23,7 @@ from p2pswarm.transport.link_io import Link
 from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.link_request import NONCE_BYTES
 from p2pswarm.transport.owned_tasks import OwnedTasks
-from p2pswarm.transport.path import DialledWay, Path, Paths, Way
+from p2pswarm.transport.path import ClaimedWay, DialledWay, Path, Paths, Way, known_ways
 from p2pswarm.transport.path_search import PathClimb, PathSearch, better, was_refused
 from p2pswarm.transport.resumption import Resume
 
@@ -91,7 +91,7 @@ class Resumer:
             await connection.send(resumption.UNKNOWN)
             raise BadHandshake(f"it goes on with session {asked.session.hex()}, which is unknown")
         exporter = link.session.exporter
-        asked.check(exporter, link.path_numbers)
+        asked.check(exporter, link.paths.numbers)
         announced = link.records.expected
         nonce = self._entropy(NONCE_BYTES)
         await connection.send(asked.answer(exporter, nonce, announced))
@@ -116,11 +116,12 @@ class Resumer:
             path = link.path
             await _until_another(link, path, tries.next_try_s(loop.time()))
             if link.path is path and not link.over:
-                await self._round(link, ways)
+                await self._round(link, link.paths.marks.sound(ways, loop.time()))
 
-    async def settled(self, link: Link, offered: DialledWay) -> None:
-        """Wait until the link has a path or is over; a caller knows one way more, `offered`."""
-        self._offer(link, offered)
+    async def settled(self, link: Link, offered: DialledWay | None) -> None:
+        """Wait until the link has a path or is over; a caller may know one way more, `offered`."""
+        if offered is not None:
+            self._offer(link, offered)
         while link.path is None and not link.over:
             link.path_news.clear()
             await link.path_news.wait()
@@ -150,7 +151,7 @@ class Resumer:
         while not link.over and (link.path is None or link.path is doubted):
             ways = self._ways(link)
             refused = await self._round(link, ways)
-            at_s = search.next_round_s(len(ways), refused, loop.time())
+            at_s = search.next_round_s(len(known_ways(ways)), refused, loop.time())
             if at_s is None:
                 link.nobody_there("its path is gone, and nobody is at the other end")
                 break
@@ -160,19 +161,26 @@ class Resumer:
     def _ways(self, link: Link) -> Sequence[Way]:
         """The ways to try. A peer that dialled us and is owed nothing is not dialled back."""
         if link.session.dialled or link.use is LinkUse.US:
-            return self.paths.ways(link.contact)
+            now_s = asyncio.get_running_loop().time()
+            return link.paths.marks.in_order(self.paths.ways(link.contact), now_s)
         return ()
 
     async def _round(self, link: Link, ways: Sequence[Way]) -> int:
-        """Try every way once; returns how many of them were refused."""
+        """Try every way once; returns how many of the known ones were refused.
+
+        If all of them were, the round is over: claims that never answer would prolong it.
+        """
+        known = known_ways(ways)
         refused: list[Way] = []
 
         async def ask(way: Way) -> _Answered:
             try:
                 return await self._ask(link, way)
             except SwarmError as error:
-                if was_refused(error, way.kind):
+                if way in known and was_refused(error, way.kind):
                     refused.append(way)
+                    if len(refused) == len(known):
+                        raise
                 raise _WayFailed(str(error)) from error
 
         try:
@@ -185,7 +193,7 @@ class Resumer:
 
     async def _ask(self, link: Link, way: Way) -> _Answered:
         """Ask the peer by one way to go on there."""
-        number = link.path_numbers.take()
+        number = link.paths.numbers.take()
         asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
         connection = await way.connect()
         try:
@@ -213,6 +221,8 @@ class Resumer:
             raise
         if link.path is not path:
             raise LinkLost(f"another path to {link.peer.short} came up first")
+        if isinstance(answered.way, ClaimedWay):
+            answered.way.found()
         self.climb(link)
 
 

@@ -12,6 +12,7 @@ def test_a_burst_and_then_one_at_a_time():
     allowance = Allowance(EVERY_S, BURST)
 
     assert [allowance.take(5.0) for _ in range(4)] == [True, True, True, False]
+    assert allowance.next_s() == 5.0 + EVERY_S
     assert not allowance.take(4.9 + EVERY_S)
     assert allowance.left(5.0 + EVERY_S)
     assert allowance.take(5.0 + EVERY_S)

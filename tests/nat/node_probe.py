@@ -1,12 +1,14 @@
 """In the home of `router.py`: real nodes in the world, and one here; tell what it says of itself.
 
-Arguments: how many nodes there are in the world, each in a network of its own.
+Arguments: how many nodes there are in the world, each in a network of its own; how the last line
+that is waited for begins; flags for those nodes.
 """
 
 import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from nat.router import ENV
 
@@ -19,10 +21,13 @@ def start(*command: str) -> "subprocess.Popen[str]":
 
 
 def main() -> None:
-    count = int(sys.argv[1])
+    count, last, *settings = int(sys.argv[1]), *sys.argv[2:]
+    config = Path("/run/node.toml")  # of this namespace alone
+    config.write_text("\n".join(settings))
+    flags = ("--config", str(config))
     nodes = []
     for host in WORLDS[:count]:
-        inside = ["ip", "netns", "exec", "world", *NODE, "--listen", f"{host}:4000"]
+        inside = ["ip", "netns", "exec", "world", *NODE, *flags, "--listen", f"{host}:4000"]
         nodes.append(start(*inside))
     for node in nodes:
         assert node.stdout is not None
@@ -35,9 +40,8 @@ def main() -> None:
     assert home.stdout is not None
     for line in home.stdout:
         said.append(line.strip())
-        if line.startswith("reachable: ") and len(said) > 1:
-            if count == 1 or "one network" not in line:
-                break
+        if line.startswith(last) and (count == 1 or "one network" not in line):
+            break
     seconds = time.monotonic() - begun_s
     for node in nodes:
         node.terminate()

@@ -53,6 +53,19 @@ def test_a_line_is_said_once_and_bad_news_wait_for_the_router():
     assert [line[:14] for line in said] == ["", "reachable: dir", "", "reachable: no,"]
 
 
+def test_a_relay_is_news_as_soon_as_it_is_there_and_until_the_node_is_reached_without():
+    news, relayed = ReachabilityNews(4000), Address("198.51.100.1", 4000)
+    probing, mapped = Belief(State.PROBING), Belief(State.MAPPED, address=AT, sure=True)
+
+    said = [
+        news.line(probing, settled=False, relayed=relayed),
+        news.line(Belief(State.NATTED), settled=True, relayed=relayed),
+        news.line(mapped, settled=True, relayed=relayed),
+    ]
+
+    assert said == [f"reachable: relayed at {relayed}", "", f"reachable: mapped at {AT}"]
+
+
 def test_who_listens_on_loopback_has_nothing_to_find_out():
     assert on_this_machine_alone(Address("127.0.0.1", 1))
     assert on_this_machine_alone(Address("::1", 1))

@@ -1,7 +1,7 @@
 """Against a real miniupnpd: a port is forwarded by each protocol, peers arrive, it is returned."""
 
 import pytest
-from nat.router import GATEWAY, OUTSIDE, OWN, in_namespaces, require_router
+from nat.router import GATEWAY, GATEWAY6, OUTSIDE, OWN, OWN6, in_namespaces, require_router
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,28 @@ def test_a_router_forwards_a_port_until_it_is_returned(features, protocol):
     assert found["returned"]
 
 
+def test_a_firewall_of_ipv6_lets_others_in_until_it_is_told_not_to():
+    require_router()
+
+    found = in_namespaces("pcp", "nat.mapping_probe", "6")
+
+    assert (found["own"], found["gateway"]) == (OWN6, GATEWAY6)
+    assert (found["protocol"], found["external"]) == ("PCP", f"[{OWN6}]:4000")
+    assert found["dialled"]
+    assert found["returned"]
+
+
+@pytest.mark.parametrize("features", ["pcp", "natpmp"])
+def test_a_router_that_was_started_again_forwards_the_port_again(features):
+    """It has forgotten all; by its lifetime, the lease would be renewed an hour later."""
+    require_router()
+
+    found = in_namespaces(features, "nat.restart_probe")
+
+    assert found["before"]
+    assert found["seconds"] > 0
+
+
 def test_a_router_that_forwards_nothing_gives_no_lease():
     require_router(daemon=False)
 
@@ -33,17 +55,33 @@ def test_a_router_that_forwards_nothing_gives_no_lease():
     [
         ("pcp", 3, f"reachable: mapped at {OUTSIDE}:4000"),
         ("upnp", 1, f"reachable: mapped at {OUTSIDE}:4000, as one network of peers says"),
-        ("none", 3, "reachable: no, the router before this machine forwards no port; "),
     ],
 )
 def test_a_node_at_home_says_whether_others_can_dial_it(features, worlds, said):
     """Real nodes: some in the world, in networks of their own, and one behind the router."""
-    require_router(daemon=features != "none")
+    require_router()
 
-    found = in_namespaces(features, "nat.node_probe", str(worlds))
+    found = in_namespaces(features, "nat.node_probe", str(worlds), "reachable: mapped")
 
+    assert found["said"][-1] == said
+
+
+def test_a_node_that_nobody_can_dial_is_reached_through_any_node_of_the_swarm():
+    require_router(daemon=False)
+
+    found = in_namespaces("none", "nat.node_probe", "1", "reachable: relayed")
+
+    assert found["said"][-1].startswith("reachable: relayed at 5.5.5.9:4000/")
+
+
+def test_where_nobody_is_a_relay_a_node_says_that_it_cannot_be_reached():
+    require_router(daemon=False)
+    selfish = "[network]\nrelay = false"
+
+    found = in_namespaces("none", "nat.node_probe", "3", "reachable: no", selfish)
+
+    said = "reachable: no, the router before this machine forwards no port; "
     assert found["said"][-1].startswith(said)
-    assert found["said"][-1] == said or features == "none"
 
 
 def test_doctor_tells_that_the_router_forwards_a_port():

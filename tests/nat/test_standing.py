@@ -202,7 +202,7 @@ def test_who_has_nobody_to_ask_waits_for_a_peer():
 
     assert node.next_deadline_s() is None
     node.met(ONE, 2.0)
-    assert node.next_deadline_s() == AGAIN_UNANSWERED_S
+    assert node.next_deadline_s() == 2.0  # nobody was bothered by that round
 
 
 def test_rounds_grow_rare_while_nothing_changes():

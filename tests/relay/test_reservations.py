@@ -137,6 +137,37 @@ def test_nobody_names_relays_without_end():
     assert tried == {at(n) for n in range(1, KNOWN_MAX + 1)}
 
 
+def test_a_relay_that_has_failed_makes_room_for_another():
+    kept = Reservations()
+    kept.offer(at(n) for n in range(1, KNOWN_MAX + 1))
+    kept.actions(NOW_S)
+    kept.ended(at(1), NOW_S)
+
+    kept.offer([at(100), at(101)])
+
+    tried = set()
+    for _ in range(KNOWN_MAX):
+        for action in kept.actions(NOW_S):
+            tried.add(action.relay)
+            kept.ended(action.relay, NOW_S)
+    assert at(100) in tried
+    assert not tried & {at(1), at(101)}
+
+
+def test_who_needs_no_relays_any_more_gives_them_back_and_may_have_them_again():
+    kept = keeping(at(1), at(2), at(3))
+
+    kept.want(0, NOW_S)
+    assert kept.actions(NOW_S) == [LeaveRelay(at(1)), LeaveRelay(at(2))]
+    assert kept.held == ()
+    assert kept.next_deadline_s() is None
+
+    kept.want(1, NOW_S)
+    assert kept.actions(NOW_S) == [ReserveAt(at(3))]
+    kept.ended(at(3), NOW_S)
+    assert kept.actions(NOW_S + 1) == [ReserveAt(at(1))]
+
+
 def test_it_wakes_for_what_is_due_first_and_for_nothing_else():
     kept = Reservations()
     kept.offer([at(1), at(2), at(3)])
@@ -161,6 +192,7 @@ class AnyRelays(RuleBasedStateMachine):
         self.kept = Reservations()
         self.kept.offer(RELAYS)
         self.now_s = 0.0
+        self.wanted = WANTED
         self.open: dict[Contact, bool] = {}
         self.confirmed: set[Contact] = set()
         self.asked_at: dict[Contact, list[float]] = {relay: [] for relay in RELAYS}
@@ -178,7 +210,7 @@ class AnyRelays(RuleBasedStateMachine):
                 self.confirmed.discard(action.relay)
             else:
                 assert action.relay in self.confirmed
-        assert len(self.open) <= WANTED
+        assert len(self.open) <= self.wanted
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), lasts_s=st.floats(0.001, 1000))
@@ -195,6 +227,12 @@ class AnyRelays(RuleBasedStateMachine):
         self.confirmed.discard(relay)
         self.kept.ended(relay, self.now_s, retry_s)
 
+    @rule(count=st.integers(0, 3))
+    def want(self, count):
+        self.kept.want(count, self.now_s)
+        self.wanted = count
+        self.act(0.0)
+
     @invariant()
     def what_is_held_is_what_was_confirmed(self):
         assert set(self.kept.held) == self.confirmed
@@ -202,8 +240,9 @@ class AnyRelays(RuleBasedStateMachine):
     @invariant()
     def it_never_sleeps_while_a_relay_is_wanted(self):
         at_s = self.kept.next_deadline_s()
-        assert at_s is not None
-        if len(self.open) < WANTED:
+        assert at_s is not None or not self.wanted
+        if len(self.open) < self.wanted:
+            assert at_s is not None
             assert at_s <= self.now_s + max(RETRY_MAX_S, 600)
 
     @invariant()

@@ -10,6 +10,7 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import (
     TRAINERS_MAX,
     VOTERS_MAX,
+    CardBytes,
     IncarnationNumber,
     Peer,
     RunId,
@@ -31,6 +32,8 @@ class Whereabouts(Message):
 
     peer: Peer
     address: Annotated[str, Size(300)]
+    card: CardBytes = b""
+    """Where else it is dialled; empty where another message has told that."""
 
     @classmethod
     def of(cls, contact: Contact) -> "Whereabouts":

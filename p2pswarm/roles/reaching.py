@@ -1,0 +1,205 @@
+"""Reaching: how others reach this node is found out, arranged and announced.
+
+`nat/reachability.py` finds out, `relay/keeper.py` keeps reservations at relays while they are
+needed, `nat/announcement.py` decides what is told. Here they meet.
+
+Units:   seconds.
+Errors:  none.
+Source:  docs/reachability.md, sections 6 and 7.
+"""
+
+import asyncio
+import importlib
+import os
+from collections.abc import Callable
+
+from p2pswarm.config import NodeConfig
+from p2pswarm.flow.signal import Signal
+from p2pswarm.ids import Address, Contact
+from p2pswarm.nat.announcement import Announcement, Announcer
+from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
+from p2pswarm.nat.standing import Belief, State
+from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.punch.outside import OutsideView
+from p2pswarm.relay.keeper import RelayKeeper
+from p2pswarm.relay.relay_choice import RelayCandidate, chosen
+from p2pswarm.relay.reservations import WANTED
+from p2pswarm.roles.addresses import given
+from p2pswarm.roles.known_cards import KnownCards
+from p2pswarm.roles.relaying import is_relay
+from p2pswarm.rpc.base import Rpc
+from p2pswarm.transport.card import (
+    DIRECT_MAX,
+    RELAYS_MAX,
+    AddressKind,
+    CardFlags,
+    can_be_said,
+)
+from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.own_card import CardContents
+
+
+def contents_of(announcement: Announcement) -> CardContents:
+    """What a card can say of it: no WebSocket, and no more than others take."""
+    direct = tuple(filter(can_be_said, announcement.direct))[:DIRECT_MAX]
+    mapped = tuple(filter(can_be_said, announcement.mapped))[: DIRECT_MAX - len(direct)]
+    relays = [each for each in announcement.relays if each.peer and can_be_said(each.address)]
+    flags = CardFlags.RELAY if announcement.relay else CardFlags.NONE
+    if not (direct or mapped):
+        flags |= CardFlags.CLIENT
+    return CardContents(direct, mapped, tuple(relays[:RELAYS_MAX]), flags)
+
+
+class Reaching:
+    """How others reach one node; `run` keeps finding out."""
+
+    def __init__(
+        self,
+        ends: tuple[Endpoint, Rpc, RelayKeeper],
+        cards: KnownCards,
+        config: NodeConfig,
+        least: Scope,
+        view: OutsideView,
+    ) -> None:
+        """The endpoint listens already; `least`: the smallest scope of addresses we believe.
+
+        `view`: what is told to who punches holes.
+        """
+        endpoint, rpc, keeper = ends
+        self._endpoint = endpoint
+        self._cards = cards
+        self.announced = Signal()
+        """Fired when this node's card is another."""
+        self._rpc = rpc
+        self._keeper = keeper
+        self._config = config
+        self._least = least
+        self._bound = endpoint.listening[0]
+        self._alone = on_this_machine_alone(self._bound)
+        self._seeks = False
+        self._belief, self._settled = Belief(State.ABSENT), False
+        self._news = ReachabilityNews(self._bound.port)
+        self._say: Callable[[str], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._announcer = Announcer(
+            fixed=self._fixed(),
+            through_relays=bool(config.network.relays),
+            serves=is_relay(config),
+        )
+        self._view = view
+        view.reachable = lambda: self._belief.reachable != "no"
+        view.keep_seen_at(lambda: keeper.relays)
+        self._keeper.on_change = self._reserved
+        cards.watch(lambda _peer: self._offer_relays())
+        self._reserved()
+
+    def _fixed(self) -> Address | None:
+        """The address that the user names, or the only one of a node that is for this machine."""
+        network = self._config.network
+        if network.announce:
+            return given(network.announce, "network.announce")
+        return self._bound if self._alone and not network.relays else None
+
+    def tell(self, say: Callable[[str], None]) -> None:
+        """Say in a line what is known, now and whenever it changes."""
+        self._say = say
+        self._tell()
+
+    async def run(self) -> None:
+        """Find out, until cancelled."""
+        if self._alone:
+            return
+        # aiohttp is slow to load, and nobody waits for a router before the swarm is joined
+        module = await asyncio.to_thread(importlib.import_module, "p2pswarm.nat.reachability")
+        maps = self._config.network.map_ports
+        reach = module.Reachability(
+            self._endpoint, self._rpc, self._bound, os.urandom, map_ports=maps
+        )
+
+        def changed(belief: Belief) -> None:
+            self._belief, self._settled = belief, reach.settled
+            found = [each.finding for each in reach.standings.values()]
+            self._announcer.found(found, self._loop.time())
+            self._drain()
+
+        reach.on_change, reach.on_link = changed, self._met
+        reach.called = self._view.book.opened
+        for link in self._endpoint.links():
+            self._met(link)
+        try:
+            await reach.run()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    # told by others
+
+    def _reserved(self) -> None:
+        self._view.look_again()
+        self._announcer.reserved(self._keeper.relays, self._loop.time())
+        self._drain()
+
+    def _met(self, link: Link) -> None:
+        if not (link.remote.circuit or link.remote.web):
+            self._announcer.met(self._loop.time())
+        self._drain()
+        self._offer_relays()
+
+    # what is done
+
+    def _drain(self) -> None:
+        """Do what the announcer asks for, and set the timer."""
+        for event in self._announcer.events():
+            if isinstance(event, Announcement):
+                self._announce(event)
+                continue
+            self._seeks = event.wanted
+            self._keeper.want(WANTED if event.wanted else 0)
+            self._offer_relays()
+        if self._timer is not None:
+            self._timer.cancel()
+        at_s = self._announcer.next_deadline_s()
+        self._timer = None if at_s is None else self._loop.call_at(at_s, self._on_deadline)
+        self._tell()
+
+    def _on_deadline(self) -> None:
+        self._announcer.on_deadline(self._loop.time())
+        self._drain()
+
+    def _announce(self, announcement: Announcement) -> None:
+        best = announcement.best(self._endpoint.peer_id)
+        if best is not None:
+            self._endpoint.announced = best
+        contents = contents_of(announcement)
+        self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
+        self._cards.ours_has_changed()
+        self.announced.fire()
+
+    def _offer_relays(self) -> None:
+        """Offer the peers that we have met as relays, unless the user has named some."""
+        if not self._seeks or self._config.network.relays:
+            return
+        held = [relay.peer for relay in self._keeper.relays if relay.peer is not None]
+        self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
+
+    def _candidates(self) -> list[RelayCandidate]:
+        """The peers that say that they are relays, and answered a dial of ours."""
+        found = []
+        for link in self._endpoint.links():
+            at, card = link.session.remote, self._endpoint.cards.of(link.peer)
+            if not link.session.dialled or not believable(at, self._least):
+                continue
+            if card is None or card.flags & CardFlags.RELAY:
+                mapped = card is not None and any(
+                    each.kind == AddressKind.MAPPED and each.address == at for each in card.direct
+                )
+                found.append(RelayCandidate(Contact(link.peer, at), mapped))
+        return found
+
+    def _tell(self) -> None:
+        if self._say is None:
+            return
+        relayed = next(iter(self._keeper.addresses), None)
+        if line := self._news.line(self._belief, settled=self._settled, relayed=relayed):
+            self._say(line)
