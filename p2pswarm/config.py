@@ -271,7 +271,7 @@ class NetworkConfig:
     map_ports: bool = True
     """Ask the router to forward the listening port (PCP, NAT-PMP, UPnP), if there is one."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
-    """TCP connections for tensors, to each peer."""
+    """TCP connections for tensors to each peer, at the least; more are opened where they help."""
     state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE
     """Of what is sent while training sends too: weights for newcomers; 1: all that they can."""
     peer_mib: Annotated[int, Between(1, 2**20)] = 1_024

@@ -22,8 +22,8 @@ net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay punch access
-dht tensors
+nat relay access punch
+dht tensors gossip
 swarm
 allreduce state chain checkpoint
 trainer compute
@@ -61,6 +61,8 @@ SHELL = frozenset(
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
+        "gossip/directories.py",
+        "gossip/run_directory.py",
         "nat/dial_back_server.py",
         "nat/port_mapper.py",
         "nat/reachability.py",
@@ -114,6 +116,7 @@ SHELL = frozenset(
         "server/worker.py",
         "sim/compute.py",
         "sim/dht.py",
+        "sim/gossip.py",
         "sim/loop.py",
         "sim/net.py",
         "sim/rpc.py",

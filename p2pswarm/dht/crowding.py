@@ -40,6 +40,7 @@ CROWD_SHARE_MAX = 1 / 8  # of all ids: a crowd around a key takes no more of a s
 PARTS = 8  # of a region, each with a lookup of its own that finds 20
 REGION_MAX = 160  # peers of a region that hold a record and are asked: what the lookups find
 PATIENCE_S = 2.0  # for each lookup that follows a suspicion: a put or get takes 5 s at most
+REGION_QUORUM = 8  # holders of a region whose answers a larger quorum merges: some lack a record
 REGION_FIRST = 32  # of these are asked at once by a put
 REGION_SUCCESS = 24  # of these must say that they keep a record: some lie
 KEYS_MAX = 64  # crowded keys that are remembered: 2 MB, if all of their regions are
@@ -131,6 +132,12 @@ def points_around(key: bytes, size: float, rng: random.Random) -> list[bytes]:
         (prefix | part << part_bits | rng.getrandbits(part_bits)).to_bytes(PEER_ID_BYTES)
         for part in range(PARTS)
     ]
+
+
+def closest_of(key: bytes, points: Sequence[bytes]) -> bytes:
+    """The point that is closest to a key."""
+    number = int.from_bytes(key)
+    return min(points, key=lambda each: int.from_bytes(each) ^ number)
 
 
 class CrowdedKeys:

@@ -15,6 +15,7 @@ from p2pswarm.dht.crowding import (
     PATIENCE_S,
     CrowdedKeys,
     Spread,
+    closest_of,
     crowd_within,
     distances_to,
     members,
@@ -108,11 +109,13 @@ class HolderSearch:
         if not region:
             size = size_of(self._table)
             points = points_around(key, size, self._rng)
-            settle = self._config.replicas
-            shunned = key, crowd_within(size)
+            round_it, settle = (key, crowd_within(size)), self._config.replicas
             lookups = [
-                self.lookup(each, settle, patience_s=PATIENCE_S, shunned=shunned) for each in points
+                self.lookup(each, settle, patience_s=PATIENCE_S, shunned=round_it)
+                for each in points
             ]
+            amid = closest_of(key, points)  # honest peers stand in the crowd, too
+            lookups.append(self.lookup(amid, settle, patience_s=PATIENCE_S))
             await self._run(lookups)
             region = members([each.met(self._config.k) for each in lookups], self._rng)
             self._crowded.learned(key, region, self._now_s())

@@ -71,6 +71,13 @@ class BulkWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkSpare:
+    """So many bulk connections are of no use. Only the link sees this event."""
+
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ponged:
     """Our ping came back. Only the link sees this event and the next two."""
 
@@ -133,7 +140,7 @@ class PathWanted:
 LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkDone | BulkOver | PathAltered
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
 EndpointEvent = LinkUp | BulkWanted | PathWanted
-LinkNews = EndpointEvent | BulkDone | BulkOver | PathBroken | PathAltered
+LinkNews = EndpointEvent | BulkSpare | BulkDone | BulkOver | PathBroken | PathAltered
 
 
 def link_event(kind: int, payload: bytes) -> LinkEvent:

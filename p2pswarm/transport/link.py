@@ -38,7 +38,7 @@ from p2pswarm.transport.events import (
     Ponged,
     StreamEvent,
 )
-from p2pswarm.transport.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState
+from p2pswarm.transport.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState, QuietWatch
 from p2pswarm.transport.liveness import LinkSilence, Liveness
 from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.path_state import PathState
@@ -61,7 +61,7 @@ class LinkMachine:
         "_keep",
         "_mute",
         "_name",
-        "_quiet_since_s",
+        "_quiet",
         "_seal",
         "bulk",
         "error",
@@ -111,7 +111,7 @@ class LinkMachine:
         self.peer_closed = False
         """Whether the peer has said that it ends the link: call `fail` when all is reported."""
         self._mute = 0
-        self._quiet_since_s: float | None = None
+        self._quiet = QuietWatch()
         self._abort_at_s: float | None = None
 
     def start(self, now_s: float) -> None:
@@ -227,7 +227,7 @@ class LinkMachine:
         if self.bulk.wanted or self.error is not None or not self.has_path:
             return False
         if self.path.dials:
-            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s)))
+            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
         else:
             self.bulk.ask(now_s)
             self.mux.ask_for_bulk()
@@ -247,23 +247,29 @@ class LinkMachine:
         """When `on_deadline` is due, or None."""
         if self.error is not None:
             return self._abort_at_s
-        times = (self.life.ping_at_s, self.bulk.by_s, self.bulk.again_at_s, self.path.by_s)
+        of_bulk = self.bulk.by_s, self.bulk.again_at_s, self.bulk.measure_at_s
+        times = (self.life.ping_at_s, *of_bulk, self.path.by_s)
         return min((at_s for at_s in times if at_s is not None), default=None)
 
-    def on_deadline(self, now_s: float) -> None:
-        """Do what is due: ping, or end the link; changes the deadline."""
+    def on_deadline(self, now_s: float, bulk_bytes: int = 0, *, bulk_busy: bool = False) -> None:
+        """Do what is due: ping, or end the link; changes the deadline.
+
+        `bulk_bytes`: what bulk connections have carried so far. `bulk_busy`: tensors are under way.
+        """
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
                 self._stop()
         elif _is_due(self.path.by_s, now_s):
             self.fail(self.path.over(self._name))
         elif _is_due(self.bulk.by_s, now_s):
-            patience_s = self._config.dial_s + self._config.handshake_s
-            self.fail(LinkLost(f"{self._name}: no bulk connection within {patience_s:g} s"))
+            self.fail(LinkLost(f"{self._name}: no bulk connection in {self.bulk.patience_s:g} s"))
         elif _is_due(self.bulk.again_at_s, now_s):
             missing = self.bulk.missing()
             if missing and self.path.dials and self.has_path:
                 self.news.append(BulkWanted(missing))
+        elif _is_due(self.bulk.measure_at_s, now_s):
+            if (news := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
+                self.news.append(news)
         elif _is_due(self.life.ping_at_s, now_s):
             self._on_period(now_s)
 
@@ -278,17 +284,11 @@ class LinkMachine:
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
         """Close a link that we left and that has nothing left to do; returns whether it closed.
 
-        A peer that disagrees has as long as a silent one. `bulk_busy`: tensors are under way.
-        Changes the deadline if the link closes.
+        `bulk_busy`: tensors are under way. Changes the deadline if the link closes.
         """
-        if self.mux.live or bulk_busy or self.state not in (LinkState.LEAVING, LinkState.DRAINING):
-            self._quiet_since_s = None
+        busy = bulk_busy or self.mux.live > 0
+        if not self._quiet.over(self.state, now_s, self._config.dead_after_s, busy=busy):
             return False
-        if self.state is LinkState.LEAVING:
-            if self._quiet_since_s is None:
-                self._quiet_since_s = now_s
-            if now_s - self._quiet_since_s < self._config.dead_after_s:
-                return False
         self.close(now_s, "replaced by another")
         return True
 

@@ -26,6 +26,7 @@ from p2pswarm.transport.control_path import ControlPath, no_pipe
 from p2pswarm.transport.events import (
     BulkDone,
     BulkOver,
+    BulkSpare,
     LinkEnded,
     LinkNews,
     PathAltered,
@@ -63,7 +64,7 @@ class Link:
         self._mux = self._machine.mux
         self.pause_writing = self._machine.pause_writing  # the present path takes no more
         self._owner = owner
-        self.paths = LinkPaths(self._machine, dialled=session.dialled)
+        self.paths = LinkPaths(self._machine, session, shared.counts)
         """The connections that carry the link, or want to."""
         self._send: Callable[[bytes], None] = no_pipe
         self._gathering = AnswerGathering()
@@ -118,12 +119,9 @@ class Link:
             return LinkUse.US
         return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the peer should get nothing more to read: it leaves too much unread."""
-        return self._mux.crowded
-
-    # streams
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        return self._mux.replies.takes(self._mux.held_bytes, reply_bytes)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.
@@ -193,11 +191,9 @@ class Link:
         """A bulk connection of `path` could not be made: the link ends if it has no other."""
         if path is self.path and self.bulk.hopeless:
             self.fail(error)
-        else:
-            self._machine.bulk.failed(self._loop.time())
+        elif path is self.path:  # else the next one asks for its own
+            self.bulk.failed(self._loop.time())
             self._set_timer()
-
-    # the end
 
     def leave(self) -> None:
         """Open no more streams; the link closes when those of both sides have finished."""
@@ -309,6 +305,8 @@ class Link:
             case BulkOver(number, chunks):
                 if not self._channels.over(number, chunks) and self.bulk.given_up(number):
                     self._mux.bulk_over(number, 0)
+            case BulkSpare(count):
+                self._channels.retire(count)
             case PathBroken():
                 self._leave_path()
             case PathAltered(number):
@@ -355,7 +353,8 @@ class Link:
     def _on_deadline(self) -> None:
         machine = self._machine
         closing = machine.error is not None
-        machine.on_deadline(self._loop.time())
+        carried, busy = self._channels.payload_bytes, self._channels.busy
+        machine.on_deadline(self._loop.time(), carried, bulk_busy=busy)
         if closing and self.paths.current is not None:
             self.paths.current.pipe.abort()
         self._set_timer()
@@ -367,7 +366,9 @@ class Link:
         self._flush()
 
     def _want_bulk(self) -> None:
-        if self._machine.want_bulk(self._loop.time()):
+        now_s = self._loop.time()
+        begun = self.bulk.begin_work(self._channels.payload_bytes, now_s)
+        if self._machine.want_bulk(now_s) or begun:
             self._set_timer()
             self._loop.call_soon(self._deliver)
             self._flush()

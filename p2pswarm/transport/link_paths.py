@@ -8,10 +8,14 @@ Source:  docs/paths.md.
 import logging
 
 from p2pswarm.errors import LinkLost, SwarmError
+from p2pswarm.transport.admission import bulk_allowed
 from p2pswarm.transport.altered_bytes import WayMarks
+from p2pswarm.transport.bulk.bulk_wishes import BULK_MAX
+from p2pswarm.transport.bulk.count_memory import CountMemory
 from p2pswarm.transport.control_path import ControlPath
 from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.resumption import PathNumbers
+from p2pswarm.transport.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -19,14 +23,16 @@ _log = logging.getLogger(__name__)
 class LinkPaths:
     """Which connection carries a link now, and what its paths were like."""
 
-    __slots__ = ("_machine", "current", "marks", "numbers")
+    __slots__ = ("_counts", "_machine", "_peer", "current", "marks", "numbers")
 
-    def __init__(self, machine: LinkMachine, *, dialled: bool) -> None:
-        """`machine`: the link's. `dialled`: whether we dialled the link."""
+    def __init__(self, machine: LinkMachine, session: Session, counts: CountMemory) -> None:
+        """`counts`: how many bulk connections were best, for all links of the node."""
         self._machine = machine
+        self._peer = session.peer
+        self._counts = counts
         self.current: ControlPath | None = None
         """What carries the link now; only read it."""
-        self.numbers = PathNumbers(dialled=dialled)
+        self.numbers = PathNumbers(dialled=session.dialled)
         """The numbers of the connections that carry the link, or want to."""
         self.marks = WayMarks()
         """Which ways altered bytes."""
@@ -51,6 +57,8 @@ class LinkPaths:
         if old is not None:
             old.retire()
         self.marks.taken(self.numbers.newest, path.path.way)
+        best = self._counts.best(self._peer, path.path.kind)
+        self._machine.bulk.path_opened(bulk_allowed(BULK_MAX, 0, path.path), best)
         return True
 
     def lost(self, path: ControlPath, error: SwarmError, now_s: float) -> bool:

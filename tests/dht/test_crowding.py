@@ -17,6 +17,7 @@ from p2pswarm.dht.crowding import (
     REGION_S,
     CrowdedKeys,
     Spread,
+    closest_of,
     crowd_within,
     distances_to,
     expected_within,
@@ -96,6 +97,9 @@ def test_points_lie_in_all_parts_of_the_region_and_cannot_be_foreseen(key, size,
     parts = {int.from_bytes(each) >> (far.bit_length() - 3) for each in points}
     assert len(parts) == PARTS
     assert not set(points) & set(points_around(key, size, rng))
+    amid = closest_of(key, points)
+    assert all(int.from_bytes(amid) ^ number <= int.from_bytes(each) ^ number for each in points)
+    assert amid in points
 
 
 def a_full_table(size: int, seed: int, near: list[int] | None = None) -> Table:

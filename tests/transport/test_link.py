@@ -136,7 +136,7 @@ def test_the_acceptor_asks_the_dialler_and_waits_as_long_as_a_dial_may_take():
     assert pair.dialler.link_events() == [BulkWanted(1)]
     assert pair.acceptor.next_deadline_s() == 3.5
     pair.acceptor.on_deadline(3.5)
-    assert "no bulk connection within 3 s" in ended_by(pair.acceptor)
+    assert "no bulk connection in 3 s" in ended_by(pair.acceptor)
 
 
 def test_a_bulk_connection_in_time_ends_the_wait():

@@ -97,6 +97,8 @@ class BulkChannel:
         self._unpaced_bytes = 0
         self._callbacks = callbacks
         self.lost = callbacks.lost
+        self.retired = False
+        """Set when it takes no new chunk, because it is about to be closed."""
         self._chunks_out = 0
         self.chunks_in = 0
         """How many whole chunks have come."""
@@ -138,7 +140,9 @@ class BulkChannel:
             self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
         at = (self._number, self._chunks_out)
-        chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s, at)
+        chunk = None
+        if not self.retired:
+            chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s, at)
         if chunk is None:
             return None
         self._chunks_out += 1

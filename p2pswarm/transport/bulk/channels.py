@@ -25,6 +25,7 @@ from p2pswarm.transport.bulk.send_queue import SendQueue
 from p2pswarm.transport.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
+RETIRE_S = 2.0  # for what a channel has taken to leave, before it is closed
 ENDED_MAX = 256  # channels of which the peer does not say what came: it tells at once, in order
 
 
@@ -126,6 +127,12 @@ class BulkChannels:
         received = self._received_bytes + sum(machine.received_bytes for machine in live)
         return sent, received, len(live)
 
+    @property
+    def payload_bytes(self) -> int:
+        """Payload carried so far, both ways."""
+        sent, received, _ = self.carried
+        return sent + received
+
     def expect(self, memory: memoryview) -> BulkArrival:
         """Grant `memory` to one transfer."""
         if memory.readonly:
@@ -165,6 +172,13 @@ class BulkChannels:
         self._channels[number] = machine, pipe
         if self._sends:
             pipe.wake()
+
+    def retire(self, count: int) -> None:
+        """Give the newest channels up: they take no more chunks, and are closed soon."""
+        loop = asyncio.get_running_loop()
+        for machine, pipe in list(self._channels.values())[-count:]:
+            machine.retired = True
+            loop.call_later(RETIRE_S, pipe.close)
 
     def done(self, transfer: int) -> None:
         """The peer wants no more of a transfer."""
