@@ -67,6 +67,8 @@ class AccessGate:
         self._users: dict[bytes, dict[bytes, None]] = {}
         """The peers that have used a grant of limited uses, by its serial number."""
         self._barred: list[bytes] = []
+        self._reasons: dict[bytes, str] = {}
+        """Why those were barred that had been members, oldest first."""
         self._warned_until = 0
 
     @property
@@ -114,7 +116,7 @@ class AccessGate:
             return REVOKED if self._known.revoked(b"", peer) else ""
         known = self._proven.get(peer)
         if known is None:
-            return REVOKED if self._known.revoked(b"", peer) else UNINVITED
+            return self._reasons.get(peer, UNINVITED)
         refusal = self._refusal_of(known.serial, known.token.grant, peer, now_s)
         if not refusal and not known.token.grant.roles & needed:
             refusal = OTHER_ROLE
@@ -168,9 +170,11 @@ class AccessGate:
     def on_deadline(self, now_s: float) -> None:
         """Forget whose token is not good any more."""
         for peer, known in list(self._proven.items()):
-            if self._refusal_of(known.serial, known.token.grant, peer, now_s):
+            if refusal := self._refusal_of(known.serial, known.token.grant, peer, now_s):
                 del self._proven[peer]
                 self._barred.append(peer)
+                self._reasons.pop(peer, None)
+                remember(self._reasons, peer, self._proven_max, refusal)
 
     def _check(self, token: Token, peer: bytes) -> None:
         """Raise BadMessage unless the owner signed the grant, and it is this peer's."""

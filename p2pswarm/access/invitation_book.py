@@ -27,7 +27,7 @@ FULL = "as many as one run's list holds: begin another run (--new) and invite to
 
 
 @dataclass(slots=True)
-class BookEntry:
+class InvitationEntry:
     """One invitation."""
 
     serial: str
@@ -50,7 +50,7 @@ class InvitationBook:
 
     version: int = 0
     """Of the newest access list that was signed."""
-    entries: list[BookEntry] = field(default_factory=list)
+    entries: list[InvitationEntry] = field(default_factory=list)
     peers: list[str] = field(default_factory=list)
     """Peer ids that are revoked, whatever they hold."""
 
@@ -63,14 +63,14 @@ class InvitationBook:
             return wanted
         return next(f"guest-{n}" for n in range(1, len(taken) + 2) if f"guest-{n}" not in taken)
 
-    def add(self, name: str, grant: AccessGrant) -> BookEntry:
+    def add(self, name: str, grant: AccessGrant) -> InvitationEntry:
         """Note an invitation that was signed."""
         if len(self.entries) >= BOOK_MAX:
             raise Unusable(f"{BOOK_MAX} invitations are good at once, as many as a run may have")
         role = next(name for name, roles in ROLES.items() if roles == grant.roles)
         peer = "" if grant.bearer else str(PeerId(grant.subject))
         times = grant.not_before, grant.not_after
-        entry = BookEntry(serial_of(grant).hex(), name, role, grant.uses, *times, peer)
+        entry = InvitationEntry(serial_of(grant).hex(), name, role, grant.uses, *times, peer)
         self.entries.append(entry)
         return entry
 
@@ -95,7 +95,7 @@ class InvitationBook:
             self.peers.append(str(peer))
         return f"peer {peer.short}"
 
-    def renew(self, whom: str, not_after: int) -> BookEntry:
+    def renew(self, whom: str, not_after: int) -> InvitationEntry:
         """Let an invitation hold until another time; Unusable if it is revoked or unknown."""
         found = self._find(whom)
         if not found:
@@ -137,13 +137,13 @@ class InvitationBook:
         """The book as JSON has it."""
         return asdict(self)
 
-    def _find(self, whom: str) -> list[BookEntry]:
+    def _find(self, whom: str) -> list[InvitationEntry]:
         return [entry for entry in self.entries if whom in (entry.name, entry.serial)]
 
 
 def book_from(fields: Mapping[str, Any]) -> InvitationBook:
     """Read what `to_fields` wrote; ValueError, KeyError or TypeError for anything else."""
-    entries = [BookEntry(**entry) for entry in fields["entries"]]
+    entries = [InvitationEntry(**entry) for entry in fields["entries"]]
     for entry in entries:
         bytes.fromhex(entry.serial)
     peers = [str(PeerId.parse(peer)) for peer in fields["peers"]]

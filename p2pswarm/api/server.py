@@ -86,7 +86,7 @@ class Server:
         stack = dataclasses.replace(stack, config=settings)
         role = await load_role("stage")
         device = role.chosen_device(self._serve)
-        choice = role.run_choice(settings)
+        choice = role.run_choice(settings, stack.identity.peer_id)
         offer = await role.unless(self._leaving, find_run(stack, choice, log.info))
         if offer is None:
             return LEFT

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from p2pswarm.access.grant import ROLES, GrantTerms, day
 from p2pswarm.access.invitation import SEED_BYTES, as_text, invite_bearer, invite_peer
-from p2pswarm.access.invitation_book import BookEntry
+from p2pswarm.access.invitation_book import InvitationEntry
 from p2pswarm.access.limits import CLOCK_TOLERANCE_S
 from p2pswarm.access.messages import AccessKnown, AccessList, TellAccess
 from p2pswarm.config import NodeConfig
@@ -115,7 +115,7 @@ def listing(config: NodeConfig, *, as_json: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(entry: BookEntry, now_s: float) -> str:
+def _line(entry: InvitationEntry, now_s: float) -> str:
     state = "revoked" if entry.revoked else f"until {day(entry.not_after)}"
     if not entry.revoked and now_s > entry.not_after + CLOCK_TOLERANCE_S:
         state = f"expired on {day(entry.not_after)}"

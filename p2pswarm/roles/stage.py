@@ -90,7 +90,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
-    choice = run_choice(stack.config)
+    choice = run_choice(stack.config, stack.identity.peer_id)
     threads = StageThreads()
     try:
         while True:
@@ -160,6 +160,7 @@ def stage_server(
     keep_bytes = serve.graph_mib * MIB
     context = ServerContext(
         rpc=rpc,
+        cards=stack.cards,
         tensors=tensors_within(stack.config.network, device),
         run=config,
         run_id=offer.run,

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
-from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import PeerCards, StreamHandler, UnaryHandler
 from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
@@ -114,14 +114,18 @@ class _RunningCall:
         A peer that leaves too much unread gets a small reply at most: it learns that what it
         asked for may have been done.
         """
-        frame = pack_outcome(outcome, self._request)
-        if len(frame) > STREAM_BYTES and self._link.crowded:
-            self._link.reset(self._stream, RESET_LATE)
-        else:
-            self._link.send(self._stream, frame, ended=True)
+        _send_reply(self._link, self._stream, pack_outcome(outcome, self._request))
 
     def give_up(self, code: int) -> None:
         self._link.reset(self._stream, code)
+
+
+def _send_reply(link: Link, stream: int, frame: bytes) -> None:
+    """Send a reply, unless it is long and too much is unread on this link, or on all together."""
+    if len(frame) > STREAM_BYTES and not link.takes(len(frame)):
+        link.reset(stream, RESET_LATE)
+    else:
+        link.send(stream, frame, ended=True)
 
 
 class LinkRpc:
@@ -144,6 +148,11 @@ class LinkRpc:
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
+
+    @property
+    def cards(self) -> PeerCards:
+        """What peers say of themselves."""
+        return self._endpoint.cards
 
     def reach(self, to: Contact) -> Reach:
         """What links show of the peer's address; see `Rpc`."""
@@ -261,16 +270,26 @@ class LinkRpc:
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
                 self._listeners.end(link, event.error)
+                self._judge(link, event.error)
             elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
                 link.consumed(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
             self._listeners.end(link, error)
             link.close()
+            self._judge(link, error)
+
+    def _judge(self, link: Link, error: SwarmError) -> None:
+        """A link ended with an error: if that is the peer's doing, it may be banned."""
+        now_s = asyncio.get_running_loop().time()
+        if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
+            for other in self._endpoint.links():
+                if other.peer == link.peer:
+                    other.close("the peer is banned")
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """Answer a peer's opening at once, or start a handler."""
-        if link.crowded:
+        if not link.takes():
             link.reset(event.stream, RESET_REFUSED)
             return
         try:
@@ -293,7 +312,7 @@ class LinkRpc:
         request = opening.request
         outcome = self._handlers.unary(request)(link.peer, request)
         if isinstance(outcome, Message):
-            link.send(event.stream, pack_good(outcome), ended=True)
+            _send_reply(link, event.stream, pack_good(outcome))
         else:
             self._start(link, event, opening, _RunningCall(link, event.stream, request), outcome)
 

@@ -116,10 +116,9 @@ class Link:
             return LinkUse.US
         return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the peer should get nothing more to read: it leaves too much unread."""
-        return self._mux.crowded
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        return self._mux.replies.takes(self._mux.held_bytes, reply_bytes)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.
