@@ -62,7 +62,7 @@ class _Costs(NamedTuple):
     boundaries_b: Floats
 
 
-class _Trial(NamedTuple):
+class _Proposal(NamedTuple):
     """What two stages and up to four boundaries would cost after a move."""
 
     sums_2p: Floats
@@ -86,7 +86,7 @@ def anneal(
     """Anneal `layout`; `best` becomes the best on the way. Returns what that cost, with means."""
     stages, width = layout.device_sp.shape
     costs = _costs_of(links, layout)
-    trial = _Trial(np.zeros((2, width)), np.zeros(2), np.zeros(4, np.int64), np.zeros(4))
+    trial = _Proposal(np.zeros((2, width)), np.zeros(2), np.zeros(4, np.int64), np.zeros(4))
     luck = _Luck(state, np.full(1, cooling.hot_s))
     cost = _groups_cost(links, costs.groups_s) + costs.boundaries_b.sum()
     least = cost
@@ -134,7 +134,7 @@ def _exchange(
     links: Links,
     layout: Layout,
     costs: _Costs,
-    trial: _Trial,
+    trial: _Proposal,
     spots: tuple[int, int, int, int],
     luck: _Luck,
 ) -> float:
@@ -176,7 +176,7 @@ def _exchange(
 
 @compiled
 def _try_group(
-    links: Links, layout: Layout, costs: _Costs, trial: _Trial, spot: tuple[int, int, int, int]
+    links: Links, layout: Layout, costs: _Costs, trial: _Proposal, spot: tuple[int, int, int, int]
 ) -> None:
     """The costs of a group in which a device has come to a place, for one that left it."""
     row, stage, place, left = spot

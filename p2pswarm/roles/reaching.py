@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 
 from p2pswarm.config import NodeConfig
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
@@ -24,6 +25,7 @@ from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
 from p2pswarm.relay.reservations import WANTED
 from p2pswarm.roles.addresses import given
+from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.relaying import is_relay
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.transport.card import (
@@ -53,18 +55,21 @@ class Reaching:
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        rpc: Rpc,
-        keeper: RelayKeeper,
+        ends: tuple[Endpoint, Rpc, RelayKeeper],
+        cards: KnownCards,
         config: NodeConfig,
         least: Scope,
         view: OutsideView,
     ) -> None:
-        """`endpoint` listens already; `least`: the smallest scope of addresses that we believe.
+        """The endpoint listens already; `least`: the smallest scope of addresses we believe.
 
         `view`: what is told to who punches holes.
         """
+        endpoint, rpc, keeper = ends
         self._endpoint = endpoint
+        self._cards = cards
+        self.announced = Signal()
+        """Fired when this node's card is another."""
         self._rpc = rpc
         self._keeper = keeper
         self._config = config
@@ -86,6 +91,7 @@ class Reaching:
         view.reachable = lambda: self._belief.reachable != "no"
         view.keep_seen_at(lambda: keeper.relays)
         self._keeper.on_change = self._reserved
+        cards.watch(lambda _peer: self._offer_relays())
         self._reserved()
 
     def _fixed(self) -> Address | None:
@@ -167,6 +173,8 @@ class Reaching:
             self._endpoint.announced = best
         contents = contents_of(announcement)
         self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
+        self._cards.ours_has_changed()
+        self.announced.fire()
 
     def _offer_relays(self) -> None:
         """Offer the peers that we have met as relays, unless the user has named some."""

@@ -6,6 +6,7 @@ Errors:  Unusable, one line with the remedy.
 
 import asyncio
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from dataclasses import dataclass
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.checkpoint.saving import on_thread
-from p2pswarm.ids import Contact
+from p2pswarm.ids import Contact, PeerId
 from p2pswarm.roles.admitted_runs import owner_of
-from p2pswarm.roles.discovery import answering, ends, manifests
+from p2pswarm.roles.discovery import answering, ends, learn_cards, manifests
 from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
@@ -55,10 +56,10 @@ class RunEntry:
             self.folder.write(SavedRun(self.identity, finished=True, resumed=self.resumed))
 
 
-async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | RunOver:
+async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
     """The run of the settings and of the text whose digest is `corpus`.
 
-    A standby waits here until somebody offers it, or it is known to be over.
+    A standby waits here until somebody offers it.
     """
     config = stack.config
     check_records(config.run)
@@ -108,15 +109,20 @@ def _go_on(
 
 async def _stand_by(
     stack: NodeStack, folder: RunFolder | None, corpus: bytes, say: Say
-) -> RunEntry | RunOver:
-    """A run that another trainer has founded."""
+) -> RunEntry:
+    """A run that another trainer has founded.
+
+    Anybody can say that such a run is over: a standby that knows no chain yet cannot tell who was
+    its trainer. So its user hears of it, and decides.
+    """
     run, me, clock = stack.config.run, stack.identity.peer_id.raw, asyncio.get_running_loop().time
-    said, late_s = "", clock() + OVER_AFTER_S
+    said, over_s = "", clock() + OVER_AFTER_S
     while True:
         found = await manifests(stack)
         stack = _owned_by(stack, owner_of(found, invitation_of(stack.config)))
         run = stack.config.run
         offers, why = fitting(found, run, corpus, me)
+        learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [offer for offer in offers if offer.trainer in there]
         if ours:
@@ -126,8 +132,9 @@ async def _stand_by(
         if why != said:
             said = why
             say(why)
-        if not offers and clock() >= late_s and (over := await ends(stack, run, corpus)):
-            return max((one for _, one in over), key=lambda one: one.version)
+        if not offers and clock() >= over_s and (over := await ends(stack, run, corpus)):
+            say(_hearsay(*over[0]))
+            over_s = math.inf
         await asyncio.sleep(LOOK_AGAIN_S)
     identity = ours[0].identity
     trainers = tuple(offer.trainer for offer in ours if offer.run == identity.run)
@@ -140,6 +147,14 @@ async def _stand_by(
     restored = store.restored(genesis)
     place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=False)
     return RunEntry(identity, place, trainers)
+
+
+def _hearsay(said_by: bytes, over: RunOver) -> str:
+    """What the user is told of an end that nothing proves."""
+    return (
+        f"{PeerId(said_by).short} says that such a run is over after {over.version} steps; anybody "
+        "can say so, and this trainer goes on waiting: if you know that it is true, end this one"
+    )
 
 
 def _in_folder(

@@ -33,6 +33,7 @@ from p2pswarm.punch.ways import PunchedWays
 from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
+from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.reaching import Reaching
 from p2pswarm.roles.relaying import circuit_files, relaying
 from p2pswarm.rpc.link_rpc import LinkRpc
@@ -55,6 +56,8 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
+    cards: KnownCards
+    """Where peers are dialled, as far as it is known."""
     keeper: RelayKeeper
     """Keeps reservations at relays, if others cannot dial us."""
     reaching: Reaching
@@ -97,12 +100,13 @@ async def open_stack(
             async with Dht(rpc, identity, limits, rng, time.time) as dht:
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
-                reaching = Reaching(endpoint, rpc, keeper, config, scope, puncher.view)
+                cards = KnownCards(endpoint)
+                reaching = Reaching((endpoint, rpc, keeper), cards, config, scope, puncher.view)
                 async with asyncio.TaskGroup() as tasks:
                     lasting = [tasks.create_task(dht.maintain())]
                     if not passing:
                         lasting.append(tasks.create_task(reaching.run()))
-                    yield NodeStack(config, identity, endpoint, rpc, dht, keeper, reaching)
+                    yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
                     for task in lasting:
                         task.cancel()
 

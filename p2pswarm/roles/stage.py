@@ -160,6 +160,7 @@ def stage_server(
     keep_bytes = serve.graph_mib * MIB
     context = ServerContext(
         rpc=rpc,
+        cards=stack.cards,
         tensors=tensors_within(stack.config.network, device),
         run=config,
         run_id=offer.run,

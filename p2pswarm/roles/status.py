@@ -16,7 +16,7 @@ from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.roles.closed_run import run_calls
-from p2pswarm.roles.discovery import manifests
+from p2pswarm.roles.discovery import learn_cards, manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
@@ -55,6 +55,7 @@ async def statuses(stack: NodeStack, name: str) -> Found:
         raise Unusable(CLOCKS_DIFFER)
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
+    learn_cards(stack, wanted)
     answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))
     return one_a_run(zip(wanted, answers, strict=True))
 

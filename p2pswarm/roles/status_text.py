@@ -6,8 +6,11 @@ Errors:  none.
 import dataclasses
 import json
 
+from p2pswarm.flow.peer_scores import time_left
+from p2pswarm.ids import PeerId
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.swarm.messages.status import RunStatus
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
@@ -29,6 +32,11 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     ]
     if status.saved is not None and status.saved_ago_s is not None:
         lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
+    lines += [
+        f"  {PeerId(ban.peer).short} is banned for another {time_left(ban.left_s)}: it "
+        + printable(ban.reason)
+        for ban in status.bans
+    ]
     return lines
 
 
@@ -40,11 +48,17 @@ def as_json(found: list[tuple[RunOffer, RunStatus | None]]) -> str:
             "name": offer.config.name,
             "trainer": str(offer.trainer.address),
             "steps": offer.config.steps,
-            "status": dataclasses.asdict(status) if status else None,
+            "status": _fields(status) if status else None,
         }
         for offer, status in found
     ]
     return json.dumps({"runs": runs}, separators=(",", ":"))
+
+
+def _fields(status: RunStatus) -> dict[str, object]:
+    """A status as JSON has it: peer ids as people see them."""
+    bans = [{**dataclasses.asdict(ban), "peer": str(PeerId(ban.peer))} for ban in status.bans]
+    return {**dataclasses.asdict(status), "bans": bans}
 
 
 def nothing_found(name: str, there: list[str]) -> str:
@@ -79,9 +93,16 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _links(links: PathCounts) -> str:
+    """How links lead, the kinds that there are; nothing if no server has said."""
+    kinds = [f"{count} {kind}" for kind, count in dataclasses.asdict(links).items() if count]
+    return f" (links: {', '.join(kinds)})" if kinds else ""
+
+
 def _stages(status: RunStatus) -> list[str]:
     return [
         f"stage {number}: {stage.ready} ready"
         + (f" and {stage.joining} joining" if stage.joining else "")
+        + _links(stage.links)
         for number, stage in enumerate(status.stages)
     ]

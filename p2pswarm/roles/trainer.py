@@ -24,7 +24,7 @@ from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.closed_run import closed_by_us, run_calls
+from p2pswarm.roles.closed_run import closed_by_us, run_calls, until_out
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.leave_request import LeaveRequest
@@ -45,13 +45,14 @@ from p2pswarm.roles.weights_file import (
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.transport.bans import PeerBans
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -77,12 +78,6 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
         return LEFT_EARLY
-    if isinstance(entry, RunOver):
-        say(
-            f"run {config.run.name!r} is over after {entry.version} steps ({entry.reason}): there "
-            "is nothing to stand by for; to train again, start its trainer first"
-        )
-        return 0
     config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
     stack = dataclasses.replace(stack, config=config)
     saved = ""
@@ -111,7 +106,10 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
 class RunReports:
     """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
 
-    def __init__(self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], bans: PeerBans
+    ) -> None:
+        self._bans = bans
         done = identity.origin.version if identity.origin else 0
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
@@ -131,7 +129,8 @@ class RunReports:
 
     def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
         del peer
-        return self._status.answer(question, self._loop.time())
+        now_s = self._loop.time()
+        return self._status.answer(question, now_s, self._bans.current(now_s))
 
 
 @contextlib.asynccontextmanager
@@ -156,13 +155,14 @@ async def open_trainer(
             asyncio.TaskGroup() as tasks,
         ):
             context = await _context(stack, rpc, corpus, tell, entry)
-            manifest = sign_manifest(stack.identity, entry.identity, stack.endpoint.contact.address)
-            announcing = tasks.create_task(announce(stack, manifest))
+            announcing = tasks.create_task(announce(stack, entry.identity))
+            out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
                 meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
                 yield trainer
                 meeting.cancel()
             announcing.cancel()
+            out.cancel()
     finally:
         entry.place.store.close()
 
@@ -177,11 +177,12 @@ async def _context(
     )
     return TrainerContext(
         rpc=rpc,
+        cards=stack.cards,
         tensors=tensors_within(config.network, torch.device("cpu")),
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell).told,
+        report=RunReports(rpc, identity, tell, stack.endpoint.bans).told,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,

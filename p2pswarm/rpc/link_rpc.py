@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
-from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import PeerCards, StreamHandler, UnaryHandler
 from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
@@ -149,6 +149,11 @@ class LinkRpc:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
 
+    @property
+    def cards(self) -> PeerCards:
+        """What peers say of themselves."""
+        return self._endpoint.cards
+
     def reach(self, to: Contact) -> Reach:
         """What links show of the peer's address; see `Rpc`."""
         return self._endpoint.reach(to)
@@ -265,12 +270,22 @@ class LinkRpc:
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
                 self._listeners.end(link, event.error)
+                self._judge(link, event.error)
             elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
                 link.consumed(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
             self._listeners.end(link, error)
             link.close()
+            self._judge(link, error)
+
+    def _judge(self, link: Link, error: SwarmError) -> None:
+        """A link ended with an error: if that is the peer's doing, it may be banned."""
+        now_s = asyncio.get_running_loop().time()
+        if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
+            for other in self._endpoint.links():
+                if other.peer == link.peer:
+                    other.close("the peer is banned")
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """Answer a peer's opening at once, or start a handler."""

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
@@ -23,7 +22,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.leadership import Leadership
-from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle, ServerState
+from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
@@ -190,12 +189,11 @@ class StageServer:
             context.stage is not None,
             self.leadership.records,
             held_sum(held, context.run.batch.microbatches) if held else None,
+            context.cards.of(context.me),
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
-            stream = await self.seeker.knocking(
-                KNOCK_S if lifecycle.trainers.others else None, opening
-            )
+            stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
             if lifecycle.end is not None:
                 return
             self.leadership.heard()
@@ -288,17 +286,15 @@ class StageServer:
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
-        """Send notes in the order they were made, the load every second, and goodbye at the end."""
+        """Send notes in the order they were made, a word when there are none, and goodbye."""
         loop = asyncio.get_running_loop()
         while True:
-            while note := parts.notes.take():
+            while note := parts.notes.take(loop.time()):
                 await stream.send(note)
             if lifecycle.must_say_goodbye:
                 break
-            if parts.notes.load_is_due(loop.time()):
-                load = parts.worker.load(loop.time())
-                await stream.send(replace(load, unheard_s=self.leadership.unheard_s))
-                parts.session.view_changed.fire()  # a lost server may be back
+            if (word := parts.word(loop.time(), self.leadership.unheard_s)) is not None:
+                await stream.send(word)
                 continue
             due_s = parts.notes.next_deadline_s()
             with contextlib.suppress(TimeoutError):

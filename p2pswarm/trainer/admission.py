@@ -73,6 +73,7 @@ class Admission:
         welcome = self._welcome(join, step)
         try:
             member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
+            self._members.carded(peer, join.card)
         except Unusable as error:
             return [act.Decline(peer, str(error))]
         to = member.incarnation

@@ -16,7 +16,7 @@ from p2pswarm.swarm.messages.membership import HeldSum, Join
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
 
-FORMER_SUMS_S = 1.5  # one that hears nothing asks each second who leads, and then dials
+FORMER_SUMS_S = 1.5  # one that hears nothing asks twice a second who leads, and then dials
 
 
 class FormerSums:

@@ -73,6 +73,8 @@ class InFlight:
         self._through: dict[Incarnation, dict[int, MicrobatchJob]] = {}
         """What runs through an incarnation."""
         self._timeout = timeout
+        self.begun_s: float | None = None
+        """When the first job was launched."""
         self._late: list[tuple[float, int, int]] = []
         """A heap: when to look whether it is late, microbatch, attempt."""
         self._again: list[tuple[float, int]] = []
@@ -120,6 +122,7 @@ class InFlight:
         job = self._next_again(now_s) or self._next_fresh()
         if job is not None:
             self._running[job.microbatch] = job
+            self.begun_s = now_s if self.begun_s is None else self.begun_s
             job.phase, job.launched_s, job.path = JobPhase.RUNNING, now_s, []
             job.attempt += 1
             job.given_s = max(job.timeout_s, self._timeout.timeout_s)

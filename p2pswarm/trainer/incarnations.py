@@ -92,7 +92,7 @@ class Incarnations(StepEnd):
         self.silence.end(incarnation)
         self._departures.end(incarnation)
         voided = 0
-        if returns and self._suspend(member, silent=silent):
+        if returns and self._suspend(member, now_s, silent=silent):
             self._step.suspend(incarnation)
         else:
             voided = self._step.end_incarnation(incarnation, now_s)
@@ -104,14 +104,15 @@ class Incarnations(StepEnd):
         if self._phase is not Phase.ENDED:  # all members leave then
             self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
 
-    def _suspend(self, member: Member, *, silent: bool) -> bool:
+    def _suspend(self, member: Member, now_s: float, *, silent: bool) -> bool:
         """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
         if self._phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
             return False
         one = member.incarnation
         if one not in self._step.counting:
             return False
-        if not self._suspensions.begin(one, member.stage, silent=silent):
+        redo_s = self._step.sums.redo_s(one, member.stage, now_s)
+        if not self._suspensions.begin(one, member.stage, silent=silent, redo_s=redo_s):
             return False
         self._actions.append(act.Probe(member.record))
         return True
@@ -121,6 +122,11 @@ class Incarnations(StepEnd):
         stage = self._suspensions.end(one)
         voided = self._step.void(one, now_s)
         self._actions.append(SumVoided(one, stage, reason, voided))
+
+    def carded(self, peer: bytes, card: bytes) -> None:
+        """A peer has another card: if it is a member, others are told."""
+        if self.members.carded(peer, card):
+            self._actions.append(act.Publish(self.members.changes()))
 
     def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
         """Begin an incarnation; it takes over the sum that it had, or that is void."""

@@ -150,6 +150,14 @@ class StepLedger:
         in_stage = (holders[stage] for holders in self._holder)
         return bytes(QUARANTINED if one is None else place[one] for one in in_stage)
 
+    def counted_in(self, stage: int) -> int:
+        """How many microbatches a stage has counted."""
+        return sum(holders[stage] is not None for holders in self._holder)
+
+    def counted_by_one(self, one: Incarnation) -> int:
+        """How many microbatches one incarnation has counted."""
+        return len(self._held.get(one, ()))
+
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""
         bits = bytearray((len(self._holder) + 7) // 8)

@@ -19,6 +19,13 @@ class StepSums:
         self._ledger = ledger
         self._in_flight = in_flight
 
+    def redo_s(self, one: Incarnation, stage: int, now_s: float) -> float:
+        """About how long its stage would take to count again what an incarnation has counted."""
+        begun_s, in_stage = self._in_flight.begun_s, self._ledger.counted_in(stage)
+        if begun_s is None or not in_stage:
+            return 0.0
+        return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
+
     def losses(self, told: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""
         known = zip(self._ledger.microbatches(told.counted), told.losses, strict=False)

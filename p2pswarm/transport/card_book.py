@@ -12,13 +12,13 @@ Errors:  none.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.address_groups import address_groups
 from p2pswarm.net.address_scope import Scope, expected_of
-from p2pswarm.transport.card import Card, believed, believed_relays, newer
+from p2pswarm.transport.card import Card, believed, believed_relays, decode_card, newer
 from p2pswarm.transport.fair_places import FairPlaces
 
 CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
@@ -35,6 +35,9 @@ class _KeptCard:
 class CardBook:
     """The cards of other peers."""
 
+    on_news: Callable[[Card], None]
+    """Called with each card that says anything new."""
+
     def __init__(self, own: PeerId, most: int = CARDS_MAX) -> None:
         """`own`: our own id; no card of ours is kept here."""
         self._own = own
@@ -44,6 +47,7 @@ class CardBook:
         """How many links each peer has."""
         self._places: FairPlaces[PeerId] = FairPlaces()
         """The peers without a link whose cards are kept."""
+        self.on_news = _ignore
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -61,18 +65,27 @@ class CardBook:
             if card.peer not in self._links:
                 self._places.add(card.peer, address_groups(heard_at))
                 self._make_room()
-            return card.peer in self._kept
+            if card.peer not in self._kept:
+                return False
+            self.on_news(card)
+            return True
         if newer(kept.card, card).signed == kept.card.signed:
             if card.signed == kept.card.signed and _trusts_more(heard_at, kept.heard_at):
                 kept.heard_at = heard_at
             return False
         kept.card, kept.heard_at = card, heard_at
+        self.on_news(card)
         return True
 
     def of(self, peer: PeerId) -> Card | None:
         """The newest card that we have of a peer."""
         kept = self._kept.get(peer)
         return None if kept is None else kept.card
+
+    @staticmethod
+    def read(data: bytes) -> Card:
+        """The card in bytes of unknown origin; BadMessage if it is none, or is not signed."""
+        return decode_card(data)
 
     def linked(self, peer: PeerId) -> None:
         """Note a link to a peer: its card stays while there is one."""
@@ -120,3 +133,7 @@ class CardBook:
 def _trusts_more(heard_at: str, than: str) -> bool:
     """Whether more is believed of a card that came from this host: from nearer, more is."""
     return expected_of(heard_at) < expected_of(than)
+
+
+def _ignore(_card: Card) -> None:
+    """Until somebody sets `on_news`, nobody waits for cards."""

@@ -21,6 +21,7 @@ from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
 from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.transport.bans import PeerBans
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
@@ -86,23 +87,24 @@ class Endpoint:
         self._announced: Address | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._known_ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
-        ways = self._known_ways
-        self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
+        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
         self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
         """Shows to ourselves where we have seen others."""
         self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.bans = PeerBans()
+        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
-        self.on_card = _ignore_card
+        self.on_card = _ignore
         self.on_up = _ignore_link
 
     @property
@@ -196,6 +198,7 @@ class Endpoint:
             await self._resumer.settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
+        self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
@@ -237,7 +240,7 @@ class Endpoint:
 
     def offer_paths(self, paths: Paths) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._known_ways.offered = paths
+        self._ways.offered = paths
 
     async def move(self, link: Link, way: Way) -> None:
         """Let a link go on by another way, without losing anything.
@@ -352,6 +355,7 @@ class Endpoint:
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
@@ -366,8 +370,7 @@ class Endpoint:
         exchange = self._cards.exchange
         if self._closing or not len(exchange):
             return
-        card = self.card
-        ours = card.encode()
+        ours = (card := self.card).encode()
         for link in exchange.to_tell(ours, _now_s()):
             self.on_card(link, card)
         if self._telling is not None:
@@ -381,12 +384,8 @@ class Endpoint:
         return (*self.listening, self.contact.address)
 
 
-def _ignore(_link: Link, _event: StreamEvent) -> None:
-    """Drop an event: until rpc sets `on_event`, nobody wants it."""
-
-
-def _ignore_card(_link: Link, _card: Card) -> None:
-    """Tell no card: until rpc sets `on_card`, nothing carries it."""
+def _ignore(_link: Link, _event_or_card: object) -> None:
+    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
 
 
 def _ignore_link(_link: Link) -> None:

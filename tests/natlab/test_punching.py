@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from natlab.lab import LabUnavailable, NatLab
-from natlab.matrix import Plan, attempts, public_nodes
+from natlab.matrix import Plan, attempts, peer, public_nodes
 
 ROOT = Path(__file__).parents[2]
 NODE = (sys.executable, "-m", "p2pswarm.node")
@@ -76,6 +76,27 @@ def test_a_relayed_link_is_punched_without_any_flag(lab, a, b):
 
     assert row["path"] == "punched", row
     assert row["first"]["path"] == "relayed"
+
+
+def test_tensors_go_over_punched_connections(lab):
+    """Each bulk connection is punched by itself, from a port that the relay has seen."""
+    opened = lab("port-restricted", "masquerade-drop", public=3)
+    site_a, site_b = opened.sites
+    plan = Plan()
+    with public_nodes(opened), peer(opened, site_b, plan) as b, peer(opened, site_a, plan) as a:
+        time.sleep(plan.settle_s)
+        card = b.told(LIMIT_S, do="card")["card"]
+        order = {"card": card, "limit_s": 20.0, "upgrade_s": 20.0}
+        relays = [opened.address(host) for host in range(3)]
+        told = a.told(LIMIT_S, do="reach", relays=relays, **order)
+        assert told["upgraded"]["says"] == "punched", told
+
+        sent = a.told(LIMIT_S, do="send", mib=8, **order)
+
+    assert sent["bulk"] >= 1
+    punched = [text for text in sent["said"] if "was punched in" in text]
+    assert len(punched) >= 1 + sent["bulk"], sent
+    assert not [text for text in sent["said"] if "goes by relay" in text], sent
 
 
 def test_a_link_between_two_symmetric_nats_stays_relayed(lab):

@@ -1,11 +1,13 @@
 """What a trainer says about its run, and what a user reads of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import NotServing
+from p2pswarm.flow.peer_scores import Ban, Offence
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.progress.events import (
     Checkpointed,
@@ -22,7 +24,14 @@ from p2pswarm.progress.events import (
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer
-from p2pswarm.swarm.messages.status import AskStatus, RunStatus, StageStatus
+from p2pswarm.swarm.messages.path_counts import PathCounts
+from p2pswarm.swarm.messages.status import (
+    BANS_TOLD_MAX,
+    AskStatus,
+    BanStatus,
+    RunStatus,
+    StageStatus,
+)
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.wire.message import decode, encode
 
@@ -172,11 +181,24 @@ def test_a_trainer_that_does_not_answer_is_said_to_be_gone():
     assert as_lines(OFFER, None)[1].startswith("  its trainer does not answer")
 
 
+def test_people_see_how_the_links_of_a_stage_lead():
+    latest = LatestStatus(RUN, stages=2)
+    at_home = PeerLine("a", 0, True, 0, 0.0, direct=1, punched=2)
+    latest.told(Peers(1.0, (at_home, PeerLine("b", 0, True, 0, 0.0, relayed=3))), 1.0)
+
+    stages = latest.answer(ASK, 2.0).stages
+
+    assert stages[0].links == PathCounts(direct=1, punched=2, relayed=3)
+    said = as_lines(OFFER, status(stages=stages))[2]
+    assert "stage 0: 2 ready (links: 1 direct, 2 punched, 3 relayed), stage 1: 0 ready" in said
+
+
 def test_scripts_get_every_run_on_one_line():
     told = json.loads(as_json([(OFFER, status()), (OFFER, None)]))["runs"]
 
     assert told[0]["name"] == "ours"
-    assert told[0]["status"]["stages"][1] == {"ready": 1, "joining": 1}
+    links = {"direct": 0, "mapped": 0, "punched": 0, "relayed": 0}
+    assert told[0]["status"]["stages"][1] == {"ready": 1, "joining": 1, "links": links}
     assert told[1]["status"] is None
 
 
@@ -185,3 +207,30 @@ def test_a_name_that_no_run_has_is_answered_with_those_there_are():
         "no run is named 'ours'; there is 'his', 'theirs'"
     )
     assert "p2pswarm train" in nothing_found("ours", [])
+
+
+def test_whom_the_trainer_has_banned_is_told_with_the_reason_and_the_time_that_is_left():
+    bans = [Ban(bytes([n]) * 32, Offence.FRAME, 100.0 - n) for n in range(BANS_TOLD_MAX + 1)]
+    there = LatestStatus(RUN, stages=2).answer(ASK, 40.0, bans)
+
+    assert decode(encode(there)) == there
+    assert len(there.bans) == BANS_TOLD_MAX
+    short = PeerId(bytes(32)).short
+    assert as_lines(OFFER, there)[-BANS_TOLD_MAX] == (
+        f"  {short} is banned for another 1 min: it sent frames that break the protocol"
+    )
+    shown = json.loads(as_json([(OFFER, there)]))["runs"][0]["status"]["bans"]
+    assert shown[0]["peer"] == str(PeerId(bytes(32)))
+
+
+def test_a_reason_from_elsewhere_has_no_escape_sequences():
+    banned = BanStatus(b"e" * 32, "\x1b[2J", 5.0)
+
+    assert "\x1b" not in as_lines(OFFER, status(bans=(banned,)))[-1]
+
+
+def test_a_closed_run_whose_trainer_does_not_answer_may_be_closed_to_us():
+    closed = replace(OFFER, config=replace(OURS, owner="a" * 64))
+
+    assert "not invited" in as_lines(closed, None)[1]
+    assert "not invited" not in as_lines(OFFER, None)[1]

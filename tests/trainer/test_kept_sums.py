@@ -16,6 +16,7 @@ from p2pswarm.trainer.in_flight import RETRY_MAX_S
 from p2pswarm.trainer.silence import SILENT_S
 from p2pswarm.trainer.suspensions import (
     ANSWERED_S,
+    REDO_SHARE,
     SUSPENDED_S,
     TIMES_MAX,
     SumKept,
@@ -87,6 +88,21 @@ def test_a_server_that_is_back_at_once_keeps_what_it_had_counted():
     play.count(bob, 1)
     reduce = {a.incarnation: a.message.counted for a in play.seen(act.SendReduce)}
     assert reduce == {back: FIRST, bob: SECOND}
+
+
+def test_much_work_is_waited_for_longer_than_little():
+    """Ann has counted all of what the stage has counted, which took ten seconds."""
+    play, ann, bob = two()
+    play.now_s += 10.0
+    play.coordinator.silence.heard(ann, play.now_s)
+    play.coordinator.silence.heard(bob, play.now_s)
+
+    play.lose(ann)
+    play.wait(REDO_SHARE * 10.0 - 0.1)
+    assert play.seen(SumVoided) == []
+    play.wait(0.1)
+
+    assert [a.incarnation for a in play.seen(SumVoided)] == [ann]
 
 
 def test_it_may_be_back_before_its_loss_is_noticed():

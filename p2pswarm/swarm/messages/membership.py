@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.ids import Contact
+from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
     Bitmap,
+    CardBytes,
     Digest,
     Era,
     Generation,
@@ -77,6 +79,8 @@ class Join(Message):
     """How many decided records its voter knows: a trainer that knows fewer asks it for them."""
     sum: HeldSum | None = None
     """Its sum of the step that it computed last, if that is whole and was not averaged away."""
+    card: CardBytes = b""
+    """Its own: where else it is dialled."""
 
 
 @message(53)
@@ -132,6 +136,8 @@ class MemberRecord(Message):
     incarnation: IncarnationNumber
     ready: bool
     """It may be given microbatches and holds the current weights."""
+    card: CardBytes = b""
+    """Where else it is dialled; the newest that the trainer knows."""
 
 
 @message(55)
@@ -151,7 +157,7 @@ class View(Message):
     gone: Annotated[tuple[IncarnationNumber, ...], Size(VIEW_PART_MAX)]
     """Incarnations that are over."""
     joined: Annotated[tuple[MemberRecord, ...], Size(VIEW_PART_MAX)]
-    """Members that the receiver does not know yet."""
+    """Members that the receiver does not know yet, or whose cards are others than it knows."""
     ready: Annotated[tuple[IncarnationNumber, ...], Size(VIEW_PART_MAX)]
     """Members that it knows, and that are ready now."""
 
@@ -181,6 +187,8 @@ class Load(Message):
     """Backward passes that computed their graph again, because memory was short."""
     unheard_s: Seconds = 0.0
     """For how long nothing has come from the trainer."""
+    links: PathCounts = NO_PATHS
+    """To the trainer and to the members that it knows."""
 
 
 @message(106)
