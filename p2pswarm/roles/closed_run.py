@@ -16,7 +16,7 @@ from p2pswarm.access.guarded_rpc import GuardedRpc, RoleRules
 from p2pswarm.access.messages import AccessList
 from p2pswarm.chain.messages import HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.config import NodeConfig
-from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.errors import BadMessage, RunEnded, Unusable
 from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.owner_folder import OwnerFolder
 from p2pswarm.roles.run_folder import make_folder
@@ -82,6 +82,12 @@ async def run_calls(stack: NodeStack, identity: RunIdentity, say: Say) -> AsyncI
 def own_refusal(rpc: Rpc) -> str:
     """Why this node is no member of its closed run any more; empty if it is, or the run is open."""
     return rpc.gate.own_refusal(time.time()) if isinstance(rpc, GuardedRpc) else ""
+
+
+async def until_out(rpc: Rpc) -> None:
+    """Raise RunEnded when this node is no member of its closed run any more; until cancelled."""
+    if isinstance(rpc, GuardedRpc):
+        raise RunEnded(await rpc.until_out())
 
 
 def _keep_lists(rpc: GuardedRpc, folder: OwnerFolder, run: bytes) -> None:
