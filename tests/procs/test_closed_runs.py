@@ -55,7 +55,7 @@ def refused(node) -> str:
     return node.errors
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_friends_train_a_closed_run_and_the_weights_are_those_of_one_loop(
     start, run_file, owner, tmp_path
 ):
@@ -78,7 +78,7 @@ def test_friends_train_a_closed_run_and_the_weights_are_those_of_one_loop(
     assert all(torch.equal(swarm[name], plain[name]) for name in plain)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_revoked_server_stops_and_the_run_goes_on_and_stays_exact(
     start, run_file, owner, tmp_path
 ):
@@ -106,7 +106,7 @@ def test_a_revoked_server_stops_and_the_run_goes_on_and_stays_exact(
     assert all(torch.equal(swarm[name], plain[name]) for name in plain)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_tokens_hold_when_the_trainer_is_killed_and_a_standby_takes_over(start, run_file, owner):
     run = run_file(steps=1_000_000)
     boot = start(*HERE)
@@ -142,7 +142,7 @@ def test_tokens_hold_when_the_trainer_is_killed_and_a_standby_takes_over(start, 
     assert server.process.poll() is None
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_run_goes_on_closed_when_its_trainer_is_started_again_without_the_flag(
     start, run_file, owner
 ):
@@ -189,3 +189,19 @@ def test_what_is_mistyped_or_of_another_kind_is_said_in_one_line(start, run_file
     status = owner("status", "--invite", "invite.txt")
     assert "step 0 of 1,000,000" in status
     assert "not invited" in owner("status", "--bootstrap", address)
+
+
+@pytest.mark.timeout(300)
+def test_a_revoked_standby_ends_with_one_line(start, run_file, owner):
+    run = run_file(steps=1_000_000)
+    trainer = start("train", run, "--closed", *HERE, module="p2pswarm")
+    assert trainer.line_with("waiting for")
+    partner = owner("invite", run, "--name", "partner", "--role", "train")
+    second = run_file("b", steps=1_000_000)
+    standby = start("train", second, "--standby", "--invite", partner, *HERE, module="p2pswarm")
+    assert trainer.line_with("stands by")
+
+    owner("revoke", run, "partner")
+
+    assert "this invitation was revoked by the run's owner" in refused(standby)
+    assert trainer.process.poll() is None
