@@ -178,7 +178,7 @@ class Honest:
         begun_s = time.monotonic()
         async with honest_rpc() as rpc:
             try:
-                await rpc.call(Contact(None, self._far), Ping(""), timeout_s=TIMEOUT_S)
+                await rpc.call(Contact(None, self._far), Ping(), timeout_s=TIMEOUT_S)
             except SwarmError as error:
                 print(f"    honest dial: {error!r}", file=sys.stderr)
                 return None
@@ -192,7 +192,7 @@ class Honest:
         while True:
             begun_s = time.monotonic()
             try:
-                await rpc.call(Contact(None, self._near), Ping(""), timeout_s=TIMEOUT_S)
+                await rpc.call(Contact(None, self._near), Ping(), timeout_s=TIMEOUT_S)
             except SwarmError as error:
                 print(f"    honest call: {error!r}", file=sys.stderr)
             self._longest_s = max(self._longest_s, time.monotonic() - begun_s)
@@ -210,7 +210,7 @@ class HonestRecords:
         found = 0
         async with honest_rpc() as rpc:
             for key in self.keys:
-                asked = Get("", key, b"", False, 0)
+                asked = Get(key, b"", False, 0)
                 got = await rpc.call(Contact(None, at), asked, timeout_s=TIMEOUT_S)
                 found += isinstance(got, Got) and len(got.records) == 1
         return found / len(self.keys)
@@ -225,7 +225,7 @@ async def storing(at: Address) -> HonestRecords:
         own = [os.urandom(32) for _ in range(RECORDS // PUBLISHERS)]
         records = tuple(sign(identity, key, b"", os.urandom(200), 1, expires_ms) for key in own)
         async with honest_rpc(identity) as rpc:
-            told = await rpc.call(Contact(None, at), Store("", records), timeout_s=TIMEOUT_S)
+            told = await rpc.call(Contact(None, at), Store(records), timeout_s=TIMEOUT_S)
         assert isinstance(told, Stored)
         assert not any(told.verdicts), told.verdicts
         keys += own

@@ -28,7 +28,7 @@ from p2pswarm.access.messages import (
 )
 from p2pswarm.errors import BadMessage, NotAdmitted, NotServing, PathError, RunEnded, SwarmError
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import M, PeerCards, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.rpc.stream import within
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
@@ -102,6 +102,11 @@ class GuardedRpc:
     def contact(self) -> Contact:
         """Our own contact."""
         return self._rpc.contact
+
+    @property
+    def cards(self) -> PeerCards:
+        """As `Rpc.cards`."""
+        return self._rpc.cards
 
     def reach(self, to: Contact) -> Reach:
         """As `Rpc.reach`."""

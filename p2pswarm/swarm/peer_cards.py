@@ -8,14 +8,20 @@ Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
-from p2pswarm.ids import PeerId
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Address, PeerId
 from p2pswarm.swarm.messages.membership import View
+from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
-from p2pswarm.wire.message import Message
+from p2pswarm.transport.card import CardBody, SignedCard
+from p2pswarm.wire.message import Message, decode
+
+CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
 class PeerCards(Protocol):
@@ -30,6 +36,10 @@ class PeerCards(Protocol):
 
         Raises BadMessage if it is no card, or another peer's.
         """
+        ...
+
+    def links(self, peers: Iterable[bytes]) -> PathCounts:
+        """How links that are up lead to these peers."""
         ...
 
     def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
@@ -47,12 +57,34 @@ class NoCards:
     def learn(self, _peer: bytes, _card: bytes, _teller: PeerId | None) -> None:
         """Whatever is told, nobody dials by it."""
 
+    def links(self, _peers: Iterable[bytes]) -> PathCounts:
+        """Nobody knows."""
+        return NO_PATHS
+
     def watch(self, _on_news: Callable[[bytes], None]) -> Callable[[], None]:
         """Nothing ever changes."""
         return lambda: None
 
 
 NO_CARDS = NoCards()
+
+
+@lru_cache(maxsize=CARDS_LOOKED_INTO)
+def leads_there(card: bytes, address: str) -> bool:
+    """Whether a card names this address, of its peer or of the peer at a relay of its.
+
+    No signature is checked: who asks has done that.
+    """
+    try:
+        signed = decode(card)
+        body = decode(signed.body) if isinstance(signed, SignedCard) else None
+        at = Address.parse(address)
+    except (BadMessage, ValueError):
+        return False
+    if not isinstance(body, CardBody):
+        return False
+    named = [each.address for each in body.direct]
+    return at in named or at.place in [each.at.address for each in body.relays]
 
 
 def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) -> None:
