@@ -104,7 +104,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
-        self.on_card = _ignore_card
+        self.on_card = _ignore
         self.on_up = _ignore_link
 
     @property
@@ -384,12 +384,8 @@ class Endpoint:
         return (*self.listening, self.contact.address)
 
 
-def _ignore(_link: Link, _event: StreamEvent) -> None:
-    """Drop an event: until rpc sets `on_event`, nobody wants it."""
-
-
-def _ignore_card(_link: Link, _card: Card) -> None:
-    """Tell no card: until rpc sets `on_card`, nothing carries it."""
+def _ignore(_link: Link, _event_or_card: object) -> None:
+    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
 
 
 def _ignore_link(_link: Link) -> None:
