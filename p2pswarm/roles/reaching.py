@@ -157,7 +157,6 @@ class Reaching:
             self._drain()
 
         reach.on_change, reach.on_link = changed, self._met
-        reach.called = self._view.book.opened
         for link in self._endpoint.links():
             self._met(link)
         try:
