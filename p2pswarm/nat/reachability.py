@@ -249,7 +249,8 @@ class Reachability:
         standing.observed(observer.host, at.host, _now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)
-        if knock.done() and self.called(observer.host, _now_s()):
+        leased = at == standing.finding.lease  # the router has promised that, hole or not
+        if knock.done() and not leased and self.called(observer.host, _now_s()):
             return
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
             standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())

@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.dht.node import Dht
@@ -19,7 +20,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
-from p2pswarm.nat.standing import Belief, State
+from p2pswarm.nat.standing import Belief, Standing, State
 from p2pswarm.net.address_scope import Scope, believable
 from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
@@ -39,6 +40,24 @@ from p2pswarm.transport.card import (
 )
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.own_card import CardContents
+
+
+class FindsOut(Protocol):
+    """`Reachability`, whose module is loaded when it is needed."""
+
+    on_change: Callable[[Belief], None]
+    on_link: Callable[[Link], None]
+    called: Callable[[str, float], bool]
+    standings: dict[int, Standing]
+
+    @property
+    def settled(self) -> bool:
+        """Whether a router has been asked for a port, if that is wanted."""
+        ...
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        ...
 
 
 def contents_of(announcement: Announcement) -> CardContents:
@@ -126,6 +145,10 @@ class Reaching:
         reach = module.Reachability(
             self._endpoint, self._rpc, self._bound, os.urandom, map_ports=maps
         )
+        await self.follow(reach)
+
+    async def follow(self, reach: FindsOut) -> None:
+        """Announce what `reach` finds out while it runs, until cancelled."""
 
         def changed(belief: Belief) -> None:
             self._belief, self._settled = belief, reach.settled
