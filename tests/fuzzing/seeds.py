@@ -9,6 +9,7 @@ from chain.harness import genesis, unsigned
 from checkpoint.harness import RUN
 from checkpoint.test_manifest import DATA as CHECKPOINT
 from dht.harness import ALICE, KEY, record
+from fuzzing.access_parsers import ACCESS_SEEDS
 from fuzzing.base import joined
 from fuzzing.examples import examples
 from fuzzing.link_parsers import HELLO, NETWORK
@@ -215,5 +216,6 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         str(ALICE.peer_id).encode(),
     ],
     **NAT_SEEDS,
+    **ACCESS_SEEDS,
 }
 """By parser: inputs that it reads to their end."""
