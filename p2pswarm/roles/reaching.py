@@ -47,7 +47,6 @@ class FindsOut(Protocol):
 
     on_change: Callable[[Belief], None]
     on_link: Callable[[Link], None]
-    called: Callable[[str, float], bool]
     standings: dict[int, Standing]
 
     @property
