@@ -56,6 +56,7 @@ SHELL = frozenset(
         "demo/processes.py",
         "dht/holder_search.py",
         "dht/node.py",
+        "dht/part_search.py",
         "dht/query_runner.py",
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
