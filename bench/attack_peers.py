@@ -22,6 +22,7 @@ from p2pswarm.errors import PeerError
 from p2pswarm.ids import Address
 from p2pswarm.transport import frames
 from p2pswarm.transport.bulk.join import ANSWER_BYTES, BulkJoin
+from p2pswarm.transport.card import Card, CardFlags
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_records import LABEL
 from p2pswarm.transport.send_lines import MESSAGE_COST_BYTES
@@ -138,7 +139,8 @@ class HostileLink:
         sock = await connected(at, source, **options)
         loop = asyncio.get_running_loop()
         try:
-            payload = encode(Introduction(incarnation, 0, at.host))
+            card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).encode()
+            payload = encode(Introduction(incarnation, 0, at.host, card))
             static = StaticKey(identity, os.urandom(32))
             side = Handshake(Role.INITIATOR, HELLO, static, os.urandom(32), payload)
             while True:

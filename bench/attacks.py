@@ -132,7 +132,7 @@ async def connections(
 
 def garbage() -> bytes:
     """What is no handshake, or begins like one."""
-    start = random.choice([b"", b"PSW1", b"PSW1\1", HELLO.raw, MAGIC, b"GET / HTTP/1.1\r\n"])
+    start = random.choice([b"", b"PSW2", b"PSW2\1", HELLO.raw, MAGIC, b"GET / HTTP/1.1\r\n"])
     return start + os.urandom(random.choice([1, 20, 60, 5000]))
 
 

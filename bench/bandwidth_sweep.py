@@ -58,10 +58,12 @@ class Plan:
 class Worker:
     """One of the two processes."""
 
-    def __init__(self, enter: Sequence[str], connections: int, chunk_bytes: int, host: str) -> None:
-        settings = json.dumps([connections, chunk_bytes, host])
+    def __init__(
+        self, enter: Sequence[str], settings: Sequence[int | str], program: Path = WORKER
+    ) -> None:
+        """`enter`: what starts it in its host. `settings`: the arguments of the program's main."""
         self._process = subprocess.Popen(
-            [*enter, sys.executable, WORKER, settings],
+            [*enter, sys.executable, program, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -158,7 +160,7 @@ def sweep(args: argparse.Namespace, plan: Plan) -> list[dict[str, Any]]:
         for connections in args.connections:
             with ExitStack() as stack:
                 sender, receiver = (
-                    stack.enter_context(Worker(enter, connections, plan.chunk_bytes, address))
+                    stack.enter_context(Worker(enter, (connections, plan.chunk_bytes, address)))
                     for enter, address in hosts
                 )
                 for size, codec in itertools.product(args.bytes, args.codecs):

@@ -14,11 +14,17 @@ from collections.abc import Sequence
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.demo.options import Options
-from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.errors import RunEnded, SwarmError, Unusable
 from p2pswarm.flags import (
     CheckCommand,
     DoctorCommand,
     ExampleCommand,
+    InvitationsCommand,
+    InviteCommand,
+    Owner,
+    PlanCommand,
+    RenewCommand,
+    RevokeCommand,
     StatusCommand,
     VerifyCommand,
     parse,
@@ -54,8 +60,6 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             check_files(config)
             sys.stdout.write(report(config, source))
             return 0
-        case VerifyCommand() as command:
-            return _verify(command)
         case Options() as options:
             for path in (options.json, options.plot):
                 if path:
@@ -67,9 +71,44 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             code = importlib.import_module("p2pswarm.roles.status").main(config, run, json=json)
         case DoctorCommand(config=config, json=json):
             code = importlib.import_module("p2pswarm.roles.doctor").main(config, json=json)
+        case VerifyCommand() | PlanCommand() as command:
+            code = _work_on_file(command)
         case NodeConfig() as config:
             check_files(config)
             code = importlib.import_module("p2pswarm.node_process").main(config, begun_s)
+        case owners:
+            code = _owners(owners)
+    return code
+
+
+def _owners(command: Owner) -> int:
+    """Do what the owner of a closed run asks."""
+    inviting = importlib.import_module("p2pswarm.roles.inviting")
+    code = 0
+    match command:
+        case InviteCommand(config=config, lasts_s=lasts_s):
+            asked = command.name, command.role, command.uses, command.peer
+            _say(inviting.invite(config, asked, lasts_s))
+        case InvitationsCommand(config=config, json=json):
+            sys.stdout.write(inviting.listing(config, as_json=json))
+        case RevokeCommand(config=config, whom=whom):
+            code = inviting.revoke(config, whom)
+        case RenewCommand(config=config, whom=whom, lasts_s=lasts_s):
+            code = inviting.renew(config, whom, lasts_s)
+    return code
+
+
+def _work_on_file(command: VerifyCommand | PlanCommand) -> int:
+    return _verify(command) if isinstance(command, VerifyCommand) else _plan(command)
+
+
+def _plan(command: PlanCommand) -> int:
+    """Plan with solvers that only this command needs."""
+    try:
+        planning = importlib.import_module("p2pswarm.roles.planning")
+    except ModuleNotFoundError as error:
+        raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
+    code: int = planning.main(command.matrix, command.seconds, command.seed, command.json)
     return code
 
 

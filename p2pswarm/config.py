@@ -8,6 +8,7 @@ Units:   named by each setting's name or docstring.
 Errors:  ValueError when two settings that are each allowed contradict each other.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ GRADIENT_CODEC_NAMES = ("int8-ef",)
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
+OWNER = re.compile("[0-9a-f]{64}")
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
 RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
@@ -177,6 +179,8 @@ class RunConfig:
     checkpoint after `rewind_after_s`; or end after 30 s."""
     rewind_after_s: Annotated[float, Between(1.0, 1e6)] = 60.0
     """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
+    owner: str = ""
+    """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -185,6 +189,8 @@ class RunConfig:
     codecs: CodecConfig = field(default_factory=CodecConfig)
 
     def __post_init__(self) -> None:
+        if self.owner and not OWNER.fullmatch(self.owner):
+            raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
         blocks = self.model.layers + 2
         if self.model.family == "gpt" and self.stages > blocks:
             raise ValueError(
@@ -207,6 +213,8 @@ class TrainConfig:
     """The file to write at the end, with the run's name and the step added; "" writes none."""
     standby: bool = False
     """Found no run: stand by for one of the same settings and text, and lead it when needed."""
+    closed: bool = False
+    """Only who is invited takes part: the owner's key is kept in the folder of `state`."""
     new: bool = False
     """Begin another run, though the folder of `state` holds one that is not finished."""
     resume: str = ""
@@ -263,7 +271,7 @@ class NetworkConfig:
     map_ports: bool = True
     """Ask the router to forward the listening port (PCP, NAT-PMP, UPnP), if there is one."""
     bulk_connections: Annotated[int, Between(1, 16)] = 1
-    """TCP connections for tensors, to each peer."""
+    """TCP connections for tensors to each peer, at the least; more are opened where they help."""
     state_share: Annotated[float, Between(0.0, 1.0)] = STATE_SHARE
     """Of what is sent while training sends too: weights for newcomers; 1: all that they can."""
     peer_mib: Annotated[int, Between(1, 2**20)] = 1_024
@@ -304,6 +312,8 @@ class NodeConfig:
     """The key file, made if absent; left out: in `state`, or a new identity each time."""
     state: Path | None = None
     """A folder where a trainer or a server keeps what it must know after a restart; one a node."""
+    invite: str = ""
+    """The invitation to a closed run: its text, or a file that has it."""
     log_level: Annotated[str, OneOf(*LOG_LEVELS)] = "warning"
     leave_at_eof: bool = False
     """Leave when stdin ends: then a program that starts nodes cannot leave them behind."""

@@ -9,6 +9,7 @@
     |      UnknownLink    the peer has dropped it   -> dial for a new link
     |- Refused        the peer works and says no   -> ask another peer
     |    Busy(retry_after_s)  NotServing  TooLarge  NotComputed
+    |    NotAdmitted    the run is closed to us   -> ask its owner for an invitation
     |- Late           also a TimeoutError          -> ask another peer, or hedge
     |- NoRoute        no peer can do it            -> wait until one joins or moves
     |- RunEnded       the run is over              -> tell the user why
@@ -92,6 +93,10 @@ class TooLarge(Refused):
 
 class NotComputed(Refused):
     """The peer could not compute what it was given; nothing of it is in its gradient sum."""
+
+
+class NotAdmitted(Refused):
+    """The run is closed, and one of both sides is no member of it: ask the owner to invite it."""
 
 
 class Late(SwarmError, TimeoutError):

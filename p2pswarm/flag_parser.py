@@ -14,6 +14,7 @@ from p2pswarm.version import VERSION
 
 STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
 STEPS_MAX = 10**6
+SEED_MAX = 2**32 - 1
 USAGE_CODE = 2
 NODE_TEXT = (
     "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
@@ -33,10 +34,43 @@ DOCTOR_TEXT = (
     "Finds out whether others can dial this machine, and what slows training down here, and says "
     "what to change. Run it while no node runs here: then it tests the port that a node will have."
 )
+PLAN_TEXT = (
+    "Finds out which device should serve which stage, so that an iteration takes least, and says "
+    "how good its answer is at least. FILE.json has latency_s and gbps, a row of numbers for each "
+    "device, then stages, pipelines, gradient_gbit, activation_gbit; access_gbps may bound each "
+    "device's own line. The cost is that of Decentralized Training of Foundation Models in "
+    "Heterogeneous Environments (Yuan et al., 2022)."
+)
 DEMO_TEXT = (
     "Trains a byte-level transformer with several processes on this machine, kills a server on "
     "the way, and draws what was learnt."
 )
+
+
+INVITE_HELP = "the invitation to a closed run: the line of p2pswarm invite, or a file that has it"
+OWNER_TEXTS = {
+    "invite": (
+        "let a friend into your closed run",
+        "Prints an invitation: a line to send as you would a password, for p2pswarm node --invite.",
+    ),
+    "invitations": (
+        "who was invited to your closed run",
+        "Lists the invitations to your closed run: until when each is good, and what is revoked.",
+    ),
+    "revoke": (
+        "take back an invitation",
+        "Takes back an invitation, or bars a peer id, and tells the run's trainers, who tell all.",
+    ),
+    "renew": (
+        "let an invitation hold for longer",
+        "Lets an invitation hold until so long from now; whoever has it need do nothing.",
+    ),
+}
+USES_MAX = 256
+CLOSED_EPILOG = "docs/closed_runs.md says how closed runs work."
+DAY_S = 86_400
+TIME_UNITS = {"m": 60, "h": 3_600, "d": DAY_S, "w": 7 * DAY_S}
+LASTS_MAX_S = 3_650 * DAY_S
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -62,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=NODE_TEXT,
         epilog="python -m p2pswarm.node is the same.",
     )
-    node.set_defaults(resume=None, standby=False, new=False)
+    node.set_defaults(resume=None, standby=False, new=False, closed=False)
     node.add_argument(
         "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
     )
@@ -82,14 +116,8 @@ def make_parser() -> argparse.ArgumentParser:
             "doctor", help="what is wrong with this machine's network", description=DOCTOR_TEXT
         )
     )
-    _add_verify_flags(
-        commands.add_parser(
-            "verify",
-            help="prove that a checkpoint is whole",
-            description=VERIFY_TEXT,
-            epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
-        )
-    )
+    _add_commands_on_files(commands)
+    _add_owner_commands(commands)
     _add_demo_flags(
         commands.add_parser(
             "demo", help="train a small transformer on this machine alone", description=DEMO_TEXT
@@ -125,8 +153,60 @@ def _add_train_flags(commands: "argparse._SubParsersAction[OneLineParser]") -> N
         action="store_true",
         help="begin another run, though the folder of `state` holds one that is not finished",
     )
+    train.add_argument(
+        "--closed",
+        action="store_true",
+        help="only who is invited takes part: see p2pswarm invite, and docs/closed_runs.md",
+    )
     train.set_defaults(role="trainer")
     _add_node_flags(train)
+
+
+def _add_owner_commands(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """Add what the owner of a closed run does."""
+    for name, text in OWNER_TEXTS.items():
+        parser = commands.add_parser(name, help=text[0], description=text[1], epilog=CLOSED_EPILOG)
+        parser.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+        if name in ("revoke", "renew"):
+            parser.add_argument(
+                "whom", metavar="WHOM", help="a name or serial number of p2pswarm invitations"
+            )
+        if name in ("invite", "renew"):
+            parser.add_argument(
+                "--for",
+                dest="lasts",
+                type=duration,
+                default=7 * DAY_S,
+                metavar="TIME",
+                help="for how long: 12h, 7d, 4w; default: 7d",
+            )
+        if name == "invitations":
+            parser.add_argument("--json", action="store_true", help="one JSON object, for scripts")
+        if name == "invite":
+            _add_invite_flags(parser)
+        parser.add_argument(
+            "--bootstrap",
+            action="append",
+            metavar="HOST:PORT",
+            help="a node of the run's swarm; default: those of FILE, and where its trainer was",
+        )
+
+
+def _add_invite_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="under which you revoke or renew it")
+    parser.add_argument(
+        "--role", choices=("serve", "train", "watch"), default="serve", help="default: serve"
+    )
+    parser.add_argument(
+        "--uses",
+        type=whole(1, USES_MAX),
+        default=0,
+        metavar="N",
+        help="at most so many peers may use it; default: no limit",
+    )
+    parser.add_argument(
+        "--peer", metavar="ID", help="for this peer id alone; then the text is no secret"
+    )
 
 
 def _add_node_flags(parser: argparse.ArgumentParser) -> None:
@@ -174,6 +254,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="keep this node's id in this file; the file is made if it is not there",
     )
+    parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
     parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
     parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
 
@@ -182,12 +263,48 @@ def _add_status_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap",
         action="append",
-        required=True,
         metavar="HOST:PORT",
         help="ask through this node of the swarm; may be given several times",
     )
+    parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
     parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
     parser.add_argument("--json", action="store_true", help="one line of JSON, for scripts")
+
+
+def _add_commands_on_files(commands: "argparse._SubParsersAction[OneLineParser]") -> None:
+    """Add the commands that need no network."""
+    _add_verify_flags(
+        commands.add_parser(
+            "verify",
+            help="prove that a checkpoint is whole",
+            description=VERIFY_TEXT,
+            epilog="Exit code: 0 if it is whole, 1 if it is not, 2 if there is none.",
+        )
+    )
+    _add_plan_flags(
+        commands.add_parser(
+            "plan", help="which device should serve which stage", description=PLAN_TEXT
+        )
+    )
+
+
+def _add_plan_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--objective",
+        choices=["dtfm"],
+        default="dtfm",
+        help="what an iteration costs; dtfm: averaging, then a pipeline of which no part overlaps",
+    )
+    parser.add_argument(
+        "--matrix", type=Path, required=True, metavar="FILE.json", help="the links and the task"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="how long to search; default: 60"
+    )
+    parser.add_argument(
+        "--seed", type=whole(0, SEED_MAX), default=0, metavar="N", help="of its chance; default: 0"
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the plan here, for scripts")
 
 
 def _add_doctor_flags(parser: argparse.ArgumentParser) -> None:
@@ -269,3 +386,14 @@ class whole:  # noqa: N801 - reads as the type of an argument
                 f"{text!r} is not a whole number from {self._low} to {self._high}"
             )
         return number
+
+
+def duration(text: str) -> int:
+    """A time such as 12h or 7d, in seconds; argparse reports the error in one line."""
+    number, unit = text[:-1], TIME_UNITS.get(text[-1:], 0)
+    lasts_s = int(number) * unit if number.isascii() and number.isdigit() else 0
+    if not 0 < lasts_s <= LASTS_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time such as 12h, 7d or 4w, of ten years at most"
+        )
+    return lasts_s

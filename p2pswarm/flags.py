@@ -18,11 +18,13 @@ from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
 from p2pswarm.flag_parser import make_parser
 from p2pswarm.roles.addresses import check
+from p2pswarm.roles.invitation_text import joining
 from p2pswarm.settings import load
 
 EXAMPLES = Path(__file__).parent / "examples"
 """Commented settings, one file for each role."""
 ANY_PORT = ":0"
+OWNER_COMMANDS = ("invite", "invitations", "revoke", "renew")
 
 NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
 """The flags of `[network]` that have one value."""
@@ -75,8 +77,63 @@ class VerifyCommand:
     """Print one JSON object instead of lines."""
 
 
-Query = StatusCommand | VerifyCommand | DoctorCommand
-Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query
+@dataclass(frozen=True, slots=True)
+class PlanCommand:
+    """Find out which device should serve which stage."""
+
+    matrix: Path
+    """The devices' links and the task, in JSON."""
+    seconds: float
+    """How long to search."""
+    seed: int
+    json: Path | None
+    """Where the plan is written for scripts."""
+
+
+@dataclass(frozen=True, slots=True)
+class InviteCommand:
+    """Sign an invitation to a closed run, and print it."""
+
+    config: NodeConfig
+    lasts_s: int
+    name: str
+    """Under which the owner finds it again; empty: any that is free."""
+    role: str
+    uses: int
+    """How many peers may use it; 0: as many as want to."""
+    peer: str
+    """The peer id that it is for; empty: whoever has its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvitationsCommand:
+    """Print who was invited to a closed run."""
+
+    config: NodeConfig
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeCommand:
+    """Take back an invitation."""
+
+    config: NodeConfig
+    whom: str
+    """Its name, its serial number, or a peer id."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewCommand:
+    """Let an invitation hold for longer."""
+
+    config: NodeConfig
+    whom: str
+    lasts_s: int
+
+
+Query = StatusCommand | VerifyCommand | DoctorCommand | PlanCommand
+Owner = InviteCommand | InvitationsCommand | RevokeCommand | RenewCommand
+Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query | Owner
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -85,20 +142,32 @@ def parse(argv: Sequence[str]) -> Command:
     flags = parser.parse_args(argv)
     if flags.command == "demo":
         return _options(flags, parser)
-    if flags.command == "status":
-        config = NodeConfig(bootstrap=tuple(flags.bootstrap), listen=ANY_PORT)
-        check(config)
-        return StatusCommand(config, flags.run, flags.json)
-    if flags.command == "doctor":
-        config = NodeConfig(bootstrap=tuple(flags.bootstrap or ()), listen=flags.listen or "")
-        check(config)
-        return DoctorCommand(config, flags.json)
-    if flags.command == "verify":
-        return VerifyCommand(flags.target, flags.json)
+    if flags.command in OWNER_COMMANDS:
+        return _owners(flags)
+    if flags.command in ("status", "doctor", "verify", "plan"):
+        return _query(flags)
     if flags.command == "node" and flags.example:
         return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
     config = _settings(flags)
     return CheckCommand(config, flags.config) if flags.check else config
+
+
+def _query(flags: argparse.Namespace) -> Query:
+    """A command that asks something and changes nothing."""
+    if flags.command == "verify":
+        return VerifyCommand(flags.target, flags.json)
+    if flags.command == "plan":
+        return PlanCommand(flags.matrix, flags.seconds, flags.seed, flags.json)
+    through = tuple(flags.bootstrap or ())
+    if flags.command == "doctor":
+        config = NodeConfig(bootstrap=through, listen=flags.listen or "")
+        check(config)
+        return DoctorCommand(config, flags.json)
+    config = joining(NodeConfig(bootstrap=through, listen=ANY_PORT, invite=flags.invite or ""))
+    if not config.bootstrap:
+        raise Unusable("say through which node to ask: --bootstrap HOST:PORT, or --invite TEXT")
+    check(config)
+    return StatusCommand(config, flags.run, flags.json)
 
 
 def _settings(flags: argparse.Namespace) -> NodeConfig:
@@ -109,9 +178,14 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         "listen": flags.listen,
         "role": flags.role,
         "identity": flags.identity,
+        "invite": flags.invite,
         "log_level": flags.log_level,
     }
-    train: dict[str, Any] = {"standby": flags.standby, "new": flags.new}
+    train: dict[str, Any] = {
+        "standby": flags.standby,
+        "new": flags.new,
+        "closed": flags.closed,
+    }
     if flags.resume is not None:
         train["resume"] = _resumed(flags.resume, config)
     given["train"] = _given(config.train, train)
@@ -119,6 +193,7 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
     network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
     network["relays"] = tuple(flags.relays or ())
     config = dataclasses.replace(config, network=_given(config.network, network))
+    config = joining(config)
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
@@ -126,6 +201,25 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
         raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
     _check_beginning(config.train)
     return config
+
+
+def _owners(flags: argparse.Namespace) -> Owner:
+    """A command of the owner of a closed run, whose settings are in the run's file."""
+    config = load(flags.config)
+    if config.state is None:
+        raise Unusable(f"{flags.config} names no `state`: a closed run keeps its owner's key there")
+    config = _given(config, {"bootstrap": tuple(flags.bootstrap or ()), "role": "bootstrap"})
+    check(config)
+    match flags.command:
+        case "invite":
+            given = flags.name or "", flags.role, flags.uses, flags.peer or ""
+            return InviteCommand(config, flags.lasts, *given)
+        case "revoke":
+            return RevokeCommand(config, flags.whom)
+        case "renew":
+            return RenewCommand(config, flags.whom, flags.lasts)
+        case _:
+            return InvitationsCommand(config, flags.json)
 
 
 def _check_beginning(train: TrainConfig) -> None:

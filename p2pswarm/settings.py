@@ -21,7 +21,7 @@ from p2pswarm.config import Between, NodeConfig, OneOf, RunConfig, Text
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.setting_names import unknown
 
-RUN_VERSION = 1  # rises when the meaning of a manifest changes
+RUN_VERSION = 2  # rises when the meaning of a manifest, or the messages of a run, change
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
 RUN_TAG = b"p2pswarm-run-2:"
 RUN_ID_BYTES = 16

@@ -18,11 +18,11 @@ PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
 setting_names outfile
-net wire flow models data settings progress
+net wire flow models data settings progress plan
 crypto
 transport
 rpc
-nat relay
+nat relay access punch
 dht tensors gossip
 swarm
 allreduce state chain checkpoint
@@ -40,6 +40,7 @@ node __main__
 FLOOR = {name: height for height, row in enumerate(FLOORS) for name in row.split()}
 SHELL = frozenset(
     {
+        "access/guarded_rpc.py",
         "allreduce/averaging.py",
         "allreduce/base.py",
         "api/node.py",
@@ -76,13 +77,21 @@ SHELL = frozenset(
         "net/web_net.py",
         "net/web_socket.py",
         "node_process.py",
+        "punch/attempt.py",
+        "punch/outside.py",
+        "punch/puncher.py",
+        "punch/sightings.py",
+        "punch/vouching.py",
+        "punch/ways.py",
         "relay/circuit_net.py",
         "relay/keeper.py",
         "relay/pacing.py",
         "relay/relay.py",
         "roles/bootstrap.py",
+        "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
         "roles/reaching.py",

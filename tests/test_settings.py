@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from p2pswarm import config, settings
 from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.settings import RUN_VERSION as OURS
 
 
 @pytest.fixture
@@ -217,8 +218,11 @@ def changed(**values) -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"run":{},"version":99}', "a run of version 99; this program speaks version 1"),
-        (b'{"run":{},"version":65535}', "a run of version 65535; this program speaks version 1"),
+        (b'{"run":{},"version":99}', f"a run of version 99; this program speaks version {OURS}"),
+        (
+            b'{"run":{},"version":65535}',
+            f"a run of version 65535; this program speaks version {OURS}",
+        ),
         (b'{"run":{},"version":65536}', "version is no number from 0 to 65535"),
         (b'{"run":{},"version":-1}', "version is no number from 0 to 65535"),
         (b'{"run":{},"version":true}', "version is no number from 0 to 65535"),
@@ -246,8 +250,9 @@ def test_a_manifest_of_another_kind_is_refused_in_one_line(data, message):
 def test_a_whole_manifest_is_of_another_version_to_a_newer_program():
     data = settings.run_to_json(config.RunConfig())
 
-    with pytest.raises(settings.OtherRunVersion, match="version 1; this program speaks version 2"):
-        settings.run_from_json(data, version=2)
+    told = f"version {OURS}; this program speaks version {OURS + 1}"
+    with pytest.raises(settings.OtherRunVersion, match=told):
+        settings.run_from_json(data, version=OURS + 1)
 
 
 def test_a_program_reads_what_it_writes_whatever_its_version():

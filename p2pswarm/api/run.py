@@ -29,6 +29,8 @@ class RunSettings(TypedDict, total=False):
     """When no server holds a stage's weights: "wait" for one that does, or "end"."""
     rewind_after_s: float
     """How long "rewind" waits; it needs checkpoints, so a settings file."""
+    owner: str
+    """The public key of the owner, in hexadecimal, if the run is closed (docs/closed_runs.md)."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
     optimizer: OptimizerConfig | Table

@@ -11,7 +11,6 @@ from p2pswarm.api.node import Node, load_role
 from p2pswarm.config import ServeConfig
 from p2pswarm.roles.discovery import find_run
 from p2pswarm.roles.leave_request import LeaveRequest
-from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.settings import from_values
 
 log = logging.getLogger(__name__)
@@ -87,16 +86,18 @@ class Server:
         stack = dataclasses.replace(stack, config=settings)
         role = await load_role("stage")
         device = role.chosen_device(self._serve)
-        choice = RunChoice(self._serve)
+        choice = role.run_choice(settings, stack.identity.peer_id)
         offer = await role.unless(self._leaving, find_run(stack, choice, log.info))
         if offer is None:
             return LEFT
         threads = role.StageThreads()
         try:
-            self._server = role.stage_server(stack, offer, threads, device, log.info)
-            reason: str = await role.serve_run(
-                stack, choice, self._server, offer, self._leaving, log.info
-            )
+            async with role.run_calls(stack, offer.identity, log.info) as rpc:
+                outside = rpc, log.info
+                self._server = role.stage_server(stack, offer, threads, device, outside)
+                reason: str = await role.serve_run(
+                    stack, choice, self._server, offer, self._leaving, log.info
+                )
         finally:
             threads.close()
         return reason

@@ -43,7 +43,7 @@ from p2pswarm.chain.record import CommitRecord, VoterId, authentic, digest
 from p2pswarm.chain.votes import Votes
 from p2pswarm.wire.message import Message
 
-HEARTBEAT_S = 1.0  # a standby waits for five of them, a voter is calm for four
+HEARTBEAT_S = 1.0  # a standby waits for four of them, a voter is calm for three
 RESEND_S = 1.0  # calls are reliable while a link lasts: this is for links that were lost
 PATIENCE = 10  # so many times a record is proposed, a second apart, before people are told
 Electorate = tuple[VoterId, ...]

@@ -17,7 +17,7 @@ from p2pswarm.swarm.messages.types import TERM_MAX
 
 RANK_S = 0.3  # longer than a round trip round the world: the first asks before the second stands
 CHANCE_S = 0.3  # two of one rank, or of ranks that do not agree, rarely stand at once
-SILENCE_S = 5.0  # a voter is calm for 4 s, and heartbeats come each second
+SILENCE_S = 4.0  # a voter is calm for 3 s, and heartbeats come each second
 ATTEMPT_S = 3.0  # an attempt takes a few round trips; one that hangs is in the way of others
 PAUSES_MAX = 4  # a pause doubles so often, to about 10 s: voters that are away are not flooded
 

@@ -28,7 +28,7 @@ from p2pswarm.chain.messages import (
 from p2pswarm.chain.record import NO_DIGEST, CommitRecord, VoterId, authentic, digest
 from p2pswarm.wire.message import Message
 
-CALM_S = 4.0  # four heartbeats; a standby that waits 5 s has let this pass
+CALM_S = 3.0  # three heartbeats; a standby that waits 4 s has let this pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Noise proves that the peer holds its X25519 key. A signature inside the encrypte
 payload proves that this key belongs to an Ed25519 identity. The dialler reveals its
 identity only after the other side has proven to be the peer that was dialled.
 
-    hello   = "PSW1" | suite u8 | network 16 bytes          the prologue of the handshake
+    hello   = "PSW2" | suite u8 | network 16 bytes          the prologue of the handshake
     message = u16 length | Noise message
     payload = Ed25519 key 32 | signature 64 | anything      in the second and third message
 
@@ -30,7 +30,7 @@ from p2pswarm.errors import BadHandshake
 from p2pswarm.ids import PeerId
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
-MAGIC = b"PSW1"  # the last byte is the version
+MAGIC = b"PSW2"  # the last byte is the version
 VERSION_AT = 3
 VERSION = MAGIC[VERSION_AT:].decode()
 REMEDY = "install the same release on both sides"
@@ -134,7 +134,8 @@ class Handshake:
         self._role = role
         self._suite = hello.suite
         self._static = static
-        self._payload = payload
+        self.payload = payload
+        """What we send to the peer, encrypted."""
         self._expect = expect
         self._xx = NoiseXX(role, hello.suite, static.private, ephemeral, hello.raw)
         self._received = FrameBuffer(2, MESSAGE_BYTES_MAX, error=BadHandshake)
@@ -185,7 +186,7 @@ class Handshake:
                 raise BadHandshake("the handshake goes on after its last message")
             self._read(bytes(message))
             if self._xx.my_turn:
-                self._write(self._static.proof + self._payload)
+                self._write(self._static.proof + self.payload)
         self._failed = False
 
     def data_to_send(self) -> list[bytes]:

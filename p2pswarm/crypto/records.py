@@ -6,7 +6,7 @@
 The prefix is authenticated with the record. Nonces are never sent, because both
 sides count. So a record that is replayed, dropped, moved or changed fails like
 any garbage, and the error text is the same for all. After a failure an Opener
-opens nothing more.
+opens nothing more, until `go_on` says that the record which failed comes again by another way.
 
 The Sealer decides by bytes or by time when a key has been used enough, and sets
 bit 31. Both sides then derive the next key by a one-way function, so a key that
@@ -130,13 +130,21 @@ class Opener:
         """How many records were opened: the number of the next one."""
         return self._count
 
+    def go_on(self) -> None:
+        """Try the record again that was not authentic: its real bytes may come another way.
+
+        Each call gives a forger one try more, so its caller bounds them (RFC 9001, 6.6).
+        """
+        self._failed = False
+
     def open(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
         """The plaintext of one record; BadRecord if it is not authentic."""
-        nonce = self._next(ciphertext, prefix)
+        nonce = self._nonce(ciphertext, prefix)
         try:
             plaintext = self._aead.decrypt(nonce, ciphertext, prefix)
         except InvalidTag:
             raise self._refusal() from None
+        self._count += 1
         if prefix[0] & 0x80:
             self._rekey()
         return plaintext
@@ -150,23 +158,22 @@ class Opener:
         length = len(ciphertext) - TAG_BYTES
         if len(out) < length:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
-        nonce = self._next(ciphertext, prefix)
+        nonce = self._nonce(ciphertext, prefix)
         plaintext = out[:length]
         try:
             self._aead.decrypt_into(nonce, ciphertext, prefix, plaintext)
         except InvalidTag:
             plaintext[:] = bytes(length)  # the cipher writes before it checks the tag
             raise self._refusal() from None
+        self._count += 1
         if prefix[0] & 0x80:
             self._rekey()
         return length
 
-    def _next(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
+    def _nonce(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
         if self._failed or ciphertext_bytes(prefix) != len(ciphertext):
             raise self._refusal()
-        nonce = self._label + self._count.to_bytes(8)
-        self._count += 1
-        return nonce
+        return self._label + self._count.to_bytes(8)
 
     def _refusal(self) -> BadRecord:
         self._failed = True

@@ -9,7 +9,8 @@ variables). How full our buckets are tells N.
 Around a *crowded* key, records are stored with and sought at all peers of a *region* in which some
 dozens of honest peers are expected. These are found by looking up random ids in each part of it, so
 ids next to the key, or next to any other id that can be foreseen, attract none of these lookups.
-The region grows with no number of hostile ids, and the honest peers in it hold every record.
+Nor do these lookups ask anybody who stands where the crowd does. The region grows with no number of
+hostile ids, and the honest peers in it hold every record.
 
 Units:   distances as shares of all, multiplied by the size of the swarm: *expected peers* within.
 Errors:  none.
@@ -34,9 +35,12 @@ else who stays just under `CROWDED` hides one key of five, where no honest peer 
 BUCKETS_COUNTED = 3  # to tell the size of the swarm: about 12, 6 and 3 peers of many
 COUNTED_LEAST = 4  # peers; fewer tell nothing
 REGION_PEERS = 32  # expected honest ones, 64 at most: 20 of these are there nearly for certain
+CROWD_PEERS = max(CROWDED.values())  # honest ones expected where a crowd stands
+CROWD_SHARE_MAX = 1 / 8  # of all ids: a crowd around a key takes no more of a small swarm
 PARTS = 8  # of a region, each with a lookup of its own that finds 20
 REGION_MAX = 160  # peers of a region that hold a record and are asked: what the lookups find
 PATIENCE_S = 2.0  # for each lookup that follows a suspicion: a put or get takes 5 s at most
+REGION_QUORUM = 8  # holders of a region whose answers a larger quorum merges: some lack a record
 REGION_FIRST = 32  # of these are asked at once by a put
 REGION_SUCCESS = 24  # of these must say that they keep a record: some lie
 KEYS_MAX = 64  # crowded keys that are remembered: 2 MB, if all of their regions are
@@ -102,6 +106,15 @@ def is_dense(distances: Sequence[int], size: float) -> bool:
     return expected_within(distances[DENSE_COUNT - 1], size) < DENSE
 
 
+def crowd_within(size: float) -> int:
+    """The distance from a crowded key within which a crowd stands: nobody there leads a lookup.
+
+    Ids next to the key are closer to every point of its region than most honest peers of our table,
+    and name only each other. In a swarm of few it is less, so that somebody is left to ask.
+    """
+    return int(min(CROWD_PEERS / size, CROWD_SHARE_MAX) * (1 << ID_BITS))
+
+
 def distances_to(key: bytes, contacts: Iterable[Contact]) -> list[int]:
     """The distances of contacts to a key, in their order."""
     return [each.peer.distance(key) for each in contacts if each.peer is not None]
@@ -119,6 +132,12 @@ def points_around(key: bytes, size: float, rng: random.Random) -> list[bytes]:
         (prefix | part << part_bits | rng.getrandbits(part_bits)).to_bytes(PEER_ID_BYTES)
         for part in range(PARTS)
     ]
+
+
+def closest_of(key: bytes, points: Sequence[bytes]) -> bytes:
+    """The point that is closest to a key."""
+    number = int.from_bytes(key)
+    return min(points, key=lambda each: int.from_bytes(each) ^ number)
 
 
 class CrowdedKeys:

@@ -9,11 +9,14 @@ Errors:  none: whoever fails is not found.
 import asyncio
 import random
 from collections.abc import Iterable
+from itertools import islice
 
 from p2pswarm.dht.crowding import (
     PATIENCE_S,
     CrowdedKeys,
     Spread,
+    closest_of,
+    crowd_within,
     distances_to,
     members,
     points_around,
@@ -37,9 +40,14 @@ class HolderSearch:
         self._crowded = CrowdedKeys()
 
     def lookup(
-        self, target: bytes, settle: int, size: float = 0.0, patience_s: float | None = None
+        self,
+        target: bytes,
+        settle: int,
+        size: float = 0.0,
+        patience_s: float | None = None,
+        shunned: tuple[bytes, int] | None = None,
     ) -> Lookup:
-        """A lookup that begins with the contacts in our table; `size`: see `LookupOptions`."""
+        """A lookup that begins with the contacts in our table; see `LookupOptions`."""
         config, recorder = self._config, self._runner.recorder
         options = LookupOptions(
             width=config.k,
@@ -47,10 +55,13 @@ class HolderSearch:
             patience_s=patience_s or config.lookup_s,
             least_scope=config.least_scope,
             size=size,
+            shunned=shunned,
         )
         own, timeouts = self._table.own.raw, recorder.timeouts
         lookup = Lookup(target, own, options, timeouts, self._now_s(), recorder.hearsay)
-        lookup.learned([each.contact for each in self._table.nearest(target, config.k)])
+        near = self._table.nearest(target, len(self._table) if shunned else config.k)
+        contacts = (each.contact for each in near)
+        lookup.learned(islice((c for c in contacts if not lookup.shuns(c)), config.k))
         return lookup
 
     async def closest(self, key: bytes) -> list[Contact]:
@@ -96,9 +107,15 @@ class HolderSearch:
         """
         region = self._crowded.region(key, self._now_s())
         if not region:
-            points = points_around(key, size_of(self._table), self._rng)
-            settle = self._config.replicas
-            lookups = [self.lookup(each, settle, patience_s=PATIENCE_S) for each in points]
+            size = size_of(self._table)
+            points = points_around(key, size, self._rng)
+            round_it, settle = (key, crowd_within(size)), self._config.replicas
+            lookups = [
+                self.lookup(each, settle, patience_s=PATIENCE_S, shunned=round_it)
+                for each in points
+            ]
+            amid = closest_of(key, points)  # honest peers stand in the crowd, too
+            lookups.append(self.lookup(amid, settle, patience_s=PATIENCE_S))
             await self._run(lookups)
             region = members([each.met(self._config.k) for each in lookups], self._rng)
             self._crowded.learned(key, region, self._now_s())

@@ -74,6 +74,8 @@ class LookupOptions:
     """About how many servers there are, to see a crowd around the target; 0 looks for none."""
     closed: bool = False
     """Whether only the contacts that it begins with are asked, not those that these name."""
+    shunned: tuple[bytes, int] | None = None
+    """A key and a distance: peers closer to that key are not asked, since a crowd stands there."""
 
 
 class _Candidate:
@@ -168,7 +170,7 @@ class Lookup:
         public = Scope.PUBLIC in (least, self._options.least_scope)
         for contact in contacts:
             peer = contact.peer
-            if peer is None or peer.raw == self._own:
+            if peer is None or peer.raw == self._own or self.shuns(contact):
                 continue
             if public and not believable(contact.address, Scope.PUBLIC):
                 continue
@@ -186,6 +188,13 @@ class Lookup:
                 self._by_peer[peer.raw] = candidate
         if len(self._candidates) > CANDIDATES_MAX:
             self._forget_farthest()
+
+    def shuns(self, contact: Contact) -> bool:
+        """Whether a contact stands where the crowd stands that this lookup goes round."""
+        if self._options.shunned is None or contact.peer is None:
+            return False
+        key, within = self._options.shunned
+        return contact.peer.distance(key) < within
 
     def _forget_farthest(self) -> None:
         for candidate in self._candidates[CANDIDATES_MAX:]:

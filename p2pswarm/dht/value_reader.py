@@ -11,7 +11,7 @@ Errors:  none.
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from p2pswarm.dht.crowding import size_of
+from p2pswarm.dht.crowding import REGION_QUORUM, size_of
 from p2pswarm.dht.get_value import PAGES_MAX, GetOptions, GetValue
 from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
@@ -118,7 +118,8 @@ class ValueReader:
         target = first.raw if first else request.key
         lookup = Lookup(target, self._own.raw, options, self._timeouts, now_s, self._hearsay)
         lookup.learned(holders)
-        get_options = GetOptions(request=request, quorum=quorum, wall_less_loop_s=wall_s - now_s)
+        enough = quorum if quorum == 1 else max(quorum, REGION_QUORUM)
+        get_options = GetOptions(request=request, quorum=enough, wall_less_loop_s=wall_s - now_s)
         return GetValue(lookup, get_options, self._config, self._signatures)
 
     def ended(

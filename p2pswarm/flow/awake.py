@@ -13,7 +13,7 @@ Errors:  none.
 
 TICK_S = 0.5  # the longest pause between two readings while the process runs
 LATE_S = 1.0  # a timer that is later than this was stopped; a busy loop is late by less
-ROUNDING_S = 1e-6  # the sums of a time and a stop round; a timer must never be early by that
+ROUNDING_S = 1e-6  # sums of times round, and a loop's timer may be early by its resolution
 DRAIN_S = 1.0  # to read what came during the stop; a loop reads thousands of messages in it
 
 
@@ -46,5 +46,4 @@ class AwakeClock:
 
     def timer_s(self, due_s: float) -> float:
         """When the loop's next timer is to fire: at `due_s` of this clock, or for the next tick."""
-        rounding_s = ROUNDING_S if self._stopped_s else 0.0
-        return min(self._seen_s + self._tick_s, due_s + self._stopped_s + rounding_s)
+        return min(self._seen_s + self._tick_s, due_s + self._stopped_s) + ROUNDING_S

@@ -15,7 +15,7 @@ from p2pswarm.nat import nat_pmp, pcp, upnp
 
 LIFETIME_S = 7200  # RFC 6886 section 3.3 recommends it
 LIFETIME_MIN_S, LIFETIME_MAX_S = 120, 86_400  # RFC 6887 section 15: what a router should grant
-NO_HOST = "0.0.0.0"  # noqa: S104  no suggestion
+NO_HOST, NO_HOST6 = "0.0.0.0", "::"  # noqa: S104  no suggestion
 
 
 class MappingProtocol(Enum):
@@ -58,6 +58,11 @@ class Place:
     nonce: bytes
     """Of PCP; the same for all that concerns one mapping."""
 
+    @property
+    def ipv6(self) -> bool:
+        """Whether it is a firewall of IPv6 that is to let others in: nothing is translated."""
+        return ":" in self.own_host
+
     def datagram(self, data: bytes) -> SendDatagram:
         """A packet to the router's PCP and NAT-PMP."""
         return SendDatagram(data, Address(self.gateway, pcp.PORT))
@@ -90,6 +95,15 @@ class Lease:
                 assert self.control is not None
                 return add_call(number, self.control, place, external.port, lifetime_s)
 
+    def question(self) -> SendDatagram | None:
+        """Ask for the router's time, which tells whether it has lost the lease; None by UPnP."""
+        match self.protocol:
+            case MappingProtocol.PCP:
+                return self.place.datagram(pcp.announce_request(self.place.own_host))
+            case MappingProtocol.NAT_PMP:
+                return self.place.datagram(nat_pmp.address_request())
+        return None
+
     def release(self, number: int) -> Output:
         """Return the port; a call gets this number."""
         place = self.place
@@ -107,6 +121,16 @@ class Lease:
         """Whether a packet from there may answer a renewal."""
         by_datagram = self.protocol is not MappingProtocol.UPNP
         return by_datagram and sender == Address(self.place.gateway, pcp.PORT)
+
+    def moved(self, data: bytes) -> bool:
+        """Whether a packet of NAT-PMP says that the router has another outside address now."""
+        if self.protocol is not MappingProtocol.NAT_PMP:
+            return False
+        try:
+            answer = nat_pmp.read_answer(data)
+        except BadMessage:
+            return False
+        return isinstance(answer, nat_pmp.OutsideHost) and answer.host != self.external.host
 
     def renewed(self, data: bytes) -> "Lease":
         """The lease as the router's answer to a renewal by datagram has it."""
@@ -165,10 +189,10 @@ def soap_call(
     return CallRouter(number, control.url, upnp.headers(control, action), body)
 
 
-def outside_host(host: str) -> str:
+def outside_host(host: str, *, ipv6: bool = False) -> str:
     """The same host; BadMessage if nobody can have it, as where the router has no line."""
     try:
-        address = ipaddress.IPv4Address(host)
+        address = ipaddress.IPv6Address(host) if ipv6 else ipaddress.IPv4Address(host)
     except ValueError as error:
         raise BadMessage("an outside address that is none") from error
     if address.is_unspecified or address.is_loopback or address.is_multicast or address.is_reserved:
@@ -177,7 +201,7 @@ def outside_host(host: str) -> str:
 
 
 def _lease(place: Place, protocol: MappingProtocol, external: Address, lifetime_s: int) -> Lease:
-    outside_host(external.host)
+    outside_host(external.host, ipv6=place.ipv6)
     if not external.port:
         raise BadMessage(f"{protocol.value}: port 0")
     within_s = float(min(max(lifetime_s, LIFETIME_MIN_S), LIFETIME_MAX_S))

@@ -18,6 +18,7 @@ from p2pswarm.nat import nat_pmp, pcp, upnp
 from p2pswarm.nat.lease import (
     LIFETIME_S,
     NO_HOST,
+    NO_HOST6,
     CallRouter,
     Lease,
     Output,
@@ -63,7 +64,7 @@ class LeaseSearch:
         self._pcp_refused = False
         self._pmp_host: str | None = None
         self._pmp_asked_s: float | None = None
-        self._pmp_refused = False
+        self._pmp_refused = place.ipv6  # NAT-PMP is of IPv4 alone
         self._datagrams_over = False
         """Whether PCP and NAT-PMP have had their chance."""
         self._locations: list[str] = []
@@ -80,7 +81,7 @@ class LeaseSearch:
         """What the call under way is for; empty if there is none."""
         self._outputs: list[Output] = []
         self._ask()
-        for target in upnp.TARGETS:
+        for target in () if place.ipv6 else upnp.TARGETS:
             for host in (upnp.SEARCH_GROUP, place.gateway):
                 to = Address(host, upnp.SEARCH_PORT)
                 self._outputs.append(SendDatagram(upnp.search(target), to))
@@ -145,7 +146,7 @@ class LeaseSearch:
     def _ask(self) -> None:
         place = self._place
         if not self._pcp_refused:
-            wanted = Address(NO_HOST, place.port)
+            wanted = Address(NO_HOST6 if place.ipv6 else NO_HOST, place.port)
             self._outputs.append(place.datagram(pcp_request(place, wanted, LIFETIME_S)))
         if self._pmp_host is None and not self._pmp_refused:
             self._outputs.append(place.datagram(nat_pmp.address_request()))

@@ -16,7 +16,8 @@ PACKET_BYTES_MAX = 1100  # as of PCP, which has the same port
 _RESULT_END = 4  # version, operation, result: all that a refusal needs to have
 _ANSWER = 0x80
 _ADDRESS, _MAP_TCP = 0, 2
-_HEADER_BYTES = 8  # the last four are the epoch: a renewal makes again what the router has lost
+_HEADER_BYTES = 8
+_EPOCH = slice(4, 8)
 _REQUEST = struct.Struct("!BBHHHI")
 _MAPPED = struct.Struct("!HHI")
 
@@ -53,6 +54,14 @@ def address_request() -> bytes:
 def map_request(port: int, external_port: int, lifetime_s: int) -> bytes:
     """Ask to forward a TCP port of ours; lifetime and outside port 0 remove the mapping."""
     return _REQUEST.pack(0, _MAP_TCP, 0, port, external_port, lifetime_s)
+
+
+def epoch_in(data: bytes) -> int | None:
+    """The router's time in an answer that grants something; None in anything else."""
+    granted = data[:1] == b"\0" and data[2:_RESULT_END] == b"\0\0"
+    if not granted or not _HEADER_BYTES + 4 <= len(data) <= PACKET_BYTES_MAX:
+        return None
+    return int.from_bytes(data[_EPOCH]) if data[1] & _ANSWER else None
 
 
 def read_answer(data: bytes) -> OutsideHost | Mapped | PmpRefusal:

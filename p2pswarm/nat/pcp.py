@@ -2,7 +2,8 @@
 
 Units:   seconds.
 Errors:  BadMessage for an answer that cannot be read; ValueError for our own misuse.
-Source:  RFC 6887: 7.1 and 7.2 headers, 7.4 result codes, 11.1 MAP; section 5 for addresses.
+Source:  RFC 6887: 7.1 and 7.2 headers, 7.4 result codes, 11.1 MAP, 14.1 ANNOUNCE; section 5 for
+         addresses.
 """
 
 import ipaddress
@@ -20,12 +21,13 @@ UNSUPPORTED_VERSION = 1
 PACKET_BYTES_MAX = 1100  # section 7
 _OLD_ANSWER_BYTES = 4
 _ANSWER = 0x80
-_MAP = 1
+_ANNOUNCE, _MAP = 0, 1
 OLD_ANSWER = bytes((0, _ANSWER | _MAP))
 """So a router that knows only NAT-PMP begins its answer to PCP's MAP (appendix A)."""
 _TCP = 6
 _REQUEST_HEADER = struct.Struct("!BBHI16s")
 _ANSWER_HEADER = struct.Struct("!BBBBI16x")
+_EPOCH = slice(8, 12)
 _BODY = struct.Struct("!12sB3xHH16s")
 
 
@@ -53,6 +55,18 @@ def map_request(nonce: bytes, own_host: str, port: int, wanted: Address, lifetim
         raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
     header = _REQUEST_HEADER.pack(VERSION, _MAP, 0, lifetime_s, _packed(own_host))
     return header + _BODY.pack(nonce, _TCP, port, wanted.port, _packed(wanted.host))
+
+
+def announce_request(own_host: str) -> bytes:
+    """Ask for the router's time, and for nothing else (section 14.1.1)."""
+    return _REQUEST_HEADER.pack(VERSION, _ANNOUNCE, 0, 0, _packed(own_host))
+
+
+def epoch_in(data: bytes) -> int | None:
+    """The router's time in any answer of its, whatever that is to; None in anything else."""
+    if not _ANSWER_HEADER.size <= len(data) <= PACKET_BYTES_MAX:
+        return None
+    return int.from_bytes(data[_EPOCH]) if data[0] == VERSION and data[1] & _ANSWER else None
 
 
 def read_answer(data: bytes) -> PcpAnswer:

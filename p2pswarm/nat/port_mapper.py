@@ -15,7 +15,9 @@ from yarl import URL
 from p2pswarm.ids import Address
 from p2pswarm.nat.lease import CallRouter, Lease, SendDatagram
 from p2pswarm.nat.port_mapping import PortMapping
+from p2pswarm.nat.router_epoch import ANNOUNCED_GROUP, ANNOUNCED_PORT
 from p2pswarm.nat.strict_xml import XML_BYTES_MAX
+from p2pswarm.net.multicast import group_socket
 
 CALL_S = 2.0  # a router is a millisecond away; cheap ones think for a second
 LEAVE_S = 0.5  # to return the port at exit
@@ -39,6 +41,8 @@ class PortMapper:
         self._route: tuple[str | None, str | None] = (None, None)
         self._bound: str | None = None
         self._transport: asyncio.DatagramTransport | None = None
+        self._news: asyncio.DatagramTransport | None = None
+        """Where routers tell all that they were started."""
         self._calls: dict[asyncio.Task[None], None] = {}
 
     @property
@@ -76,6 +80,7 @@ class PortMapper:
             self._bound = own_host
             if own_host is not None:
                 self._transport = await _bound(own_host, self._received)
+                self._news = await _hears_starts(own_host, self._received)
         self.machine.gateway(gateway, own_host if self._transport else None, _now_s())
 
     async def _pause(self) -> None:
@@ -97,9 +102,10 @@ class PortMapper:
         self._close()
 
     def _close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+        for transport in (self._transport, self._news):
+            if transport is not None:
+                transport.close()
+        self._transport = self._news = None
 
     def _drain(self, http: aiohttp.ClientSession) -> None:
         for output in self.machine.outputs():
@@ -154,6 +160,19 @@ async def _bound(
     except OSError as error:
         log.info("no packets from %s: %s", own_host, error)
         return None
+    return transport
+
+
+async def _hears_starts(
+    own_host: str, received: Callable[[bytes, Address], None]
+) -> asyncio.DatagramTransport | None:
+    """A socket for what routers tell all; where there is none, their clocks are looked at."""
+    sock = group_socket(ANNOUNCED_GROUP, ANNOUNCED_PORT, own_host)
+    if sock is None:
+        log.info("starts of the router are not heard")
+        return None
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(received), sock=sock)
     return transport
 
 

@@ -17,9 +17,11 @@ from p2pswarm.ids import Address
 from p2pswarm.nat import pcp, upnp
 from p2pswarm.nat.lease import Lease, Output, Place
 from p2pswarm.nat.lease_search import LeaseSearch
+from p2pswarm.nat.router_epoch import RouterEpoch
 
 SEARCH_AGAIN_S = 600.0  # a router in which a person has just switched port forwarding on
 RENEW_PAUSE_S = 4.0  # RFC 6887 section 11.2.1: no renewal sooner after another
+QUESTION_S = 60.0  # between two looks at the router's clock: it may be started without a word
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class PortMapping:
         self._numbers = itertools.count(1)
         self._number = 0
         """Of the last call that renews a lease."""
+        self._asked_s = float("-inf")
+        """When the router was last asked for a lease."""
+        self._question_s: float | None = None
+        """When to look at the router's clock; None without a lease, or where it has none."""
+        self._epoch = RouterEpoch()
         self._events: list[LeaseChanged] = []
         self._outputs: list[Output] = []
         self.refusals: dict[str, str] = {}
@@ -74,16 +81,21 @@ class PortMapping:
                 self._outputs.append(self._lease.release(next(self._numbers)))
             nonce = self._entropy(pcp.NONCE_BYTES)
             self._place = Place(gateway, own_host, self._port, nonce)
+            self._epoch = RouterEpoch()
             self._keep(None, now_s)
             self._begin(now_s)
 
     def datagram(self, data: bytes, sender: Address, now_s: float) -> None:
         """A packet came by UDP."""
+        by_router = self._place is not None and sender == Address(self._place.gateway, pcp.PORT)
+        begun, before = by_router and self._epoch.lost(data, now_s), self._lease
         if self._search is not None:
             self._search.datagram(data, sender, now_s)
             self._look(now_s)
-        elif self._lease is not None and self._lease.answered_by(sender):
-            self._renewed(self._lease, data, now_s)
+        elif before is not None and before.answered_by(sender):
+            self._renewed(before, data, now_s)
+        if begun and self._search is None and self._lease is before:
+            self._hurry(now_s)  # what it promised is gone, and what it refused may be granted now
 
     def called(self, number: int, status: int, data: bytes | None, now_s: float) -> None:
         """A call to the router has ended; `data` is None if nothing came."""
@@ -103,10 +115,13 @@ class PortMapping:
     def doubted(self, now_s: float) -> None:
         """Peers no longer arrive at the leased port: renew it, as if its time had come."""
         if self._lease is not None:
-            self._due_s = now_s
+            self._hurry(now_s)
 
     def on_deadline(self, now_s: float) -> None:
         """Renew, give up, or search again, as the time says."""
+        if self._lease is not None and self._question_s is not None and now_s >= self._question_s:
+            self._question_s = now_s + QUESTION_S
+            self._outputs += filter(None, [self._lease.question()])
         if self._search is not None:
             self._search.on_deadline(now_s)
             self._look(now_s)
@@ -122,7 +137,7 @@ class PortMapping:
         """Return what is leased, and do nothing more."""
         if self._lease is not None:
             self._outputs.append(self._lease.release(next(self._numbers)))
-        self._place = self._search = self._lease = self._due_s = None
+        self._place = self._search = self._lease = self._due_s = self._question_s = None
 
     # what it asks for
 
@@ -138,12 +153,21 @@ class PortMapping:
 
     def next_deadline_s(self) -> float | None:
         """When `on_deadline` is due."""
-        return self._due_s if self._search is None else self._search.next_deadline_s()
+        if self._search is not None:
+            return self._search.next_deadline_s()
+        due_s = [each for each in (self._due_s, self._question_s) if each is not None]
+        return min(due_s, default=None)
 
     # within
 
+    def _hurry(self, now_s: float) -> None:
+        """Ask the router now, or as soon after the last time as that may be."""
+        soon_s = max(now_s, self._asked_s + RENEW_PAUSE_S)
+        self._due_s = soon_s if self._due_s is None else min(self._due_s, soon_s)
+
     def _begin(self, now_s: float) -> None:
         assert self._place is not None
+        self._asked_s = now_s
         self._search = LeaseSearch(self._place, self._entropy, self._numbers, now_s)
         self._look(now_s)
 
@@ -162,6 +186,7 @@ class PortMapping:
         """Go on with a lease that was granted just now, or without one."""
         before = self._lease and self._lease.external
         self._lease = lease
+        self._question_s = now_s + QUESTION_S if lease is not None and lease.question() else None
         if lease is not None:
             self._lease_until_s = now_s + lease.lifetime_s
             self._due_s = now_s + lease.lifetime_s / 2
@@ -170,11 +195,15 @@ class PortMapping:
 
     def _renew(self, lease: Lease, now_s: float) -> None:
         self._number = next(self._numbers)
+        self._asked_s = now_s
         self._outputs.append(lease.renewal(self._number))
         left_s = self._lease_until_s - now_s
         self._due_s = min(now_s + max(left_s / 2, RENEW_PAUSE_S), self._lease_until_s)
 
     def _renewed(self, lease: Lease, data: bytes, now_s: float) -> None:
+        if lease.moved(data):
+            self._lost(now_s)
+            return
         try:
             self._keep(lease.renewed(data), now_s)
         except BadMessage:

@@ -9,6 +9,7 @@ Errors:  none: a peer that does not answer has no vote.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -20,7 +21,7 @@ from p2pswarm.nat.lease import Lease
 from p2pswarm.nat.messages import DialBack, DialledBack, DialOutcome
 from p2pswarm.nat.port_mapper import PortMapper
 from p2pswarm.nat.standing import AskPeers, Belief, Finding, Standing, State
-from p2pswarm.net.gateways import IPV4, families, family_of, gateway, own_host
+from p2pswarm.net.gateways import IPV6, families, family_of, gateway, own_host
 from p2pswarm.net.interface_changes import watched
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.transport.endpoint import Endpoint, Link
@@ -50,6 +51,8 @@ class Reachability:
         """Called with what is believed of all, when anything that is found out changes."""
         self.on_link: Callable[[Link], None] = _ignore_link
         """Called with each link that comes up: they are needed here, too."""
+        self.called: Callable[[str, float], bool] = lambda _host, _now_s: False
+        """Whether a host was called from our listening port: through that hole it gets in."""
         self._told: tuple[list[Finding], bool] | None = None
         self.clocks_ms: dict[str, tuple[float, float]] = {}
         """The wall clock of each observer's host when it answered, and the loop's time then."""
@@ -59,8 +62,11 @@ class Reachability:
         self._entropy = entropy
         self.standings = {family: Standing(bound.port) for family in families(bound)}
         """By address family, `IPV4` and `IPV6`."""
-        maps = map_ports and IPV4 in self.standings
-        self.mapper = PortMapper(bound.port, entropy, self._leased) if maps else None
+        self.mappers = {
+            family: PortMapper(bound.port, entropy, functools.partial(self._leased, family))
+            for family in (self.standings if map_ports else ())
+        }
+        """By address family, those whose routers are asked to let others in."""
         self._knocks: dict[bytes, asyncio.Future[None]] = {}
         self._kernel_tells = True
         """Whether the kernel tells of changes of our addresses; else we look when we ask peers."""
@@ -76,8 +82,8 @@ class Reachability:
             self._kernel_tells = tells
             self._look_at_interfaces()
             async with asyncio.TaskGroup() as tasks:
-                if self.mapper is not None:
-                    tasks.create_task(self.mapper.run())
+                for mapper in self.mappers.values():
+                    tasks.create_task(mapper.run())
                 while True:
                     self._news.clear()
                     for family, standing in self.standings.items():
@@ -98,7 +104,7 @@ class Reachability:
     @property
     def settled(self) -> bool:
         """Whether a router has been asked for a port, if that is wanted."""
-        return self.mapper is None or self.mapper.settled
+        return all(mapper.settled for mapper in self.mappers.values())
 
     async def known(self) -> None:
         """Return when all that can be found out now has been: by the router, and by peers."""
@@ -113,10 +119,11 @@ class Reachability:
         now_s = _now_s()
         for family, standing in self.standings.items():
             standing.interface(self._own_host(family), now_s)
-        if self.mapper is not None:
-            own = self._own_host(IPV4)
-            behind = own is not None and not ip_address(own).is_global
-            self.mapper.gateway(gateway(own) if own and behind else None, own if behind else None)
+        for family, mapper in self.mappers.items():
+            own = self._own_host(family)
+            if own is None or not _may_be_shut_out(own):
+                own = None
+            mapper.gateway(gateway(own) if own else None, own)
         self._news.set()
 
     def _own_host(self, family: int) -> str | None:
@@ -128,9 +135,9 @@ class Reachability:
         towards = [host for host in peers if family_of(host) == family]
         return own_host(family) or (own_host(family, towards[0]) if towards else None)
 
-    def _leased(self, lease: Lease | None) -> None:
+    def _leased(self, family: int, lease: Lease | None) -> None:
         external = None if lease is None else lease.external
-        self.standings[IPV4].leased(external, _now_s())
+        self.standings[family].leased(external, _now_s())
         self._news.set()
 
     def _link_up(self, link: Link) -> None:
@@ -168,8 +175,8 @@ class Reachability:
                 tasks.create_task(self._ask_peers(family, standing, event.ports))
                 continue
             log.info("reachability: %s", event.belief)
-            if event.belief.state is State.NATTED and self.mapper is not None:
-                self.mapper.doubted()
+            if event.belief.state is State.NATTED and family in self.mappers:
+                self.mappers[family].doubted()
 
     # asking
 
@@ -242,8 +249,16 @@ class Reachability:
         standing.observed(observer.host, at.host, _now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)
+        if knock.done() and self.called(observer.host, _now_s()):
+            return
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
             standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
+
+
+def _may_be_shut_out(own: str) -> bool:
+    """Whether a router may be asked: to translate an IPv4 address, or to open an IPv6 firewall."""
+    is_global = ip_address(own.partition("%")[0]).is_global
+    return is_global if family_of(own) == IPV6 else not is_global
 
 
 def _dialled_as_is(remote: Address) -> bool:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from p2pswarm.errors import BadChunk, LinkLost, SwarmError
+from p2pswarm.errors import BadRecord, LinkLost, SwarmError
 from p2pswarm.net.base import BulkMachine
 
 
@@ -72,7 +72,7 @@ class SocketBulkPipe:
             self._end(LinkLost(f"{self._label}: {error.strerror or error}"))
         else:
             closed = LinkLost(f"{self._label}: the peer closed it")
-            self._end(BadChunk("bytes where nothing was granted") if early else closed)
+            self._end(BadRecord("bytes where nothing was granted") if early else closed)
         self._leave()
 
     def _start(self, body: Callable[[], None], duty: str) -> None:

@@ -5,7 +5,7 @@ the first address of the /24, as in nearly every home.
 
 Units:   none.
 Errors:  none: None where no gateway is known.
-Source:  proc(5) of /proc/net/route; RFC 1918.
+Source:  proc(5) of /proc/net/route, and the kernel's net/ipv6/route.c for ipv6_route; RFC 1918.
 """
 
 import contextlib
@@ -17,13 +17,14 @@ from pathlib import Path
 from p2pswarm.ids import Address
 
 IPV4, IPV6 = int(socket.AF_INET), int(socket.AF_INET6)
-ROUTES = Path("/proc/net/route")
+ROUTES, ROUTES6 = Path("/proc/net/route"), Path("/proc/net/ipv6_route")
 FAR_HOSTS = {IPV4: "192.0.2.1", IPV6: "2001:db8::1"}
 """RFC 5737 and 3849: addresses that no host has; nothing is sent there."""
 DISCARD_PORT = 9
 ROUTES_MAX = 4096  # lines that are read: a router of the Internet's core has no place here
 _UP, _GATEWAY = 0x1, 0x2
 _COLUMNS = 8
+_COLUMNS6 = 10
 
 
 def gateway_in(routes: str) -> str | None:
@@ -43,6 +44,24 @@ def gateway_in(routes: str) -> str | None:
     return min(found)[1] if found else None
 
 
+def gateway6_in(routes: str) -> str | None:
+    """The same in the text of /proc/net/ipv6_route; a link-local one comes with its interface."""
+    found: list[tuple[int, str]] = []
+    for line in routes.splitlines()[:ROUTES_MAX]:
+        columns = line.split()
+        if len(columns) < _COLUMNS6:
+            continue
+        try:
+            target, bits, hop, metric, flags = (int(columns[at], 16) for at in (0, 1, 4, 5, 8))
+            gateway = ipaddress.IPv6Address(hop)
+        except ValueError:
+            continue
+        if target == bits == 0 and hop and flags & (_UP | _GATEWAY) == _UP | _GATEWAY:
+            zone = f"%{columns[9]}" if gateway.is_link_local else ""
+            found.append((metric, f"{gateway}{zone}"))
+    return min(found)[1] if found else None
+
+
 def assumed_gateway(own_host: str) -> str | None:
     """The first address of the /24 of a private address."""
     address = ipaddress.ip_address(own_host)
@@ -53,7 +72,15 @@ def assumed_gateway(own_host: str) -> str | None:
 
 
 def gateway(own_host: str) -> str | None:
-    """The IPv4 gateway of this machine; `own_host`: its address, for where routes are not told."""
+    """The gateway of this machine in the family of `own_host`, its own address.
+
+    Where routes are not told, that of a private IPv4 network is assumed, and that of IPv6 unknown.
+    """
+    if family_of(own_host) == IPV6:
+        try:
+            return gateway6_in(ROUTES6.read_text())
+        except OSError:
+            return None
     try:
         return gateway_in(ROUTES.read_text())
     except OSError:

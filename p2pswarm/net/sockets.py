@@ -28,6 +28,7 @@ from p2pswarm.net.resolver import Resolved, Resolver
 BACKLOG = 256  # length of the kernel's queue; the transport limits what it accepts
 USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this long
 NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind at most this much
+BULK_CONGESTION = b"bbr"  # it does not take a loss for congestion; the kernel may refuse it
 OUT_OF_FILES_PAUSE_S = 0.1  # time for other connections to close
 ACCEPTED_IN_A_ROW = 4  # 0.5 ms; more between two handshakes of strangers would starve these
 
@@ -188,7 +189,7 @@ class SocketConnection:
     def become_bulk(self, machine: BulkMachine) -> BulkPipe:
         """Hand the socket to two threads."""
         sock = self.release()
-        set_if_known(sock, TCP_CONGESTION, b"bbr")
+        set_if_known(sock, TCP_CONGESTION, BULK_CONGESTION)
         set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
         sock.setblocking(True)
         return SocketBulkPipe(sock, machine, str(self._remote))

@@ -7,7 +7,7 @@ Errors:  those of the DHT are logged, and the next look is taken all the same.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from p2pswarm.config import RunConfig
@@ -18,8 +18,9 @@ from p2pswarm.roles.run_choice import ASKED_MAX, RunChoice, in_own_order, prefer
 from p2pswarm.roles.run_matching import end_key, readable
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.swarm.manifest import RUNS_KEY, RunIdentity, RunOffer
-from p2pswarm.swarm.messages.run import Manifest, OtherVersion, RunOver
+from p2pswarm.swarm.manifest import RUNS_KEY, RunIdentity, RunOffer, sign_manifest
+from p2pswarm.swarm.messages.run import OtherVersion, RunOver
+from p2pswarm.transport.card import Card
 from p2pswarm.wire.message import decode, encode
 
 log = logging.getLogger(__name__)
@@ -59,14 +60,20 @@ class TrainerSeeker(Protocol):
         ...
 
 
-async def announce(stack: NodeStack, manifest: Manifest) -> None:
+async def announce(stack: NodeStack, run: RunIdentity) -> None:
     """Keep our run in the DHT, until cancelled; people are told when nobody takes it, and why.
+
+    It is put there at once when our card has changed, because the old one may lead nowhere.
 
     It is put there again and again, because only who waits for a put learns how it went: a clock
     that jumps makes others refuse what they took before.
     """
-    subkey, value, said = stack.identity.peer_id.raw, encode(manifest), ""
+    subkey, said = stack.identity.peer_id.raw, ""
     while True:
+        card = stack.endpoint.card
+        value = encode(
+            sign_manifest(stack.identity, run, stack.endpoint.contact.address, card.encode())
+        )
         try:
             await stack.dht.put(RUNS_KEY, subkey, value, RECORD_S, republish=False)
         except SwarmError as error:
@@ -76,7 +83,25 @@ async def announce(stack: NodeStack, manifest: Manifest) -> None:
             await asyncio.sleep(TRY_AGAIN_S)
         else:
             said = ""
-            await asyncio.sleep(ANNOUNCE_EVERY_S)
+            await _until_another_card(stack, card)
+
+
+async def _until_another_card(stack: NodeStack, card: Card) -> None:
+    """Return when our card is another, or after ANNOUNCE_EVERY_S."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ANNOUNCE_EVERY_S):
+            while stack.endpoint.card.signed == card.signed:
+                await stack.reaching.announced.wait()
+
+
+def learn_cards(stack: NodeStack, offers: Iterable[RunOffer]) -> None:
+    """Take the cards of trainers from their manifests; one that is none is nobody's loss."""
+    for offer in offers:
+        assert offer.trainer.peer is not None, "the manifest was signed with its key"
+        try:
+            stack.cards.learn(offer.trainer.peer.raw, offer.card, None)
+        except BadMessage as error:
+            log.info("the manifest of %s: %s", offer.trainer.address, error)
 
 
 async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], None]) -> RunOffer:
@@ -95,6 +120,7 @@ async def find_run(stack: NodeStack, choice: RunChoice, say: Callable[[str], Non
             for trainer in choice.to_be_told(loop.time()):
                 tasks.create_task(_tell_version(stack.rpc, trainer, choice.version))
             if offers:
+                learn_cards(stack, offers)
                 several = [o.trainer for o in offers] if len(offers) > 1 else []
                 offer = preferred(offers, await answering(stack.rpc, several))
                 assert offer is not None, "there is an offer"
@@ -115,6 +141,7 @@ async def follow_run(
         if not seeker.seeks:
             continue
         offers = choice.instead_of(lost, await manifests(stack))
+        learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [o.trainer for o in offers if o.run == lost.run and o.trainer in there]
         others = [o for o in offers if o.run != lost.run and o.trainer in there]
@@ -184,8 +211,10 @@ async def offered(stack: NodeStack, run: bytes) -> list[Contact]:
     manifest alone, until the others are announced again.
     """
     found = await manifests(stack, HOLDERS)
-    offers = (readable(value) for value in found.values())
-    return [offer.trainer for offer in offers if offer is not None and offer.run == run]
+    readable_ones = (readable(value) for value in found.values())
+    offers = [offer for offer in readable_ones if offer is not None and offer.run == run]
+    learn_cards(stack, offers)
+    return [offer.trainer for offer in offers]
 
 
 async def _values(stack: NodeStack, key: bytes, what: str, holders: int = 1) -> dict[bytes, bytes]:

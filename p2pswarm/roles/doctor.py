@@ -78,7 +78,7 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
 
 
 def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: bool) -> Findings:
-    mapper = reach.mapper
+    mapper = reach.mappers.get(IPV4)
     lease = None if mapper is None else mapper.machine.lease
     return Findings(
         port=stack.endpoint.listening[0].port,

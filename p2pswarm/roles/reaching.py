@@ -14,28 +14,62 @@ import os
 from collections.abc import Callable
 
 from p2pswarm.config import NodeConfig
+from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
 from p2pswarm.nat.standing import Belief, State
 from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
 from p2pswarm.relay.reservations import WANTED
 from p2pswarm.roles.addresses import given
+from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.relaying import is_relay
 from p2pswarm.rpc.base import Rpc
+from p2pswarm.transport.card import (
+    DIRECT_MAX,
+    RELAYS_MAX,
+    AddressKind,
+    CardFlags,
+    can_be_said,
+)
 from p2pswarm.transport.endpoint import Endpoint, Link
+from p2pswarm.transport.own_card import CardContents
+
+
+def contents_of(announcement: Announcement) -> CardContents:
+    """What a card can say of it: no WebSocket, and no more than others take."""
+    direct = tuple(filter(can_be_said, announcement.direct))[:DIRECT_MAX]
+    mapped = tuple(filter(can_be_said, announcement.mapped))[: DIRECT_MAX - len(direct)]
+    relays = [each for each in announcement.relays if each.peer and can_be_said(each.address)]
+    flags = CardFlags.RELAY if announcement.relay else CardFlags.NONE
+    if not (direct or mapped):
+        flags |= CardFlags.CLIENT
+    return CardContents(direct, mapped, tuple(relays[:RELAYS_MAX]), flags)
 
 
 class Reaching:
     """How others reach one node; `run` keeps finding out."""
 
     def __init__(
-        self, endpoint: Endpoint, rpc: Rpc, keeper: RelayKeeper, config: NodeConfig, least: Scope
+        self,
+        ends: tuple[Endpoint, Rpc, RelayKeeper],
+        cards: KnownCards,
+        config: NodeConfig,
+        least: Scope,
+        view: OutsideView,
     ) -> None:
-        """`endpoint` listens already; `least`: the smallest scope of addresses that we believe."""
+        """The endpoint listens already; `least`: the smallest scope of addresses we believe.
+
+        `view`: what is told to who punches holes.
+        """
+        endpoint, rpc, keeper = ends
         self._endpoint = endpoint
+        self._cards = cards
+        self.announced = Signal()
+        """Fired when this node's card is another."""
         self._rpc = rpc
         self._keeper = keeper
         self._config = config
@@ -53,7 +87,11 @@ class Reaching:
             through_relays=bool(config.network.relays),
             serves=is_relay(config),
         )
+        self._view = view
+        view.reachable = lambda: self._belief.reachable != "no"
+        view.keep_seen_at(lambda: keeper.relays)
         self._keeper.on_change = self._reserved
+        cards.watch(lambda _peer: self._offer_relays())
         self._reserved()
 
     def _fixed(self) -> Address | None:
@@ -86,6 +124,7 @@ class Reaching:
             self._drain()
 
         reach.on_change, reach.on_link = changed, self._met
+        reach.called = self._view.book.opened
         for link in self._endpoint.links():
             self._met(link)
         try:
@@ -97,6 +136,7 @@ class Reaching:
     # told by others
 
     def _reserved(self) -> None:
+        self._view.look_again()
         self._announcer.reserved(self._keeper.relays, self._loop.time())
         self._drain()
 
@@ -131,6 +171,10 @@ class Reaching:
         best = announcement.best(self._endpoint.peer_id)
         if best is not None:
             self._endpoint.announced = best
+        contents = contents_of(announcement)
+        self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
+        self._cards.ours_has_changed()
+        self.announced.fire()
 
     def _offer_relays(self) -> None:
         """Offer the peers that we have met as relays, unless the user has named some."""
@@ -140,12 +184,18 @@ class Reaching:
         self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
 
     def _candidates(self) -> list[RelayCandidate]:
-        """The peers that answered a dial of ours at an address that all can dial."""
-        return [
-            RelayCandidate(Contact(link.peer, link.session.remote))
-            for link in self._endpoint.links()
-            if link.session.dialled and believable(link.session.remote, self._least)
-        ]
+        """The peers that say that they are relays, and answered a dial of ours."""
+        found = []
+        for link in self._endpoint.links():
+            at, card = link.session.remote, self._endpoint.cards.of(link.peer)
+            if not link.session.dialled or not believable(at, self._least):
+                continue
+            if card is None or card.flags & CardFlags.RELAY:
+                mapped = card is not None and any(
+                    each.kind == AddressKind.MAPPED and each.address == at for each in card.direct
+                )
+                found.append(RelayCandidate(Contact(link.peer, at), mapped))
+        return found
 
     def _tell(self) -> None:
         if self._say is None:

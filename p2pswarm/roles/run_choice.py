@@ -5,7 +5,7 @@ Errors:  none; a manifest that cannot be used is complained about once and passe
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from p2pswarm.config import ServeConfig
 from p2pswarm.errors import BadMessage
@@ -29,10 +29,17 @@ CLOCKS_DIFFER = (
 class RunChoice:
     """Chooses among manifests; remembers which runs are over and what was said."""
 
-    def __init__(self, serve: ServeConfig, version: int = RUN_VERSION) -> None:
+    def __init__(
+        self,
+        serve: ServeConfig,
+        version: int = RUN_VERSION,
+        admits: Callable[[RunOffer], str] = lambda _offer: "",
+    ) -> None:
+        """`admits` says why a run cannot be joined by this node, or nothing if it can."""
         self.version = version
         """The version of runs that this program speaks."""
         self._serve = serve
+        self._admits = admits
         self._notices = VersionNotices()
         self._unreadable: list[UnreadableOffer] = []
         self._said: set[str] = set()
@@ -55,10 +62,13 @@ class RunChoice:
         """
         offers = self.usable(manifests)
         named = self._named(offers)
-        fitting = self._with_stage(named)
+        open_to_us = self._open_to_us(named)
+        fitting = self._with_stage(open_to_us)
         if fitting:
             return fitting
-        if named:
+        if named and not open_to_us:
+            self._quote(self._admits(named[0]))
+        elif named:
             run = named[0].config
             self._quote(
                 f"run {run.name!r} has no stage {self._serve.stage} (serve.stage), its stages are "
@@ -77,7 +87,7 @@ class RunChoice:
 
     def instead_of(self, lost: RunOffer, manifests: Mapping[bytes, bytes]) -> list[RunOffer]:
         """The offers of a run whose trainer was lost, then those of other runs; no remarks."""
-        fitting = self._with_stage(self._named(self.usable(manifests)))
+        fitting = self._with_stage(self._open_to_us(self._named(self.usable(manifests))))
         return sorted(fitting, key=lambda offer: offer.run != lost.run)
 
     def remarks(self) -> list[str]:
@@ -108,6 +118,9 @@ class RunChoice:
 
     def _named(self, offers: list[RunOffer]) -> list[RunOffer]:
         return [offer for offer in offers if self._serve.run in ("", offer.config.name)]
+
+    def _open_to_us(self, offers: list[RunOffer]) -> list[RunOffer]:
+        return [offer for offer in offers if not self._admits(offer)]
 
     def _with_stage(self, offers: list[RunOffer]) -> list[RunOffer]:
         stage = self._serve.stage

@@ -5,6 +5,8 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import asyncio
+import dataclasses
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ from dataclasses import dataclass
 from p2pswarm.chain.memory_file import MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES, VoterId
 from p2pswarm.checkpoint.saving import on_thread
-from p2pswarm.ids import Contact
-from p2pswarm.roles.discovery import answering, ends, manifests
+from p2pswarm.ids import Contact, PeerId
+from p2pswarm.roles.admitted_runs import owner_of
+from p2pswarm.roles.discovery import answering, ends, learn_cards, manifests
+from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.resuming import resumed_from
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER
 from p2pswarm.roles.run_folder import RunFolder, SavedRun, make_folder
@@ -52,10 +56,10 @@ class RunEntry:
             self.folder.write(SavedRun(self.identity, finished=True, resumed=self.resumed))
 
 
-async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | RunOver:
+async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry:
     """The run of the settings and of the text whose digest is `corpus`.
 
-    A standby waits here until somebody offers it, or it is known to be over.
+    A standby waits here until somebody offers it.
     """
     config = stack.config
     check_records(config.run)
@@ -66,6 +70,7 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | Run
     begins = config.train.new or config.train.resume
     saved = folder.read() if folder and not begins else None
     if saved is not None and not saved.finished:
+        stack = _owned_by(stack, saved.identity.config.owner)
         return _go_on(stack, folder, saved, corpus, say)
     if config.train.standby:
         return await _stand_by(stack, folder, corpus, say)
@@ -78,6 +83,13 @@ async def enter_run(stack: NodeStack, corpus: bytes, say: Say) -> RunEntry | Run
         return RunEntry(identity, place, resumed=resumed)
     founded = SavedRun(identity, finished=False, resumed=resumed)
     return _in_folder(stack, folder, founded, genesis_of(identity).voters[0].memory, say)
+
+
+def _owned_by(stack: NodeStack, owner: str) -> NodeStack:
+    """The same node, whose run is closed by `owner` if its settings do not say by whom."""
+    run = stack.config.run
+    run = dataclasses.replace(run, owner=run.owner or owner)
+    return dataclasses.replace(stack, config=dataclasses.replace(stack.config, run=run))
 
 
 def _go_on(
@@ -97,12 +109,20 @@ def _go_on(
 
 async def _stand_by(
     stack: NodeStack, folder: RunFolder | None, corpus: bytes, say: Say
-) -> RunEntry | RunOver:
-    """A run that another trainer has founded."""
+) -> RunEntry:
+    """A run that another trainer has founded.
+
+    Anybody can say that such a run is over: a standby that knows no chain yet cannot tell who was
+    its trainer. So its user hears of it, and decides.
+    """
     run, me, clock = stack.config.run, stack.identity.peer_id.raw, asyncio.get_running_loop().time
-    said, late_s = "", clock() + OVER_AFTER_S
+    said, over_s = "", clock() + OVER_AFTER_S
     while True:
-        offers, why = fitting(await manifests(stack), run, corpus, me)
+        found = await manifests(stack)
+        stack = _owned_by(stack, owner_of(found, invitation_of(stack.config)))
+        run = stack.config.run
+        offers, why = fitting(found, run, corpus, me)
+        learn_cards(stack, offers)
         there = await answering(stack.rpc, [offer.trainer for offer in offers])
         ours = [offer for offer in offers if offer.trainer in there]
         if ours:
@@ -112,8 +132,9 @@ async def _stand_by(
         if why != said:
             said = why
             say(why)
-        if not offers and clock() >= late_s and (over := await ends(stack, run, corpus)):
-            return max((one for _, one in over), key=lambda one: one.version)
+        if not offers and clock() >= over_s and (over := await ends(stack, run, corpus)):
+            say(_hearsay(*over[0]))
+            over_s = math.inf
         await asyncio.sleep(LOOK_AGAIN_S)
     identity = ours[0].identity
     trainers = tuple(offer.trainer for offer in ours if offer.run == identity.run)
@@ -126,6 +147,14 @@ async def _stand_by(
     restored = store.restored(genesis)
     place = ChainPlace(stack.identity, genesis, store, restored, leads_at_once=False)
     return RunEntry(identity, place, trainers)
+
+
+def _hearsay(said_by: bytes, over: RunOver) -> str:
+    """What the user is told of an end that nothing proves."""
+    return (
+        f"{PeerId(said_by).short} says that such a run is over after {over.version} steps; anybody "
+        "can say so, and this trainer goes on waiting: if you know that it is true, end this one"
+    )
 
 
 def _in_folder(

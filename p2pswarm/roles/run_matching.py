@@ -40,7 +40,8 @@ def genesis_of(identity: RunIdentity) -> Genesis:
 
 def end_key(config: RunConfig, corpus: bytes) -> bytes:
     """The DHT's key of the ends of all runs of these settings and this text."""
-    return hashlib.sha256(END_TAG + corpus + run_to_json(config)).digest()
+    whoever_owns_it = dataclasses.replace(config, owner="")  # who looks for it may not know
+    return hashlib.sha256(END_TAG + corpus + run_to_json(whoever_owns_it)).digest()
 
 
 def fitting(
@@ -55,6 +56,11 @@ def fitting(
         identity = offer.identity
         if (identity.config, identity.corpus) == (config, corpus):
             offers.append(offer)
+        elif (dataclasses.replace(identity.config, owner=""), identity.corpus) == (config, corpus):
+            why = (
+                f"run {config.name!r} is closed: ask its owner for an invitation (p2pswarm invite "
+                "--role train), and add --invite"
+            )
         elif identity.config.name == config.name:
             what = "another text" if identity.config == config else _other(identity.config, config)
             why = f"run {config.name!r} is offered with {what}: a standby needs the same"

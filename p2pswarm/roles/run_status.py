@@ -6,8 +6,10 @@ Errors:  NotServing for another run.
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from p2pswarm.errors import NotServing
+from p2pswarm.flow.peer_scores import Ban
 from p2pswarm.progress.events import (
     Checkpointed,
     Ended,
@@ -18,7 +20,13 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
-from p2pswarm.swarm.messages.status import AskStatus, RunStatus, StageStatus
+from p2pswarm.swarm.messages.status import (
+    BANS_TOLD_MAX,
+    AskStatus,
+    BanStatus,
+    RunStatus,
+    StageStatus,
+)
 from p2pswarm.swarm.messages.types import REASON_CHARS
 
 
@@ -57,8 +65,8 @@ class LatestStatus:
             case _:
                 pass  # notes are for people who watch
 
-    def answer(self, question: AskStatus, now_s: float) -> RunStatus:
-        """The run as it stands at `now_s`."""
+    def answer(self, question: AskStatus, now_s: float, bans: Sequence[Ban] = ()) -> RunStatus:
+        """The run as it stands at `now_s`; `bans`: those of its trainer's node, longest first."""
         if question.run != self._run:
             raise NotServing("that run is not trained here; look up the runs again")
         step, end, saved = self._stepped, self._ended, self._saved
@@ -78,6 +86,10 @@ class LatestStatus:
             ended=end.reason[:REASON_CHARS] if end else "",
             saved=saved.step if saved else None,
             saved_ago_s=max(0.0, now_s - self._saved_s) if saved else None,
+            bans=tuple(
+                BanStatus(ban.peer, ban.offence.value, ban.left_s(now_s))
+                for ban in bans[:BANS_TOLD_MAX]
+            ),
         )
 
     def _servers(self) -> tuple[StageStatus, ...]:

@@ -28,9 +28,12 @@ from p2pswarm.net.address_scope import least_scope
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.net.web_net import WebNet
+from p2pswarm.punch.puncher import Puncher
+from p2pswarm.punch.ways import PunchedWays
 from p2pswarm.relay.circuit_net import CircuitNet
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.addresses import announced, places_to_listen, seeds, why_nobody
+from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.reaching import Reaching
 from p2pswarm.roles.relaying import circuit_files, relaying
 from p2pswarm.rpc.link_rpc import LinkRpc
@@ -53,6 +56,8 @@ class NodeStack:
     endpoint: Endpoint
     rpc: LinkRpc
     dht: Dht
+    cards: KnownCards
+    """Where peers are dialled, as far as it is known."""
     keeper: RelayKeeper
     """Keeps reservations at relays, if others cannot dial us."""
     reaching: Reaching
@@ -82,7 +87,11 @@ async def open_stack(
     ):
         bound = await _listen(endpoint, places_to_listen(config.listen))
         endpoint.announced = announced(bound, config, own_host)
-        async with relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper:
+        async with (
+            relaying(endpoint, rpc, CircuitNet(web), config, share) as keeper,
+            Puncher(endpoint, rpc, net, os.urandom) as puncher,
+        ):
+            endpoint.offer_paths(PunchedWays(puncher))
             scope = least_scope(endpoint.contact.address, tuple(seed.address for seed in through))
             limits = DhtConfig(
                 negative_s=LOOK_AGAIN_S, least_scope=scope, server=not config.network.relays
@@ -91,12 +100,13 @@ async def open_stack(
             async with Dht(rpc, identity, limits, rng, time.time) as dht:
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
-                reaching = Reaching(endpoint, rpc, keeper, config, scope)
+                cards = KnownCards(endpoint)
+                reaching = Reaching((endpoint, rpc, keeper), cards, config, scope, puncher.view)
                 async with asyncio.TaskGroup() as tasks:
                     lasting = [tasks.create_task(dht.maintain())]
                     if not passing:
                         lasting.append(tasks.create_task(reaching.run()))
-                    yield NodeStack(config, identity, endpoint, rpc, dht, keeper, reaching)
+                    yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
                     for task in lasting:
                         task.cancel()
 

@@ -25,6 +25,8 @@ from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
+from p2pswarm.roles.admitted_runs import run_choice
+from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
@@ -32,6 +34,7 @@ from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.run_matching import genesis_of
 from p2pswarm.roles.stack import NodeStack
+from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.session import SavingLimits, ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.state.partial_file import PartialFolder
@@ -87,7 +90,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     serve = stack.config.serve
     keep_freed_memory()
     device = chosen_device(serve)
-    choice = RunChoice(serve)
+    choice = run_choice(stack.config, stack.identity.peer_id)
     threads = StageThreads()
     try:
         while True:
@@ -95,10 +98,14 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            server = stage_server(stack, offer, threads, device, say)
-            reason = await serve_run(stack, choice, server, offer, leaving, say)
+            async with run_calls(stack, offer.identity, say) as rpc:
+                server = stage_server(stack, offer, threads, device, (rpc, say))
+                reason = await serve_run(stack, choice, server, offer, leaving, say)
+                refusal = own_refusal(rpc)
             if leaving.is_set():
                 return 0
+            if refusal:
+                raise RunEnded(refusal)
             say(f"run {offer.config.name!r} is over: {reason}")
             if not server.seeker.gave_up:
                 choice.over(offer)
@@ -142,13 +149,18 @@ async def unless(leaving: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | No
 
 
 def stage_server(
-    stack: NodeStack, offer: RunOffer, threads: StageThreads, device: torch.device, say: Say
+    stack: NodeStack,
+    offer: RunOffer,
+    threads: StageThreads,
+    device: torch.device,
+    outside: tuple[Rpc, Say],
 ) -> StageServer:
-    """A server of the run in `offer`, on this node."""
-    serve, config = stack.config.serve, offer.config
+    """A server of the run in `offer`, on this node; `outside`: the run's calls, and its user."""
+    serve, config, (rpc, say) = stack.config.serve, offer.config, outside
     keep_bytes = serve.graph_mib * MIB
     context = ServerContext(
-        rpc=stack.rpc,
+        rpc=rpc,
+        cards=stack.cards,
         tensors=tensors_within(stack.config.network, device),
         run=config,
         run_id=offer.run,

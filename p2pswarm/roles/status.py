@@ -15,7 +15,8 @@ from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.printable import log_to_stderr
-from p2pswarm.roles.discovery import manifests
+from p2pswarm.roles.closed_run import run_calls
+from p2pswarm.roles.discovery import learn_cards, manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
@@ -54,6 +55,7 @@ async def statuses(stack: NodeStack, name: str) -> Found:
         raise Unusable(CLOCKS_DIFFER)
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
+    learn_cards(stack, wanted)
     answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))
     return one_a_run(zip(wanted, answers, strict=True))
 
@@ -74,7 +76,8 @@ def _knows(status: RunStatus) -> tuple[int, int]:
 
 async def _ask(stack: NodeStack, offer: RunOffer) -> RunStatus | None:
     try:
-        answer = await stack.rpc.call(offer.trainer, AskStatus(offer.run), ANSWER_S)
+        async with run_calls(stack, offer.identity, log.warning) as rpc:
+            answer = await rpc.call(offer.trainer, AskStatus(offer.run), ANSWER_S)
     except SwarmError as error:
         log.info("%s did not answer: %s", offer.trainer.address, error)
         return None

@@ -6,6 +6,8 @@ Errors:  none.
 import dataclasses
 import json
 
+from p2pswarm.flow.peer_scores import time_left
+from p2pswarm.ids import PeerId
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.messages.status import RunStatus
@@ -17,10 +19,10 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     """A run in a few lines; `status` is None if its trainer did not answer."""
     lines = [f"run {offer.config.name!r}, id {offer.run.hex()}, trainer at {offer.trainer.address}"]
     if status is None:
-        return [
-            *lines,
-            "  its trainer does not answer: it is gone, or this machine cannot reach it",
-        ]
+        why = "it is gone, or this machine cannot reach it"
+        if offer.config.owner:
+            why += "; or you are not invited: the run is closed (--invite TEXT)"
+        return [*lines, f"  its trainer does not answer: {why}"]
     counts = f"{status.asked:,} asked, {status.counted:,} counted, {status.replayed:,} replayed"
     lines += [
         f"  {_phase(offer, status)}",
@@ -29,6 +31,11 @@ def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:
     ]
     if status.saved is not None and status.saved_ago_s is not None:
         lines.append(f"  checkpoint: step {status.saved:,}, {_ago(status.saved_ago_s)} ago")
+    lines += [
+        f"  {PeerId(ban.peer).short} is banned for another {time_left(ban.left_s)}: it "
+        + printable(ban.reason)
+        for ban in status.bans
+    ]
     return lines
 
 
@@ -40,11 +47,17 @@ def as_json(found: list[tuple[RunOffer, RunStatus | None]]) -> str:
             "name": offer.config.name,
             "trainer": str(offer.trainer.address),
             "steps": offer.config.steps,
-            "status": dataclasses.asdict(status) if status else None,
+            "status": _fields(status) if status else None,
         }
         for offer, status in found
     ]
     return json.dumps({"runs": runs}, separators=(",", ":"))
+
+
+def _fields(status: RunStatus) -> dict[str, object]:
+    """A status as JSON has it: peer ids as people see them."""
+    bans = [{**dataclasses.asdict(ban), "peer": str(PeerId(ban.peer))} for ban in status.bans]
+    return {**dataclasses.asdict(status), "bans": bans}
 
 
 def nothing_found(name: str, there: list[str]) -> str:

@@ -6,6 +6,7 @@ Errors:  Unusable for text or files that cannot be used; RunEnded when the run f
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -23,6 +24,7 @@ from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
+from p2pswarm.roles.closed_run import closed_by_us, run_calls
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.leave_request import LeaveRequest
@@ -40,15 +42,17 @@ from p2pswarm.roles.weights_file import (
     weights_name,
     write_weights,
 )
+from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.swarm.manifest import RunIdentity, sign_manifest
+from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
+from p2pswarm.transport.bans import PeerBans
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -61,7 +65,8 @@ Say = Callable[[str], None]
 
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
-    config = stack.config
+    config = closed_by_us(stack.config)
+    stack = dataclasses.replace(stack, config=config)
     check_model(config.run)
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
@@ -73,12 +78,8 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
         return LEFT_EARLY
-    if isinstance(entry, RunOver):
-        say(
-            f"run {config.run.name!r} is over after {entry.version} steps ({entry.reason}): there "
-            "is nothing to stand by for; to train again, start its trainer first"
-        )
-        return 0
+    config = dataclasses.replace(config, run=entry.identity.config)  # it may be closed by another
+    stack = dataclasses.replace(stack, config=config)
     saved = ""
     try:
         with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
@@ -106,15 +107,16 @@ class RunReports:
     """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
 
     def __init__(
-        self, stack: NodeStack, identity: RunIdentity, tell: Callable[[Event], None]
+        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], bans: PeerBans
     ) -> None:
+        self._bans = bans
         done = identity.origin.version if identity.origin else 0
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
         self._status = LatestStatus(identity.run, run.stages, done)
         self._tell = tell
         self._loop = asyncio.get_running_loop()
-        stack.rpc.serve_unary(AskStatus, self._asked)
+        rpc.serve_unary(AskStatus, self._asked)
 
     def told(self, report: act.Report) -> None:
         """Take a report of the trainer."""
@@ -127,7 +129,8 @@ class RunReports:
 
     def _asked(self, peer: PeerId, question: AskStatus) -> RunStatus:
         del peer
-        return self._status.answer(question, self._loop.time())
+        now_s = self._loop.time()
+        return self._status.answer(question, now_s, self._bans.current(now_s))
 
 
 @contextlib.asynccontextmanager
@@ -141,25 +144,43 @@ async def open_trainer(
 
     `tell` is called with every event as it happens. `entry` says which run it is, if that is known.
     """
-    config, run_config = stack.config, stack.config.run
     if entry is None:
         text = await asyncio.to_thread(corpus.digest)
         found = await enter_run(stack, text, log.info)
         assert isinstance(found, RunEntry), "only a standby is told of an end"
         entry = found
-    identity = entry.identity
+    try:
+        async with (
+            run_calls(stack, entry.identity, log.warning) as rpc,
+            asyncio.TaskGroup() as tasks,
+        ):
+            context = await _context(stack, rpc, corpus, tell, entry)
+            announcing = tasks.create_task(announce(stack, entry.identity))
+            async with Trainer(context) as trainer:
+                meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
+                yield trainer
+                meeting.cancel()
+            announcing.cancel()
+    finally:
+        entry.place.store.close()
+
+
+async def _context(
+    stack: NodeStack, rpc: Rpc, corpus: Corpus, tell: Callable[[Event], None], entry: RunEntry
+) -> TrainerContext:
+    """All that a trainer is made of."""
+    config, identity = stack.config, entry.identity
     saving = await on_thread(
         lambda: saving_plan(config.checkpoint, stack.identity, identity.corpus)
     )
-    manifest = sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
-    reports = RunReports(stack, identity, tell)
-    context = TrainerContext(
-        rpc=stack.rpc,
-        tensors=tensors_within(stack.config.network, torch.device("cpu")),
-        run=run_config,
+    return TrainerContext(
+        rpc=rpc,
+        cards=stack.cards,
+        tensors=tensors_within(config.network, torch.device("cpu")),
+        run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=reports.told,
+        report=RunReports(rpc, identity, tell, stack.endpoint.bans).told,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,
@@ -167,16 +188,6 @@ async def open_trainer(
         origin=entry.resumed,
         proof=proof_of(identity, entry.resumed),
     )
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(stack, manifest))
-            async with Trainer(context) as trainer:
-                meeting = tasks.create_task(_meet_others(stack, identity, trainer))
-                yield trainer
-                meeting.cancel()
-            announcing.cancel()
-    finally:
-        entry.place.store.close()
 
 
 async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> None:

@@ -201,8 +201,8 @@ def _(report: act.ResultsTied) -> str:
 @trouble_text.register
 def _(report: SumKept) -> str:
     return (
-        f"server {_short(report.incarnation)} of stage {report.stage} is back at once: what it had "
-        f"counted stands ({report.microbatches})"
+        f"server {_short(report.incarnation)} of stage {report.stage} is back: what it had "
+        f"counted of the step stands ({report.microbatches})"
     )
 
 

@@ -20,9 +20,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
-from p2pswarm.ids import Contact
+from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
 from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
     RESET_GIVEN_UP,
@@ -41,6 +42,7 @@ from p2pswarm.rpc.handler_pool import HandlerPool, HandlerRequest
 from p2pswarm.rpc.handler_table import HandlerTable, Opening, read_opening
 from p2pswarm.rpc.listeners import Listeners, StreamListener
 from p2pswarm.rpc.stream import RpcStream, held, within
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import (
     RESET_REFUSED,
@@ -112,14 +114,18 @@ class _RunningCall:
         A peer that leaves too much unread gets a small reply at most: it learns that what it
         asked for may have been done.
         """
-        frame = pack_outcome(outcome, self._request)
-        if len(frame) > STREAM_BYTES and self._link.crowded:
-            self._link.reset(self._stream, RESET_LATE)
-        else:
-            self._link.send(self._stream, frame, ended=True)
+        _send_reply(self._link, self._stream, pack_outcome(outcome, self._request))
 
     def give_up(self, code: int) -> None:
         self._link.reset(self._stream, code)
+
+
+def _send_reply(link: Link, stream: int, frame: bytes) -> None:
+    """Send a reply, unless it is long and too much is unread on this link, or on all together."""
+    if len(frame) > STREAM_BYTES and not link.takes(len(frame)):
+        link.reset(stream, RESET_LATE)
+    else:
+        link.send(stream, frame, ended=True)
 
 
 class LinkRpc:
@@ -135,6 +141,8 @@ class LinkRpc:
         self._listeners: Listeners[Link] = Listeners()
         self._pools = {kind: HandlerPool(config or HandlerLimits()) for kind in Kind}
         endpoint.on_event = self._on_event
+        endpoint.on_card = self._tell_card
+        self.serve_unary(CardNews, self._on_card)
 
     @property
     def contact(self) -> Contact:
@@ -215,6 +223,41 @@ class LinkRpc:
         listeners[stream] = listener
         return listeners, stream
 
+    # cards
+
+    def _on_card(self, peer: PeerId, news: CardNews) -> Message:
+        return CardHeard(self._endpoint.hear(peer, news.card))
+
+    def _tell_card(self, link: Link, card: Card) -> None:
+        """Tell the peer of a link a card that it does not have; nobody waits for it."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Message] = loop.create_future()
+        frame = pack_opening(Kind.UNARY, ANSWER_S, encode(CardNews(card.encode())))
+        try:
+            listeners, stream = self._open(link, frame, _PendingCall(waiter), ended=True)
+        except SwarmError as error:
+            log.debug("%s is not told a card: %s", link.peer.short, error)
+            return
+
+        def give_up() -> None:
+            if listeners.pop(stream, None) is not None:
+                link.reset(stream, RESET_GIVEN_UP)
+
+        timer = loop.call_later(ANSWER_S, give_up)
+
+        def answered(reply: asyncio.Future[Message]) -> None:
+            timer.cancel()
+            if reply.cancelled() or reply.exception() is not None:
+                return  # its link ended, or it serves no calls
+            try:
+                if isinstance(heard := reply.result(), CardHeard) and heard.newer:
+                    self._endpoint.hear(link.peer, heard.newer)
+            except PeerError as error:
+                log.warning("%s broke the protocol: %s", link.peer.short, error)
+                link.close()
+
+        waiter.add_done_callback(answered)
+
     def _on_event(self, link: Link, event: StreamEvent) -> None:
         """Handle an event of the transport, inside its read callback."""
         try:
@@ -222,16 +265,26 @@ class LinkRpc:
                 self._opened(link, event)
             elif isinstance(event, LinkEnded):
                 self._listeners.end(link, event.error)
+                self._judge(link, event.error)
             elif not self._listeners.tell(link, event) and isinstance(event, StreamData):
                 link.consumed(event.stream, len(event.data))
         except PeerError as error:
             log.warning("%s broke the protocol: %s", link.peer.short, error)
             self._listeners.end(link, error)
             link.close()
+            self._judge(link, error)
+
+    def _judge(self, link: Link, error: SwarmError) -> None:
+        """A link ended with an error: if that is the peer's doing, it may be banned."""
+        now_s = asyncio.get_running_loop().time()
+        if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
+            for other in self._endpoint.links():
+                if other.peer == link.peer:
+                    other.close("the peer is banned")
 
     def _opened(self, link: Link, event: StreamOpened) -> None:
         """Answer a peer's opening at once, or start a handler."""
-        if link.crowded:
+        if not link.takes():
             link.reset(event.stream, RESET_REFUSED)
             return
         try:
@@ -254,7 +307,7 @@ class LinkRpc:
         request = opening.request
         outcome = self._handlers.unary(request)(link.peer, request)
         if isinstance(outcome, Message):
-            link.send(event.stream, pack_good(outcome), ended=True)
+            _send_reply(link, event.stream, pack_good(outcome))
         else:
             self._start(link, event, opening, _RunningCall(link, event.stream, request), outcome)
 

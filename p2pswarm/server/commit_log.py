@@ -17,9 +17,9 @@ Errors:  NotServing for weights that cannot be kept, and for a commit of a step 
 Source:  docs/training.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from p2pswarm.allreduce.base import AveragedGradient, Sums
@@ -70,6 +70,8 @@ class ClosedSum:
     step: int
     counted: frozenset[int]
     """The microbatches in it."""
+    losses: Mapping[int, float] = field(default_factory=dict)
+    """Of these, where the last stage has computed them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +137,12 @@ class CommitLog:
             fits = left is not None and left.step == self.held.version
             self.held = replace(self.held, sum=left if fits else None)
 
-    def keep_sum(self, since: int) -> frozenset[int]:
-        """The session that begins keeps the sum of the last one: what is in it."""
+    def keep_sum(self, since: int) -> ClosedSum:
+        """The session that begins keeps the sum of the last one."""
         left = None if self.held is None else self.held.sum
         if left is None or left.step != since:
             raise NotServing(f"no sum of step {since} is here")
-        return left.counted
+        return left
 
     def begin(self, since: int, *, keep: bool) -> FirstWeights:
         """Start a session that takes part in the steps from `since` on; a sum is not kept twice.

@@ -1,9 +1,10 @@
 """How a server notices that nothing comes from its coordinator any more.
 
-The coordinator says something each second on the stream of every member. When it does not, it may
-be stopped, cut off or dead; the server does not end its session for that, because the coordinator
-may go on, and its own voter may be the one that is cut off. It asks the other trainers who leads,
-and meanwhile looks for trainers that it does not know: the one that leads by now may be new.
+The coordinator says something each half second on the stream of every member. When it does not, it
+may be stopped, cut off or dead; the server does not end its session for that, because the
+coordinator may go on, and its own voter may be the one that is cut off. It asks the other trainers
+who leads, and meanwhile looks for trainers that it does not know: the one that leads by now may be
+new.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
@@ -13,7 +14,7 @@ import math
 
 from p2pswarm.swarm.messages.trainers import SILENCE_S
 
-ASK_AGAIN_S = 1.0  # a takeover takes about one; a trainer that was asked in vain may lead by then
+ASK_AGAIN_S = 0.5  # a takeover takes about one; a trainer that was asked in vain may lead by then
 
 
 class CoordinatorWatch:

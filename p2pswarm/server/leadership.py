@@ -20,14 +20,17 @@ from p2pswarm.chain.voter_seat import VoterSeat
 from p2pswarm.errors import SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
-from p2pswarm.server.coordinator_watch import ASK_AGAIN_S, CoordinatorWatch
+from p2pswarm.server.coordinator_watch import CoordinatorWatch
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext
 from p2pswarm.swarm.messages.membership import StandsBy
 from p2pswarm.swarm.messages.trainers import Trainers, WhoLeads
+from p2pswarm.swarm.peer_cards import learn_all
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
+
+ANSWER_S = 1.0  # round the world and back, behind other bytes
 
 
 class Leadership:
@@ -79,7 +82,11 @@ class Leadership:
             self._context.chain[0].close()
 
     def heard(self, message: Message | None = None) -> None:
-        """The stream with the trainer was opened, or a message came on it."""
+        """The stream with the trainer was opened, or a message came on it.
+
+        Raises BadMessage for a card in it that is none.
+        """
+        learn_all(self._context.cards, message, self._lifecycle.trainer.peer)
         if isinstance(message, Trainers) and self.node is not None:
             self._named = [one.peer for one in message.trainers]
             self.node.machine.voter.told(self._named)
@@ -162,7 +169,7 @@ class Leadership:
         context = self._context
         question = WhoLeads(context.run_id, self._lifecycle.incarnation)
         try:
-            answer = await context.rpc.call(trainer, question, ASK_AGAIN_S)
+            answer = await context.rpc.call(trainer, question, ANSWER_S)
         except SwarmError as error:
             log.info("%s did not say who leads: %s", trainer.address, error)
             return

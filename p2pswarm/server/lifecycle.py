@@ -83,6 +83,8 @@ class Lifecycle:
         self._due_s: float | None = None
         self._met = False
         self._called_away = False  # the session ends because another trainer leads
+        self.thrown_out = False
+        """Whether the coordinator has ended the last session: then its sum is void."""
         self._ever_met = False
         self._told_gone = False
         self._last = False  # the trainer says that nobody else has the weights of the stage
@@ -195,6 +197,7 @@ class Lifecycle:
             )
         self._term, self.incarnation = term, message.incarnation
         self._met = self._ever_met = True
+        self.thrown_out = False
         self.trainers.coordinates()
         if self._told_gone:
             self._told_gone = False
@@ -251,6 +254,7 @@ class Lifecycle:
                 self._rather(message.contact, self._pauses.tried_s)
                 raise LinkLost("the trainer hands the run over to another one")
             case None:
+                self.thrown_out = True
                 raise LinkLost("the trainer ended this server's part in the run")
             case Trainers():
                 contacts = [one.contact for one in message.trainers]

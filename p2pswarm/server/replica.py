@@ -135,23 +135,23 @@ class Replica:
 
     async def begin(
         self, since: int, *, keep: bool, keep_sum: bool = False, agreed: bytes = b""
-    ) -> frozenset[int]:
+    ) -> ClosedSum | None:
         """Start a session from version `since`: keep, draw or fetch the weights; empty the sum.
 
-        Returns what is in the sum if it is kept. `agreed`: the digest of that version, if known.
+        Returns the sum if it is kept. `agreed`: the digest of that version, if known.
         """
         async with self._lock:
             with contextlib.suppress(WeightsLost):  # the session that it has ended is over
                 await self._hashed()
             self._hashing = None
-            counted = self._log.keep_sum(since) if keep_sum else frozenset()
+            kept = self._log.keep_sum(since) if keep_sum else None
             first = self._log.begin(since, keep=keep)
             draw = first is FirstWeights.DRAWN
             await to_its_end(self._reset(since, draw=draw, keep=keep, keep_sum=keep_sum))
             self._load_from(since, agreed, fetched=first is FirstWeights.FETCHED)
         self._changed.fire()
         self.reader.moved()
-        return counted
+        return kept
 
     @property
     def needed(self) -> int:

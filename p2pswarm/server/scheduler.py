@@ -114,6 +114,7 @@ class Scheduler:
         self.version: int | None = None
         """None until the weights are here."""
         self._ledger: set[int] = set()
+        self._losses: dict[int, float] = {}
         self._fences: dict[tuple[int, int], int] = {}
         """(step, microbatch) -> attempts up to this one are over."""
         self._coming: list[WorkItem] = []
@@ -140,17 +141,16 @@ class Scheduler:
         return self._permit.taken and not self._permit.whole
 
     def closed_sum(self) -> ClosedSum | None:
-        """What is in the sum; None if nobody can tell. To be asked when this incarnation is over.
-
-        A gradient whose adding has failed may be in it or not, or in a part.
-        """
+        """The sum that is left; None if an adding has failed, of which a part may be in it."""
         if self.version is None or self.adding:
             return None
-        return ClosedSum(self.incarnation, self.version, frozenset(self._in_sum()))
+        counted = frozenset(self._in_sum())
+        return ClosedSum(self.incarnation, self.version, counted, dict(self._losses))
 
-    def resume(self, counted: Iterable[int]) -> None:
-        """The sum was kept from the incarnation before, with these microbatches in it."""
-        self._ledger.update(counted)
+    def resume(self, kept: ClosedSum) -> None:
+        """The sum was kept from the incarnation before."""
+        self._ledger.update(kept.counted)
+        self._losses.update(kept.losses)
 
     @property
     def in_hand(self) -> WorkItem | None:
@@ -216,7 +216,9 @@ class Scheduler:
         self._period.waits_s.append(now_s - self._queue.pop(item))
         return item
 
-    def done(self, item: WorkItem, compute_s: float, *, counted: bool) -> bool:
+    def done(
+        self, item: WorkItem, compute_s: float, *, counted: bool, loss: float | None = None
+    ) -> bool:
         """Enter an item that was computed. False if its result is to be thrown away."""
         self._end_item(item, compute_s)
         if item.push.step != self.version:
@@ -224,6 +226,8 @@ class Scheduler:
         if counted:
             self._ledger.add(item.push.microbatch)
             self._period.counted += 1
+            if loss is not None:
+                self._losses[item.push.microbatch] = loss
         if item.work is Work.BACKWARD:
             self._held.pop(item.key, None)
         if self._fenced(item):
@@ -290,6 +294,7 @@ class Scheduler:
         """Begin a new step with an empty ledger: the weights are of `version` now."""
         self.version, self._reducing = version, False
         self._ledger.clear()
+        self._losses.clear()
         self._permit.withdraw()
         self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
         old = [t for t in self._all() if t.push.step < version]
@@ -305,7 +310,7 @@ class Scheduler:
         return min(max(service_s, RETRY_MIN_S), RETRY_MAX_S)
 
     def queued(self) -> int:
-        """What waits, its bytes here or not."""
+        """How much waits, its bytes here or not."""
         return len(self._coming) + len(self._queue)
 
     def period(self, now_s: float) -> Period:
@@ -353,8 +358,8 @@ class Scheduler:
             raise Busy(f"{same} microbatches are queued here", self.retry_after_s())
 
     def _fenced(self, item: WorkItem) -> bool:
-        push = item.push
-        return push.attempt <= self._fences.get((push.step, push.microbatch), -1)
+        mark = (item.push.step, item.push.microbatch)
+        return item.push.attempt <= self._fences.get(mark, -1)
 
     def _end_item(self, item: WorkItem, compute_s: float) -> None:
         assert self._in_hand is item, "one microbatch is computed at a time"

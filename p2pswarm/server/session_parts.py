@@ -6,7 +6,7 @@ Errors:  NotServing for an order that is cut short by the end of its session.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.allreduce.base import AveragedGradient
@@ -17,14 +17,15 @@ from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
-from p2pswarm.server.notes import NoteQueue
+from p2pswarm.server.notes import NoteQueue, SignOfLife
 from p2pswarm.server.piece_keeping import PieceKeeping
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import Assigned, HeldSum, Ready
+from p2pswarm.swarm.messages.membership import LOSSES_MAX, Assigned, HeldSum, Load, Ready
 from p2pswarm.swarm.messages.step import Reduce
+from p2pswarm.swarm.messages.trainers import Alive
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
@@ -63,6 +64,17 @@ class SessionParts:
         finally:
             self.orders.remove(scope)
 
+    def word(self, now_s: float, unheard_s: float) -> Load | Alive | None:
+        """What to tell the trainer though nothing has happened, if that is due."""
+        match self.notes.due(now_s):
+            case SignOfLife.LOAD:
+                self.session.view_changed.fire()  # a lost server may be back
+                return replace(self.worker.load(now_s), unheard_s=unheard_s)
+            case SignOfLife.ALIVE:
+                return Alive()
+            case _:
+                return None
+
     async def average(self, order: Reduce) -> AveragedGradient:
         """Average once; what that takes tells how long the roads are full with it."""
         clock = asyncio.get_running_loop().time
@@ -84,12 +96,12 @@ class SessionParts:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    async def closed_sum(self) -> ClosedSum | None:
-        """What the session, which is over, leaves in the sum; None if nobody can tell."""
+    async def closed_sum(self, *, void: bool) -> ClosedSum | None:
+        """What the session, which is over, leaves in the sum; None if it is void or unknown."""
         scheduler = self.session.scheduler
         if scheduler.adding:
             await self.session.context.compute(lambda: None)  # behind what the thread does now
-        return scheduler.closed_sum()
+        return None if void else scheduler.closed_sum()
 
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
@@ -108,7 +120,10 @@ def held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
     if (left := held.sum) is None:
         return None
     bitmap = bitmap_of(left.counted, left.step, microbatches)
-    return HeldSum(left.incarnation, left.step, bitmap)
+    losses: tuple[float | None, ...] = ()
+    if left.losses and len(left.counted) <= LOSSES_MAX:
+        losses = tuple(left.losses.get(microbatch) for microbatch in sorted(left.counted))
+    return HeldSum(left.incarnation, left.step, bitmap, losses)
 
 
 def session_parts(

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
@@ -21,6 +20,7 @@ from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
+from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle, ServerState
 from p2pswarm.server.replica import Replica, WeightsLost
@@ -176,7 +176,7 @@ class StageServer:
         context, replica = self._context, self._replica
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
-            replica.session_over(await former.closed_sum())
+            replica.session_over(await former.closed_sum(void=lifecycle.thrown_out))
         held = await replica.held() if replica else None
         join = Join(
             context.run_id,
@@ -189,12 +189,12 @@ class StageServer:
             context.stage is not None,
             self.leadership.records,
             held_sum(held, context.run.batch.microbatches) if held else None,
+            context.cards.of(context.me),
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
-            stream = await self.seeker.knocking(
-                KNOCK_S if lifecycle.trainers.others else None, opening
-            )
+            patience_s = KNOCK_S if lifecycle.trainers.others else None
+            stream = await self.seeker.knocking(patience_s, opening)
             if lifecycle.end is not None:
                 return
             self.leadership.heard()
@@ -236,7 +236,7 @@ class StageServer:
             )
             try:
                 await replica.enter(assigned.era, keep=assigned.keep)
-                counted = await replica.begin(
+                kept = await replica.begin(
                     assigned.since,
                     keep=assigned.keep,
                     keep_sum=assigned.keep_sum,
@@ -248,7 +248,7 @@ class StageServer:
                 tasks.create_task(self._tell(stream, parts, lifecycle))
                 tasks.create_task(parts.tell_states())
                 tasks.create_task(parts.worker.work())
-                await self._load(parts, assigned, counted)
+                await self._load(parts, assigned, kept)
                 lifecycle.loaded()
                 self._moved()
                 await parts.failed  # or a task ends the session
@@ -256,7 +256,7 @@ class StageServer:
                 self._session, self._former = None, parts
                 parts.close()
 
-    async def _load(self, parts: SessionParts, assigned: Assigned, counted: frozenset[int]) -> None:
+    async def _load(self, parts: SessionParts, assigned: Assigned, kept: ClosedSum | None) -> None:
         """Get the weights, and begin with the sum that was kept."""
         context, members, replica = self._context, parts.session.members, parts.replica
         stage, me = replica.stage, context.rpc.contact.peer
@@ -271,7 +271,8 @@ class StageServer:
         assert replica.version is not None, "it was kept, drawn or loaded"
         parts.keeping.end()
         parts.worker.moved_to(replica.version)
-        parts.session.scheduler.resume(counted)
+        if kept is not None:
+            parts.session.scheduler.resume(kept)
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
@@ -286,17 +287,15 @@ class StageServer:
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
-        """Send notes in the order they were made, the load every second, and goodbye at the end."""
+        """Send notes in the order they were made, a word when there are none, and goodbye."""
         loop = asyncio.get_running_loop()
         while True:
-            while note := parts.notes.take():
+            while note := parts.notes.take(loop.time()):
                 await stream.send(note)
             if lifecycle.must_say_goodbye:
                 break
-            if parts.notes.load_is_due(loop.time()):
-                load = parts.worker.load(loop.time())
-                await stream.send(replace(load, unheard_s=self.leadership.unheard_s))
-                parts.session.view_changed.fire()  # a lost server may be back
+            if (word := parts.word(loop.time(), self.leadership.unheard_s)) is not None:
+                await stream.send(word)
                 continue
             due_s = parts.notes.next_deadline_s()
             with contextlib.suppress(TimeoutError):

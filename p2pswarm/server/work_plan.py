@@ -88,8 +88,7 @@ class WorkPlan:
             return Evaluated(push.step, push.microbatch, made)
         if self.call not in (StageCall.BACKWARD, StageCall.FINISH):
             return None
-        loss = made.loss if isinstance(made, LossResult) else None
-        return Counted(push.step, push.microbatch, push.attempt, self.counted, loss)
+        return Counted(push.step, push.microbatch, push.attempt, self.counted, loss_in(made))
 
 
 def sketch_of(
@@ -126,6 +125,11 @@ def plan(scheduler: Scheduler, item: WorkItem) -> WorkPlan:
 
 def _back_if(wanted: bool) -> Exit:  # noqa: FBT001  a verb with its object
     return Exit.BACK if wanted else Exit.NOWHERE
+
+
+def loss_in(made: Made) -> float | None:
+    """The loss of a microbatch that was trained on, in the last stage; None in any other."""
+    return made.loss if isinstance(made, LossResult) else None
 
 
 def bundle_in(made: Made | None) -> Bundle | None:

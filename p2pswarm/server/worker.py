@@ -28,6 +28,7 @@ from p2pswarm.server.work_plan import (
     WorkPlan,
     bundle_in,
     load_of,
+    loss_in,
     not_computed,
     plan,
     refusal_of,
@@ -148,7 +149,8 @@ class Worker:
             failure = refusal_of(session.me, error)
             session.note(not_computed(item.push, error, failure))
         else:
-            if session.scheduler.done(item, loop.time() - started_s, counted=work.counted):
+            took_s, loss = loop.time() - started_s, loss_in(made)
+            if session.scheduler.done(item, took_s, counted=work.counted, loss=loss):
                 result = made
                 for note in (sketch, work.note(made)):
                     if note is not None:

@@ -6,6 +6,7 @@ Units:   virtual seconds, bytes.
 Errors:  the machine gets them when the pipe ends, as `net/base.py` says.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from p2pswarm.errors import LinkLost, SwarmError
@@ -22,15 +23,19 @@ class SimControlPipe:
         self._socket = socket
         self._user = user
         self._crowded = False
+        self._unsent: deque[tuple[float, int]] = deque()
+        """When each write will have left, and its bytes: those of bulk pipes do not count here."""
+        self._unsent_bytes = 0
         socket.reader = self
 
     def send(self, data: bytes) -> None:
         """Write now; what the uplink has not taken waits in memory."""
         self._socket.write(data)
-        wait_s = self._socket.backlog_s(CROWDED_BYTES)
-        if wait_s > 0 and not self._crowded:
+        self._unsent.append((self._socket.host.up_free_s, len(data)))
+        self._unsent_bytes += len(data)
+        if self._waiting_bytes() > CROWDED_BYTES and not self._crowded:
             self._crowded = True
-            self._socket.clock.call_later(wait_s, self._drained)
+            self._socket.clock.call_at(self._unsent[-1][0], self._drained)
             self._user.pause_writing()
 
     def close(self) -> None:
@@ -48,12 +53,17 @@ class SimControlPipe:
         self._user.lost(error)
 
     def _drained(self) -> None:
-        wait_s = self._socket.backlog_s(0)
-        if wait_s > 0 and not self._socket.ended:
-            self._socket.clock.call_later(wait_s, self._drained)
+        if self._waiting_bytes() > CROWDED_BYTES and not self._socket.ended:
+            self._socket.clock.call_at(self._unsent[-1][0], self._drained)
         else:
             self._crowded = False
             self._user.resume_writing()
+
+    def _waiting_bytes(self) -> int:
+        now_s = self._socket.clock.time()
+        while self._unsent and self._unsent[0][0] <= now_s:
+            self._unsent_bytes -= self._unsent.popleft()[1]
+        return self._unsent_bytes
 
 
 class SimBulkPipe:

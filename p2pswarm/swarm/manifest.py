@@ -84,6 +84,8 @@ class RunOffer:
     """Who offers it: the coordinator, or a standby."""
     identity: RunIdentity
     """All that the id is a hash of."""
+    card: bytes = b""
+    """What is said to be the trainer's card; nobody has looked into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,13 @@ class UnreadableOffer:
     """What is wrong, in one line with the remedy."""
 
 
-def sign_manifest(identity: Identity, run: RunIdentity, address: Address) -> Manifest:
-    """Make what the trainer of `run`, reachable at `address`, announces."""
+def sign_manifest(
+    identity: Identity, run: RunIdentity, address: Address, card: bytes = b""
+) -> Manifest:
+    """Make what the trainer of `run`, reachable at `address` and by its card, announces."""
     text, key, where = run_to_json(run.config), identity.public_key, str(address)
     unsigned = Manifest(
-        text, run.corpus, run.nonce, run.founder, key, where, b"", _told(run.origin)
+        text, run.corpus, run.nonce, run.founder, key, where, b"", _told(run.origin), card
     )
     signature = identity.sign(MANIFEST_TAG, signed_part(unsigned))
     return dataclasses.replace(unsigned, signature=signature)
@@ -130,7 +134,8 @@ def read_offer(manifest: Manifest, version: int = RUN_VERSION) -> RunOffer | Unr
         config = run_from_json(manifest.config, version)
     except OtherRunVersion as error:
         return UnreadableOffer(run, trainer, str(error))
-    return RunOffer(run, config, trainer, RunIdentity(config, *named, origin))
+    identity = RunIdentity(config, *named, origin)
+    return RunOffer(run, config, trainer, identity, manifest.card)
 
 
 def _told(origin: RunOrigin | None) -> CheckpointOrigin | None:

@@ -16,7 +16,10 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.membership import MemberRecord, View
 from p2pswarm.swarm.messages.types import MEMBERS_MAX, VIEW_PART_MAX
 
-PARTS_MAX = 2 * MEMBERS_MAX // VIEW_PART_MAX  # all members join, and as many former ones are gone
+RECORD_BYTES = 64  # of a record beside its address and its card
+RECORDS_BYTES_MAX = 48 * 1024  # of one message; the numbers beside them take 5 KiB at most
+RECORDS_MIN = 30  # that many fit, however long their addresses and cards are
+PARTS_MAX = 2 * MEMBERS_MAX // RECORDS_MIN  # all join, and as many former ones are gone
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,11 +55,28 @@ def view_parts(
     ready: tuple[int, ...] = (),
 ) -> list[View]:
     """Cut a view into messages; without `since` it is whole."""
-    starts = range(0, max(len(gone), len(joined), len(ready), 1), VIEW_PART_MAX)
-    cuts = [slice(start, start + VIEW_PART_MAX) for start in starts]
+    records = _record_parts(joined)
+    longest = max(len(gone), len(ready))
+    parts = max(-(-longest // VIEW_PART_MAX), len(records), 1)
+    records += [()] * (parts - len(records))
+    cuts = [slice(at * VIEW_PART_MAX, (at + 1) * VIEW_PART_MAX) for at in range(parts)]
     return [
-        View(number, since, cut is not cuts[-1], gone[cut], joined[cut], ready[cut]) for cut in cuts
+        View(number, since, at + 1 < parts, gone[cut], records[at], ready[cut])
+        for at, cut in enumerate(cuts)
     ]
+
+
+def _record_parts(records: tuple[MemberRecord, ...]) -> list[tuple[MemberRecord, ...]]:
+    """Records cut so that each part fits into a message, beside the numbers of others."""
+    parts: list[tuple[MemberRecord, ...]] = []
+    begin = nbytes = 0
+    for at, record in enumerate(records):
+        size = RECORD_BYTES + len(record.address.encode()) + len(record.card)
+        if at - begin == VIEW_PART_MAX or nbytes + size > RECORDS_BYTES_MAX:
+            parts.append(records[begin:at])
+            begin, nbytes = at, 0
+        nbytes += size
+    return [*parts, records[begin:]]
 
 
 class MemberView:

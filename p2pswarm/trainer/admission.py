@@ -73,6 +73,7 @@ class Admission:
         welcome = self._welcome(join, step)
         try:
             member = self._members.admit(peer, join.address, join.stage, step, pinned=join.pinned)
+            self._members.carded(peer, join.card)
         except Unusable as error:
             return [act.Decline(peer, str(error))]
         to = member.incarnation
@@ -206,6 +207,10 @@ class Admission:
     def disputed(self) -> list[int]:
         """The stages whose members said different digests; it is being proved which is right."""
         return self._digests.disputed()
+
+    def recalls(self) -> bool:
+        """Whether somebody is waited for whose word may decide which weights are right."""
+        return self._digests.next_deadline_s() is not None
 
     def settle(self, now_s: float) -> None:
         """Wait no more for those who should have come back by now."""

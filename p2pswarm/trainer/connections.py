@@ -227,7 +227,10 @@ class Connections:
         self._finished = Finished(reason[:REASON_CHARS])
 
     def abandon(self, then: StandsBy | None = None) -> None:
-        """Another trainer leads: end all streams; `then`: say who, if that is known."""
+        """Another trainer leads, and may take the members' sums: say so, and end all streams.
+
+        `then`: who it is, if that is known; None: the run goes back, and all sums are void.
+        """
         for connection in self._open.values():
             if then is not None:
                 self._tell(connection, then)

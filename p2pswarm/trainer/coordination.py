@@ -107,6 +107,7 @@ class Coordination:
         self._pumping = False
         self.moved = Signal()
         """Fired whenever the coordinator was told something."""
+        self._watch_no_more = context.cards.watch(self._carded)
 
     def decided(self, step: int) -> None:
         """The voters have accepted the record of a step."""
@@ -120,14 +121,23 @@ class Coordination:
             self._connections.say(member, order)
         self.pump()
 
+    def _carded(self, peer: bytes) -> None:
+        """A peer has another card."""
+        self.coordinator.carded(peer, self._context.cards.of(peer))
+        self.pump()
+
     def announce(self, trainers: Trainers) -> None:
         """Tell all members who may lead and who votes."""
         self._connections.announce(trainers)
         self.pump()
 
     def step_down(self, then: StandsBy | None = None) -> None:
-        """Another trainer leads, or will: tell members who, if that is known; end their streams."""
+        """Another trainer leads, or will: tell members, and who, if that is known.
+
+        Without `then` their streams just end: the run goes back.
+        """
         self.coordinator.closed()
+        self._watch_no_more()
         self._keep_no_more()
         self._dispatcher.stop(commits=True)
         self._connections.abandon(then)
@@ -136,6 +146,7 @@ class Coordination:
     async def finish(self, reason: str) -> None:
         """Say goodbye to all members, and wait until they have heard it."""
         self.coordinator.closed()
+        self._watch_no_more()
         self._keep_no_more()
         self._dispatcher.stop(commits=True)
         self._connections.finish(reason)
@@ -152,6 +163,7 @@ class Coordination:
             Address.parse(join.address)
         except ValueError as error:
             raise BadMessage(f"a member without an address: {error}") from error
+        self._context.cards.learn(stream.peer.raw, join.card, stream.peer)
         connection, reason = self._connections.open(stream.peer.raw), "it ended its stream"
         self._empty.clear()
         try:
@@ -191,8 +203,8 @@ class Coordination:
                 return
             if self.keeper is not None and self.keeper.take(connection.incarnation, note):
                 continue
-            take_note(self.coordinator, connection.incarnation, note, self.now_s())
-            self.pump()
+            if take_note(self.coordinator, connection.incarnation, note, self.now_s()):
+                self.pump()
 
     async def _say(self, stream: Stream, connection: MemberConnection) -> None:
         waker = self._streams[connection].waker

@@ -13,7 +13,7 @@ import math
 
 from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.membership import Assigned, HeldSum, Join, Ready
+from p2pswarm.swarm.messages.membership import Ready
 from p2pswarm.swarm.messages.step import Fence
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -24,22 +24,23 @@ from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.fencing import FENCE_MAX_S, FENCE_S
+from p2pswarm.trainer.former_sums import FormerSums
 from p2pswarm.trainer.generations import Generations
-from p2pswarm.trainer.membership import Member, Membership
+from p2pswarm.trainer.incarnations import Incarnations
+from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.moves import Moves
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Reduction
 from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS
 from p2pswarm.trainer.step import Step
-from p2pswarm.trainer.step_end import StepEnd
 from p2pswarm.trainer.step_guards import Guards
-from p2pswarm.trainer.suspensions import SumKept, SumVoided, Suspensions
+from p2pswarm.trainer.suspensions import Suspensions
 from p2pswarm.trainer.unserved import UnservedStages
 from p2pswarm.trainer.window import launch_window
 
 
-class Coordinator(StepEnd):
+class Coordinator(Incarnations):
     """One run under one leader, from the first member to the last commit."""
 
     def __init__(
@@ -63,6 +64,7 @@ class Coordinator(StepEnd):
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
         self._suspensions = Suspensions()
+        self._former_sums = FormerSums(start.term, start.era, start.averaged)
         self._departures = Departures(self.members)
         self._moves = Moves(self.members)
         self._unserved = UnservedStages(config.on_stage_lost, config.rewind_after_s)
@@ -86,22 +88,6 @@ class Coordinator(StepEnd):
         drained, self._actions = self._actions, []
         return drained
 
-    def joined(self, peer: bytes, join: Join, now_s: float) -> None:
-        """A server opened its stream; answered by `Assign`, after the step if it is reducing."""
-        if self._phase is Phase.ENDED:
-            return
-        if former := self.members.of_peer(peer):
-            self._end_incarnation(former.incarnation, "it joined anew", now_s, returns=True)
-        if self._phase in (Phase.REDUCING, Phase.DECIDING):
-            self.admission.newcomers.park(peer, join)
-        else:
-            self._admit(peer, join, now_s)
-        self._advance(now_s)
-
-    def withdrawn(self, peer: bytes) -> None:
-        """A server left before it was answered."""
-        self.admission.newcomers.withdraw(peer)
-
     def closed(self) -> None:
         """The trainer leaves, or leads no more: no more actions, whatever happens."""
         self._phase = Phase.ENDED
@@ -123,31 +109,6 @@ class Coordinator(StepEnd):
         self._judge(now_s)
         self._advance(now_s)
 
-    def lost(
-        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = True
-    ) -> None:
-        """A member's stream ended, or it did not answer what must be answered.
-
-        `returns`: it may be back in a moment, with its sum.
-        """
-        if self.members.alive(incarnation):
-            self._actions.append(act.Evict(incarnation, reason))
-            self._end_incarnation(incarnation, reason, now_s, returns=returns)
-        self._advance(now_s)
-
-    def probed(self, one: Incarnation, reason: str | None, now_s: float) -> None:
-        """A server that was lost was dialled; `reason`: why it is not there, None if it answers."""
-        if one in self._suspensions:
-            if reason is None:
-                self._suspensions.answered(one)
-            else:
-                self._void(one, f"it is not there any more: {reason}", now_s)
-            self._advance(now_s)
-
-    def holds(self, one: Incarnation) -> bool:
-        """Whether the sum of an incarnation is, or may yet be, a part of the step."""
-        return self.members.alive(one) is not None or one in self._suspensions
-
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`, if nothing happens before."""
         if self._phase is Phase.ENDED:
@@ -158,6 +119,7 @@ class Coordinator(StepEnd):
             self.admission.next_deadline_s(),
             self._unserved.next_deadline_s(),
             self._suspensions.next_deadline_s(),
+            self._former_sums.next_deadline_s(self._now_s),
             self._moves.next_deadline_s(self._now_s),
             self._blame.servers.next_deadline_s(self._now_s),
             self.silence.next_deadline_s(),
@@ -178,6 +140,7 @@ class Coordinator(StepEnd):
         waiting_for = self._step, self._generations.reduction
         for incarnation in self.silence.to_evict(*waiting_for, self._spares, now_s):
             self._evict(incarnation, "it is silent, and the step waits for it", now_s)
+        self._settle_states(now_s)
         if self._generations.overdue(now_s):
             self._average_later(now_s)
         for incarnation, reason in self.admission.overdue(now_s):
@@ -192,74 +155,6 @@ class Coordinator(StepEnd):
 
     def _spares(self, stage: int) -> list[Incarnation]:
         return self.admission.spares(stage, self.step)
-
-    def _evict(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
-        if self.members.alive(incarnation):
-            self._actions.append(act.Evict(incarnation, reason))
-            self._end_incarnation(incarnation, reason, now_s)
-        elif incarnation in self._suspensions:
-            self._void(incarnation, reason, now_s)
-
-    def _end_incarnation(
-        self, incarnation: Incarnation, reason: str, now_s: float, *, returns: bool = False
-    ) -> None:
-        """End an incarnation: what went through it is done again, and what it counted.
-
-        `returns`: not what it counted, if it is back with it in a moment.
-        """
-        member = self.members.end(incarnation)
-        assert member is not None, "only a living incarnation is ended"
-        self.admission.end(member)
-        silent = self.silence.silent(incarnation, now_s)
-        self.silence.end(incarnation)
-        self._departures.end(incarnation)
-        voided = 0
-        if returns and self._suspend(member, silent=silent):
-            self._step.suspend(incarnation)
-        else:
-            voided = self._step.end_incarnation(incarnation, now_s)
-        if member.ready:
-            self._unserved.left(member)
-        if self._phase is Phase.REDUCING and member.ready:
-            self._generations.drop()
-            self._average_again()  # servers count nothing from `Reduce` until the next fence
-        if self._phase is not Phase.ENDED:  # all members leave then
-            self._actions.append(act.MemberLost(incarnation, member.stage, reason, voided))
-
-    def _suspend(self, member: Member, *, silent: bool) -> bool:
-        """Whether a member's sum is kept for a moment; one that is being decided stays as it is."""
-        if self._phase in (Phase.DECIDING, Phase.ENDED) or self._config.spot_check_share:
-            return False
-        one = member.incarnation
-        if one not in self._step.counting:
-            return False
-        if not self._suspensions.begin(one, member.stage, silent=silent):
-            return False
-        self._actions.append(act.Probe(member.record))
-        return True
-
-    def _void(self, one: Incarnation, reason: str, now_s: float) -> None:
-        """Void the sum of a suspended incarnation."""
-        stage = self._suspensions.end(one)
-        voided = self._step.void(one, now_s)
-        self._actions.append(SumVoided(one, stage, reason, voided))
-
-    def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
-        """Begin an incarnation; it takes over the sum of its former one, or that is void."""
-        former = self._suspensions.of_peer(peer)
-        fits = former is not None and join.stage == former[1] and self._step.fits(join.sum, *former)
-        answer = self.admission.admit(peer, join, self.step, now_s, keep_sum=fits)
-        self._actions += answer
-        if former is None:
-            return
-        match answer, join.sum:
-            case [act.Assign(heir, Assigned(keep_sum=True)), *_], HeldSum():
-                one, stage = former
-                self._suspensions.end(one)
-                count = self._step.inherit(one, heir, stage, join.sum, now_s)
-                self._actions.append(SumKept(self.step, one, heir, stage, count))
-            case _:
-                self._void(former[0], "it has joined without the sum that it had", now_s)
 
     def _advance(self, now_s: float) -> None:
         """Do all that can be done now."""
@@ -316,11 +211,11 @@ class Coordinator(StepEnd):
         outcome = self.admission.make_ready(
             self.step,
             avoided=lambda peer: servers.avoided(peer, now_s),
-            returned=lambda one: one in self._step.counting,
+            returned=self._returned,
         )
         self._actions += outcome.ready
         for incarnation in outcome.differing:
-            if incarnation in self._step.counting:  # in this step it has served before
+            if self._served(incarnation):
                 self._void_step(incarnation, now_s)
             else:
                 self._evict(incarnation, OTHER_WEIGHTS, now_s)
@@ -336,12 +231,20 @@ class Coordinator(StepEnd):
     def _void_step(self, wrong: Incarnation, now_s: float) -> None:
         """Drop all sums of the step: what a member gave is in them, even if it is gone by now."""
         member = self.members.alive(wrong)
-        served = member is None or member.ready or wrong in self._step.counting
+        served = member is None or member.ready or self._served(wrong)
         self._evict_and_blame(wrong, OTHER_WEIGHTS, now_s)
         if self.step < self._config.steps and served:  # all come back, with the weights they have
             everybody = [other.incarnation for other in self.members.ready()]
             for other in everybody + self._step.counting:
                 self._evict(other, f"step {self.step} is done again", now_s)
+
+    def _returned(self, one: Incarnation) -> bool:
+        """Whether a newcomer has a sum of this step, and need not wait for its stage's digest."""
+        return one in self._step.counting and self._former_sums.trusts(one)
+
+    def _served(self, one: Incarnation) -> bool:
+        """Whether a member that is not ready, and is wrong, may have served in this step before."""
+        return self._former_sums.found_wrong(one.peer) or one in self._step.counting
 
     def _fill(self, now_s: float) -> None:
         """Launch what the window allows; when all is counted, close the step."""
@@ -349,7 +252,7 @@ class Coordinator(StepEnd):
             return
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
-            if not unserved:
+            if not (unserved or self._former_sums.awaited(now_s)):
                 window = launch_window(self._config, self.members)
                 self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:

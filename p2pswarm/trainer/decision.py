@@ -57,6 +57,12 @@ class Start:
         """Incarnations and generations are numbered from the next one on."""
         return max(first_number(self.term), self.numbered)
 
+    @property
+    def averaged(self) -> frozenset[bytes]:
+        """The peers that averaged the last decided step."""
+        members = self.last.members.values() if self.last is not None else ()
+        return frozenset(peer for stage in members for peer in stage)
+
     @classmethod
     def after(
         cls, term: int, head: ChainHead, last: CommitRecord | None, era: int = 0, numbered: int = 0

@@ -73,6 +73,8 @@ class InFlight:
         self._through: dict[Incarnation, dict[int, MicrobatchJob]] = {}
         """What runs through an incarnation."""
         self._timeout = timeout
+        self.begun_s: float | None = None
+        """When the first job was launched."""
         self._late: list[tuple[float, int, int]] = []
         """A heap: when to look whether it is late, microbatch, attempt."""
         self._again: list[tuple[float, int]] = []
@@ -94,6 +96,8 @@ class InFlight:
     @property
     def all_launched(self) -> bool:
         """Whether no job waits to be launched for the first time."""
+        while self._fresh and not _is_fresh(self._fresh[0]):
+            self._fresh.popleft()
         return not self._fresh
 
     def job(self, microbatch: int) -> MicrobatchJob | None:
@@ -118,6 +122,7 @@ class InFlight:
         job = self._next_again(now_s) or self._next_fresh()
         if job is not None:
             self._running[job.microbatch] = job
+            self.begun_s = now_s if self.begun_s is None else self.begun_s
             job.phase, job.launched_s, job.path = JobPhase.RUNNING, now_s, []
             job.attempt += 1
             job.given_s = max(job.timeout_s, self._timeout.timeout_s)
@@ -224,12 +229,8 @@ class InFlight:
         return self._jobs[heappop(self._again)[1]]
 
     def _next_fresh(self) -> MicrobatchJob | None:
-        """The next job never launched; a peer may claim to have counted such a one."""
-        while self._fresh:
-            job = self._fresh.popleft()
-            if job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S:
-                return job
-        return None
+        """The next job never launched; some were counted under a former coordinator."""
+        return None if self.all_launched else self._fresh.popleft()
 
     def _leave(self, job: MicrobatchJob, phase: JobPhase) -> None:
         """End the running attempt of a job, if there is one."""
@@ -241,3 +242,8 @@ class InFlight:
     def _remember_refusals(self, job: MicrobatchJob) -> None:
         if job.refusals:
             heappush(self._refused, (-job.refusals, job.microbatch))
+
+
+def _is_fresh(job: MicrobatchJob) -> bool:
+    """Whether a job was never launched, and is not counted by all without that."""
+    return job.phase is JobPhase.WAITING and job.not_before_s == NEVER_S

@@ -122,10 +122,16 @@ class StepLedger:
         known = int.from_bytes(self.bitmap(of), "little")
         if bits >> len(self._holder) or known & ~bits:
             return None
-        beyond = [index for index in range(len(self._holder)) if (bits & ~known) >> index & 1]
-        if any(index in self._aside or self._holder[index][stage] for index in beyond):
+        beyond = self.microbatches((bits & ~known).to_bytes(len(told), "little"))
+        rows = (microbatch - self._first for microbatch in beyond)
+        if any(index in self._aside or self._holder[index][stage] for index in rows):
             return None
-        return tuple(self._first + index for index in beyond)
+        return beyond
+
+    def microbatches(self, bitmap: bytes) -> tuple[int, ...]:
+        """The microbatches of a bitmap of this step, in order."""
+        bits = int.from_bytes(bitmap, "little")
+        return tuple(self._first + i for i in range(len(self._holder)) if bits >> i & 1)
 
     def hand_over(self, former: Incarnation, heir: Incarnation) -> int:
         """Enter all that an incarnation had counted for its heir; returns how much that is."""
@@ -143,6 +149,14 @@ class StepLedger:
         place = {incarnation: index for index, incarnation in enumerate(group)}
         in_stage = (holders[stage] for holders in self._holder)
         return bytes(QUARANTINED if one is None else place[one] for one in in_stage)
+
+    def counted_in(self, stage: int) -> int:
+        """How many microbatches a stage has counted."""
+        return sum(holders[stage] is not None for holders in self._holder)
+
+    def counted_by_one(self, one: Incarnation) -> int:
+        """How many microbatches one incarnation has counted."""
+        return len(self._held.get(one, ()))
 
     def bitmap(self, of: Incarnation) -> bytes:
         """What one incarnation has counted: bit i (little-endian) is microbatch first + i."""

@@ -31,21 +31,24 @@ class Member:
     ready: bool
     pinned: bool = False
     """It serves no other stage."""
+    card: bytes = b""
+    """Where else it is dialled, as it has signed."""
 
     @property
     def record(self) -> MemberRecord:
         """The member as the views show it."""
-        return MemberRecord(
-            self.incarnation.peer, self.address, self.stage, self.incarnation.number, self.ready
-        )
+        peer, number = self.incarnation.peer, self.incarnation.number
+        return MemberRecord(peer, self.address, self.stage, number, self.ready, self.card)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A member has joined, is ready, or is gone."""
+    """A member has joined, is ready, has another card, or is gone."""
 
     record: MemberRecord
     gone: bool = False
+    carded: bool = False
+    """Its card is another, and nothing else has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,17 @@ class Membership:
         insort(self._ready[member.stage], member, key=_PEER)
         self._changed(MemberChange(member.record), more_ready=1)
         return member
+
+    def carded(self, peer: bytes, card: bytes) -> bool:
+        """A peer has another card; whether that is news of a member."""
+        member = self._members.get(peer)
+        if member is None or member.card == card:
+            return False
+        among = (self._ready if member.ready else self._waiting)[member.stage]
+        changed = self._members[peer] = replace(member, card=card)
+        among[bisect_left(among, peer, key=_PEER)] = changed
+        self._changes.append(MemberChange(changed.record, carded=True))
+        return True
 
     def end(self, incarnation: Incarnation) -> Member | None:
         """End an incarnation; None if it was over before."""

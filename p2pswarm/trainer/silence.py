@@ -1,6 +1,6 @@
 """Members from which nothing comes: how long each may be silent before a step goes on without it.
 
-A member says `Load` every second, from its event loop, so it does so while it computes. Its link
+A member says a word each half second, from its event loop, also while it computes. Its link
 ends only after 15 s of silence, because a pause of a network or of a process should cost nobody its
 link. That is too long where all others wait. So the trainer asks here who is silent, and evicts
 those without whom the step cannot end, if another server has their stage's weights. A member that
@@ -29,7 +29,7 @@ from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.reduction import Reduction
 from p2pswarm.trainer.step import Step
 
-SILENT_S = 4.0  # three notes of the load may be missing, or one may be sent again by TCP
+SILENT_S = 3.0  # five words may be missing, or one may be sent again by TCP: 0.2 + 0.4 + ... s
 LEARNED_MAX_S = 8.0  # whoever pauses for longer holds all others up for more than its sum is worth
 SILENT_MAX_S = 15.0  # then its link ends anyway
 SAID_AGAIN_S = 1.0  # the load is told each second

@@ -35,6 +35,7 @@ from p2pswarm.trainer.in_flight import (
 from p2pswarm.trainer.ledger import CountResult, StepLedger
 from p2pswarm.trainer.spot_checks import OPINIONS_MAX
 from p2pswarm.trainer.step_guards import Guards, StepGuards
+from p2pswarm.trainer.step_sums import StepSums
 
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
@@ -67,6 +68,8 @@ class Step:
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, timeout)
+        self.sums = StepSums(number, self._ledger, self._in_flight)
+        """Which sums of former incarnations can be parts of the step."""
         self._timeout = timeout
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
         self._fencing = Fencing(fences)
@@ -211,17 +214,10 @@ class Step:
         self._fencing.suspend(incarnation)
         self._leave(incarnation)
 
-    def fits(self, told: HeldSum | None, of: Incarnation, stage: int) -> bool:
-        """Whether what a server says of its sum can be the sum of a suspended incarnation."""
-        if told is None or told.incarnation != of.number or told.step != self.number:
-            return False
-        beyond = self._ledger.fits(told.counted, of, stage)
-        return beyond is not None and all(map(self._in_flight.was_launched, beyond))
-
     def inherit(
         self, former: Incarnation, heir: Incarnation, stage: int, told: HeldSum, now_s: float
     ) -> int:
-        """The sum of a suspended incarnation, which fits, is its heir's; returns how much it holds.
+        """The sum of a former incarnation, which fits, is its heir's; returns how much it holds.
 
         Who joins has ended all that it did, so it has promised what any fence asks.
         """
@@ -231,6 +227,8 @@ class Step:
         known = self._ledger.hand_over(former, heir)
         for microbatch in beyond:
             self._enter(microbatch, stage, heir, now_s)
+        if stage == self._stages - 1:
+            self._losses = self.sums.losses(told) | self._losses
         return known + len(beyond)
 
     def end_incarnation(self, incarnation: Incarnation, now_s: float) -> int:

@@ -13,6 +13,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.decision import to_decide
+from p2pswarm.trainer.former_sums import FormerSums
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.phase import Phase
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
@@ -29,6 +30,7 @@ class StepEnd(StepNotes):
     _phase: Phase
     _generations: Generations
     _suspensions: Suspensions
+    _former_sums: FormerSums
     _deciding: tuple[Reduction, Decided] | None
 
     @property
@@ -113,11 +115,17 @@ class StepEnd(StepNotes):
         for incarnation in blamed:
             self._evict(incarnation, "it did not finish averaging in time", now_s)
 
+    def _settle_states(self, now_s: float) -> None:
+        """While averaging, wait no longer for the word of those who should have come back."""
+        if self._phase is Phase.REDUCING and self.admission.recalls():
+            self.admission.settle(now_s)
+            self._judge(now_s)
+
     def _judge(self, now_s: float) -> None:
         """Act on the reduction if it is decided, and all computed the step with one state."""
         self._end_misfits(now_s)
         reduction = self._generations.reduction
-        if reduction is None or self.admission.disputed():
+        if reduction is None or self.admission.disputed() or self.admission.recalls():
             return
         match reduction.verdict():
             case Disagreed(incarnations, tied):
@@ -149,6 +157,7 @@ class StepEnd(StepNotes):
         self._phase = Phase.FILLING
         self._step = self._step.following()
         self._suspensions.next_step()
+        self._former_sums.next_step()
 
     def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         self._actions += self._blame.averaging_failed(incarnation, reason, now_s)

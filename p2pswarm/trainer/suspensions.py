@@ -7,7 +7,8 @@ that has died is mostly known at once, and one that answers is given more time.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
-Source:  docs/training.md, "A sum that outlives its link".
+Source:  docs/training.md, "A sum that outlives its link"; Karlin, Manasse, Rudolph and Sleator,
+         "Competitive snoopy caching" (1988), for how long to wait.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from p2pswarm.swarm.view import Incarnation
 
 SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it
+SUSPENDED_MAX_S = 5.0  # however much it has summed: a machine that changes its network needs less
 ANSWERED_S = 4.0  # its process lives and is reached: it asks other trainers first, perhaps in vain
 TIMES_MAX = 3  # in one step: a peer that loses its link on purpose holds no step up for longer
 
@@ -63,8 +65,10 @@ class Suspensions:
         limit_s: float = SUSPENDED_S,
         answered_s: float = ANSWERED_S,
         times_max: int = TIMES_MAX,
+        limit_max_s: float = SUSPENDED_MAX_S,
     ) -> None:
         self._limit_s = limit_s
+        self._limit_max_s = limit_max_s
         self._answered_s = answered_s
         self._times_max = times_max
         self._suspended: dict[bytes, _Suspended] = {}
@@ -78,16 +82,19 @@ class Suspensions:
         there = self._suspended.get(one.peer)
         return there is not None and there.incarnation == one
 
-    def begin(self, one: Incarnation, stage: int, *, silent: bool) -> bool:
+    def begin(self, one: Incarnation, stage: int, *, silent: bool, redo_s: float = 0.0) -> bool:
         """Suspend an incarnation that is over; False if its peer had that too often.
 
-        `silent`: it was waited for already; it is not, once its stage has another server.
+        `silent`: it was waited for already; it is not, once its stage has another server. `redo_s`:
+        about how long it would take to do again what it has summed. Whoever waits for as long as
+        that and no longer loses twice the time at most, whatever becomes of the server.
         """
         assert one.peer not in self._suspended, "whoever joins is suspended no longer"
         if self._times[one.peer] >= self._times_max:
             return False
         self._times[one.peer] += 1
-        self._suspended[one.peer] = _Suspended(one, stage, 0.0 if silent else self._limit_s)
+        limit_s = 0.0 if silent else max(self._limit_s, min(redo_s, self._limit_max_s))
+        self._suspended[one.peer] = _Suspended(one, stage, limit_s)
         return True
 
     def of_peer(self, peer: bytes) -> tuple[Incarnation, int] | None:
@@ -98,7 +105,8 @@ class Suspensions:
     def answered(self, one: Incarnation) -> None:
         """The process of an incarnation lives, and is reached."""
         if one in self:
-            self._suspended[one.peer].limit_s = self._answered_s
+            there = self._suspended[one.peer]
+            there.limit_s = max(there.limit_s, self._answered_s)
 
     def end(self, one: Incarnation) -> int:
         """Its sum has gone over to a new incarnation, or is void; returns its stage."""

@@ -35,6 +35,7 @@ from p2pswarm.swarm.messages.membership import Join, StandsBy
 from p2pswarm.swarm.messages.run import Finished, RunOver
 from p2pswarm.swarm.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.swarm.peer_cards import with_cards
 from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext
@@ -98,15 +99,14 @@ class Trainer:
             context.rpc, self._seat, place.store, self._find, self._told, self._tasks
         )
         seats = self._seat, self._node
-        self.watch = Watch(
-            context.rpc, context.run_id, seats, self._roll, self._told_over, self._tasks
-        )
+        self.watch = Watch(context, seats, self._roll, self._told_over, self._tasks)
         run = context.run_id, context.run.stages
         self._handing = HandingOver(context.rpc, run, seats, self._roll, self._find, self._tasks)
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
         self._refusals = RefusalNotices(context.rpc, context.report)
+        self._stack.callback(context.cards.watch(self._carded))
         if place.leads_at_once:
             self._seat.standby.start(self._now_s())
             self._seat.on_deadline(self._now_s())
@@ -136,7 +136,7 @@ class Trainer:
             await self._coordination.finish(reason)
         else:
             self._standbys.dismiss(None)
-            self._coordination.step_down()
+            self._coordination.step_down(StandsBy(b"", "", self._coordination.term))
             await self._coordination.ended()
         await self._standbys.gone()
         self._node.close()
@@ -322,7 +322,7 @@ class Trainer:
             return  # an attempt to lead that came to nothing
         coordination, self._coordination = self._coordination, None
         then = self._standing()
-        coordination.step_down(then if then.contact else None)
+        coordination.step_down(then)
         self._handing.stop()
         self._standbys.dismiss(None)
         self._context.report(SteppedDown(why))
@@ -355,9 +355,15 @@ class Trainer:
             return
         self._proposals.meet(coordination)
         run = self._context.run_id
-        trainers = self._roll.say(run, coordination.term, leader.head, self._find)
+        said = self._roll.say(run, coordination.term, leader.head, self._find)
+        trainers = with_cards(self._context.cards, said)
         if self._standbys.announce(trainers) or anew:
             coordination.announce(trainers)
+
+    def _carded(self, peer: bytes) -> None:
+        """A peer has another card."""
+        if self._roll.find(peer) is not None:
+            self._announce()
 
     def _located(self, voter: VoterId) -> tuple[bytes, str]:
         where = self._find(voter.peer)

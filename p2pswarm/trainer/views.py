@@ -33,14 +33,17 @@ class ViewDifference:
 
     gone: dict[int, None] = field(default_factory=dict)
     joined: dict[int, MemberRecord] = field(default_factory=dict)
+    carded: dict[int, MemberRecord] = field(default_factory=dict)
+    """Members that were known before, with another card; told like those that have joined."""
     ready: dict[int, MemberRecord] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.gone or self.joined or self.ready)
+        return bool(self.gone or self.joined or self.carded or self.ready)
 
     def lose(self, number: int) -> None:
         """An incarnation is over."""
         if self.joined.pop(number, None) is None:
+            self.carded.pop(number, None)
             self.ready.pop(number, None)
             self.gone[number] = None
 
@@ -50,7 +53,13 @@ class ViewDifference:
 
     def make_ready(self, record: MemberRecord) -> None:
         """A member that is known is ready now."""
-        known = self.joined if record.incarnation in self.joined else self.ready
+        told = (known for known in (self.joined, self.carded) if record.incarnation in known)
+        next(told, self.ready)[record.incarnation] = record
+
+    def card(self, record: MemberRecord) -> None:
+        """A member that is known has another card."""
+        self.ready.pop(record.incarnation, None)  # the record says that, too
+        known = self.joined if record.incarnation in self.joined else self.carded
         known[record.incarnation] = record
 
     def add(self, later: "ViewDifference") -> None:
@@ -59,6 +68,8 @@ class ViewDifference:
             self.lose(number)
         for record in later.joined.values():
             self.join(record)
+        for record in later.carded.values():
+            self.card(record)
         for record in later.ready.values():
             self.make_ready(record)
 
@@ -84,6 +95,8 @@ class StageViews:
             return
         if change.gone:
             self._next.lose(record.incarnation)
+        elif change.carded:
+            self._next.card(record)
         elif ours and record.ready:
             self._next.make_ready(record)
         else:
@@ -96,7 +109,7 @@ class StageViews:
         changed, self._next = self._next, ViewDifference()
         for number in changed.gone:
             del self._members[number]
-        self._members |= changed.joined | changed.ready
+        self._members |= changed.joined | changed.carded | changed.ready
         self.number += 1
         self._last.append(changed)
         self._made = {}
@@ -117,7 +130,8 @@ class StageViews:
         changed = ViewDifference()
         for one in list(self._last)[-behind:]:
             changed.add(one)
-        joined, gone, ready = tuple(changed.joined.values()), tuple(changed.gone), changed.ready
+        joined = (*changed.joined.values(), *changed.carded.values())
+        gone, ready = tuple(changed.gone), changed.ready
         return view_parts(self.number, joined, since, gone=gone, ready=tuple(ready))
 
 

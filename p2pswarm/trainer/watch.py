@@ -12,10 +12,12 @@ from p2pswarm.chain.chain_node import ChainNode
 from p2pswarm.chain.seat import Seat
 from p2pswarm.errors import BadMessage, PathError, SwarmError
 from p2pswarm.ids import Contact
-from p2pswarm.rpc.base import Rpc, Stream
+from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.membership import StandsBy
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import SILENCE_S, Alive, Enlist, Trainers
+from p2pswarm.swarm.peer_cards import learn_all
+from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.standby_search import PAUSE_S, StandbySearch
 from p2pswarm.trainer.trainer_roll import TrainerRoll
 
@@ -27,15 +29,15 @@ class Watch:
 
     def __init__(
         self,
-        rpc: Rpc,
-        run: bytes,
+        context: TrainerContext,
         seats: tuple[Seat, ChainNode],
         roll: TrainerRoll,
         over: Callable[[Finished], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        self._rpc = rpc
-        self._run = run
+        self._rpc = context.rpc
+        self._run = context.run_id
+        self._cards = context.cards
         self._seat, self._node = seats
         self._roll = roll
         self._over = over
@@ -93,6 +95,7 @@ class Watch:
         known = False
         while (message := await stream.receive()) is not None:
             silence.reschedule(asyncio.get_running_loop().time() + SILENCE_S)
+            learn_all(self._cards, message, to.peer)
             match message:
                 case Trainers():
                     self._roll.told(message, asyncio.get_running_loop().time())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from p2pswarm.crypto.handshake import Handshake
-from p2pswarm.errors import PathError, SwarmError
+from p2pswarm.errors import BadHandshake, PathError, SwarmError
 from p2pswarm.net.base import Connection, Listener
 from p2pswarm.net.circuit import CircuitRequest, CircuitStatus, answer
 from p2pswarm.transport import observation
@@ -23,6 +23,7 @@ from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.handshaker import Handshaker
+from p2pswarm.transport.observation import ObservationSeals
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.resumption import Resume
 
@@ -34,6 +35,8 @@ AdmitBulk = Callable[[Connection, BulkJoin], Awaitable[None]]
 """Joins a connection to its link, or raises BadHandshake."""
 AdmitPath = Callable[[Connection, Resume], Awaitable[None]]
 """Lets a connection take over its link, or raises BadHandshake."""
+OnGreeting = Callable[[Connection, bytes], None]
+"""Takes over a connection that both sides dialled, whose peer has greeted with this token."""
 AdmitCircuit = Callable[[Connection, CircuitRequest], None]
 """Takes over a connection that asks a relay for something."""
 
@@ -54,6 +57,8 @@ class Acceptor:
     """Called with the token of each dial-back that arrives, whoever sent it."""
     admit_circuit: AdmitCircuit | None
     """The relay of this node, if it is one."""
+    on_greeting: OnGreeting | None
+    """Takes over each connection that was punched, if this node punches."""
 
     def __init__(
         self,
@@ -61,13 +66,16 @@ class Acceptor:
         handshaker: Handshaker,
         tasks: OwnedTasks,
         uses: ConnectionUses,
+        seals: ObservationSeals,
     ) -> None:
         self._config = config
         self._handshaker = handshaker
         self._tasks = tasks
         self._uses = uses
+        self._seals = seals
         self.on_knock = _ignore
         self.admit_circuit = None
+        self.on_greeting = None
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
         self._greeting: dict[int, asyncio.Task[None]] = {}
@@ -108,8 +116,10 @@ class Acceptor:
                     self.on_knock(accepted.knock)
                 elif accepted.circuit is not None:
                     await self._pass_on(connection, accepted.circuit, ticket)
+                elif accepted.greeted is not None:
+                    self._hand_over(connection, accepted.greeted, ticket)
                 elif accepted.observes:
-                    await connection.send(observation.answer(connection.remote))
+                    await self._observe(connection)
                 elif accepted.join is not None:
                     await self._uses.bulk(connection, accepted.join)
                 elif accepted.resume is not None:
@@ -122,6 +132,16 @@ class Acceptor:
             _log.debug("%s hung up in the handshake", connection.remote)
         except SwarmError as error:
             _log.info("%s refused: %s", connection.remote, error)
+
+    def _hand_over(self, connection: Connection, token: bytes, ticket: int) -> None:
+        if self.on_greeting is None:
+            raise BadHandshake("it greets, and nobody here has dialled it")
+        self._passed_on.add(ticket)
+        self.on_greeting(connection, token)
+
+    async def _observe(self, connection: Connection) -> None:
+        seen, now_s = connection.remote, asyncio.get_running_loop().time()
+        await connection.send(observation.answer(seen, self._seals.seal(seen, now_s)))
 
     async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
         if self.admit_circuit is None:

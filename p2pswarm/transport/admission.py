@@ -10,7 +10,12 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.path import Path, PathKind
-from p2pswarm.transport.session import Introduction, Session, read_introduction
+from p2pswarm.transport.session import (
+    Introduction,
+    Session,
+    introduced_card,
+    read_introduction,
+)
 
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  to bind, not to dial
 """All of a host's addresses, and the one to name until a peer has told us where it sees us."""
@@ -25,7 +30,7 @@ def meet(
 
     `dialled` is the address that we dialled, None if the peer dialled us. Raises DialFailed
     or BadHandshake if the other end has our own identity, and BadHandshake if its
-    introduction cannot be read.
+    introduction cannot be read, or its card is not its own.
     """
     if handshake.peer == us:
         if dialled is not None:
@@ -40,6 +45,8 @@ def meet(
         incarnation=introduction.incarnation,
         keys=handshake.keys,
         exporter=handshake.exporter,
+        card=introduced_card(introduction, handshake.peer),
+        introduced=handshake.payload,
     )
     return session, introduction
 

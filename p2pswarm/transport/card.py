@@ -18,6 +18,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 from typing import Annotated
 
 from p2pswarm.crypto.identity import SIGNATURE_BYTES, Identity, verify
@@ -30,6 +31,8 @@ TAG = b"p2pswarm-card-1:"  # separates these signatures from every other use of 
 DIRECT_MAX = 8  # two families, mapped and not, of two network cards
 RELAYS_MAX = 2  # one may fail
 BODY_BYTES_MAX = 1024  # 20 cards fit a message of 60 KiB thrice; numbers take 40 bytes each
+CARD_BYTES_MAX = BODY_BYTES_MAX + SIGNATURE_BYTES + 8  # with msgpack's own bytes
+CARDS_READ = 4096  # cards whose signatures need not be checked again: as many as a book keeps
 HOST_CHARS_MAX = 253
 SEQ_MAX = 2**53
 FLAGS_MAX = 255
@@ -52,6 +55,8 @@ class CardFlags(IntFlag):
     NONE = 0
     CLIENT = 1
     """It cannot be dialled: it is in no routing table, and keeps nothing for others."""
+    RELAY = 2
+    """It passes on bytes between peers that cannot dial each other."""
 
 
 @message(16)
@@ -197,8 +202,12 @@ def read(signed: SignedCard) -> Card:
     return Card(peer, body.seq, body.direct, body.relays, CardFlags(body.flags), signed)
 
 
+@lru_cache(maxsize=CARDS_READ)
 def decode_card(data: bytes) -> Card:
-    """The card in bytes of unknown origin, with every rule checked; BadMessage if it is none."""
+    """The card in bytes of unknown origin, with every rule checked; BadMessage if it is none.
+
+    The signature of the same bytes is checked once.
+    """
     signed = decode(data)
     if not isinstance(signed, SignedCard):
         raise BadMessage(f"{type(signed).__name__} is no card")

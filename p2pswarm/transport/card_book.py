@@ -12,7 +12,7 @@ Errors:  none.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.ids import Address, Contact, PeerId
@@ -25,7 +25,7 @@ CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
 
 
 @dataclass(slots=True)
-class _HeardCard:
+class _KeptCard:
     """A card, and the host that we have it from."""
 
     card: Card
@@ -35,15 +35,19 @@ class _HeardCard:
 class CardBook:
     """The cards of other peers."""
 
+    on_news: Callable[[Card], None]
+    """Called with each card that says anything new."""
+
     def __init__(self, own: PeerId, most: int = CARDS_MAX) -> None:
         """`own`: our own id; no card of ours is kept here."""
         self._own = own
         self._most = most
-        self._kept: dict[PeerId, _HeardCard] = {}
+        self._kept: dict[PeerId, _KeptCard] = {}
         self._links: dict[PeerId, int] = {}
         """How many links each peer has."""
         self._places: FairPlaces[PeerId] = FairPlaces()
         """The peers without a link whose cards are kept."""
+        self.on_news = _ignore
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -57,16 +61,20 @@ class CardBook:
             return False
         kept = self._kept.get(card.peer)
         if kept is None:
-            self._kept[card.peer] = _HeardCard(card, heard_at)
+            self._kept[card.peer] = _KeptCard(card, heard_at)
             if card.peer not in self._links:
                 self._places.add(card.peer, address_groups(heard_at))
                 self._make_room()
-            return card.peer in self._kept
+            if card.peer not in self._kept:
+                return False
+            self.on_news(card)
+            return True
         if newer(kept.card, card).signed == kept.card.signed:
             if card.signed == kept.card.signed and _trusts_more(heard_at, kept.heard_at):
                 kept.heard_at = heard_at
             return False
         kept.card, kept.heard_at = card, heard_at
+        self.on_news(card)
         return True
 
     def of(self, peer: PeerId) -> Card | None:
@@ -120,3 +128,7 @@ class CardBook:
 def _trusts_more(heard_at: str, than: str) -> bool:
     """Whether more is believed of a card that came from this host: from nearer, more is."""
     return expected_of(heard_at) < expected_of(than)
+
+
+def _ignore(_card: Card) -> None:
+    """Until somebody sets `on_news`, nobody waits for cards."""

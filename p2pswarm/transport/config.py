@@ -18,9 +18,11 @@ class TransportConfig:
     network_id: bytes = b"p2pswarm-public1"
     """16 bytes: a peer of another network is refused after its hello."""
     bulk_connections: int = 1
-    """TCP connections for tensors, on a link that we dial to a peer nearby."""
+    """TCP connections for tensors at least, on a link that we dial to a peer nearby."""
     bulk_connections_far: int = 2
-    """At least so many for a far peer: two suffer less from a loss, more gain nothing."""
+    """At least so many for a far peer: two suffer less from a loss; docs/bulk.md tells the rest."""
+    grow_rtt_s: float = 0.002
+    """More are tried if the round trip is at least this long: nearer, a window fills any road."""
     far_s: float = 0.01
     """A peer is far if its round trip is at least this long: it is not in the same town."""
     bulk_connections_max: int = 16

@@ -4,8 +4,11 @@ Records are numbered from 0 in each direction by the counters of their nonces. A
 with the record that the other side asked for: those that it does not have are sent again, as they
 are. What came already by the path before is counted and dropped, unopened.
 
+A record that is not authentic sets `broken`, and nothing more is opened of that path. It has used
+no number: the next path begins with it.
+
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
-Errors:  BadRecord for wrong bytes; BadHandshake from `path_up`.
+Errors:  BadHandshake from `path_up`.
 Source:  docs/paths.md.
 """
 
@@ -27,7 +30,7 @@ LABEL = b"ctrl"  # each direction has a key of its own
 class ControlRecords:
     """What one side of a link seals and opens."""
 
-    __slots__ = ("_again", "_cutter", "_opener", "_skip", "seal", "unacked")
+    __slots__ = ("_again", "_cutter", "_opener", "_skip", "broken", "seal", "unacked")
 
     def __init__(self, keys: Keys, now_s: float, memory: LinkReplies) -> None:
         """`memory`: this link's part of what all links may keep to send it again."""
@@ -37,6 +40,8 @@ class ControlRecords:
         """Makes a record of a plaintext: give it to `unacked.add`, unless it is the last."""
         self.unacked = ResendBuffer(memory)
         """The records that the peer may not have."""
+        self.broken: BadRecord | None = None
+        """Set when the present path has brought a record that is not authentic."""
         self._again: deque[bytes] = deque()
         self._skip = 0
 
@@ -52,12 +57,18 @@ class ControlRecords:
 
     def receive(self, data: bytes) -> list[bytes]:
         """The plaintexts of the records that are complete with these bytes."""
-        records = self._cutter.receive(data)
-        if self._skip:
-            skipped = min(self._skip, len(records))
-            self._skip -= skipped
-            del records[:skipped]
-        return [self._opener.open(ciphertext, prefix) for prefix, ciphertext in records]
+        plaintexts: list[bytes] = []
+        try:
+            records = self._cutter.receive(data)
+            if self._skip:
+                skipped = min(self._skip, len(records))
+                self._skip -= skipped
+                del records[:skipped]
+            for prefix, ciphertext in records:
+                plaintexts.append(self._opener.open(ciphertext, prefix))
+        except BadRecord as error:
+            self.broken = error
+        return plaintexts
 
     def again(self) -> bytes:
         """The next record that is sent again."""
@@ -65,8 +76,7 @@ class ControlRecords:
 
     def path_lost(self) -> None:
         """Forget what is left of the path: the rest of a record, what it was to send again."""
-        self._cutter = _new_cutter()
-        self._skip = 0
+        self._begin(0)
         self._again.clear()
 
     def path_up(self, announced: int, wanted: int) -> None:
@@ -78,8 +88,14 @@ class ControlRecords:
         if not 0 <= announced <= self.expected:
             raise BadHandshake(f"record {announced} was asked for, {self.expected} is the next")
         self._again = self.unacked.again(wanted)
+        self._begin(self.expected - announced)
+
+    def _begin(self, skip: int) -> None:
+        """Take a new path's bytes from now on; the first `skip` records have come before."""
         self._cutter = _new_cutter()
-        self._skip = self.expected - announced
+        self._skip = skip
+        self.broken = None
+        self._opener.go_on()
 
 
 def _new_cutter() -> FrameBuffer:

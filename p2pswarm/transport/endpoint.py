@@ -19,14 +19,13 @@ from p2pswarm.errors import LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.transport import observation
-from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses
+from p2pswarm.transport.acceptor import Acceptor, AdmitCircuit, ConnectionUses, OnGreeting
 from p2pswarm.transport.admission import bulk_allowed, introduced_port, meet, own_contact
+from p2pswarm.transport.bans import PeerBans
 from p2pswarm.transport.bulk.channels import BulkArrival
 from p2pswarm.transport.bulk.joiner import BulkJoiner
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.card import Card, CardFlags
-from p2pswarm.transport.card_book import CardBook
-from p2pswarm.transport.card_claims import CardClaims
 from p2pswarm.transport.card_paths import CardPaths
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath
@@ -38,7 +37,9 @@ from p2pswarm.transport.link_owner import NodeShares
 from p2pswarm.transport.link_places import LinkPlaces
 from p2pswarm.transport.link_request import session_of
 from p2pswarm.transport.link_table import LinkEntry, LinkTable, Reach
-from p2pswarm.transport.own_card import CardContents, OwnCard, announced_by
+from p2pswarm.transport.node_cards import NodeCards
+from p2pswarm.transport.observation import ObservationSeals
+from p2pswarm.transport.own_card import CardContents
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import DialledWay, Path, Paths, Way, place_of
 from p2pswarm.transport.reply_memory import ReplyMemory
@@ -52,8 +53,8 @@ class Endpoint:
 
     on_event: Callable[[Link, StreamEvent], None]
     """Called in the event loop with everything that happens on links."""
-    announced: Address | None
-    """The address that others dial, if it differs from the one that we listen on."""
+    on_card: Callable[[Link, Card], None]
+    """Called in the event loop with each card that the peer of a link should be told."""
     on_up: Callable[[Link], None]
     """Called in the event loop with each link that comes up."""
 
@@ -78,30 +79,33 @@ class Endpoint:
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()
         self._handshaker = Handshaker(
-            identity, config, entropy, lambda: introduced_port(self.contact)
+            identity, config, entropy, lambda: introduced_port(self.contact), lambda: self.card
         )
-        self.cards = CardBook(identity.peer_id)
+        self._cards: NodeCards[Link] = NodeCards(identity)
+        self.cards = self._cards.book
         """What peers say of themselves."""
-        self._claims = CardClaims()
-        self._own_card = OwnCard(identity)
-        self._said: CardContents | None = None
+        self._announced: Address | None = None
+        self._telling: asyncio.TimerHandle | None = None
         self._wall_s = wall_s
-        self._known_ways = CardPaths(net, self.cards, self._claims, self._our_places, _now_s)
-        ways = self._known_ways
-        self._dialler = Dialler(ways, config, self._handshaker, self._tasks, self._link_by)
+        self._ways = CardPaths(net, self.cards, self._cards.claims, self._our_places, _now_s)
+        self._dialler = Dialler(self._ways, config, self._handshaker, self._tasks, self._link_by)
         self._sessions: dict[bytes, Link] = {}
         self._joiner = BulkJoiner(self._sessions, config, entropy)
-        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, ways)
+        self._resumer = Resumer(self._sessions, config, entropy, self._tasks, self._ways)
         uses = ConnectionUses(self._link_of, self._joiner.admit, self._resumer.admit)
-        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses)
+        self.seals = ObservationSeals(entropy(observation.SEAL_KEY_BYTES))
+        """Shows to ourselves where we have seen others."""
+        self._acceptor = Acceptor(config, self._handshaker, self._tasks, uses, self.seals)
+        self.bans = PeerBans()
+        """Peers that have broken the protocol too often."""
         self._listeners: list[Listener] = []
         self._observed_host = ""
         self._open_links: dict[Link, None] = {}
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
+        self.on_card = _ignore_card
         self.on_up = _ignore_link
-        self.announced = None
 
     @property
     def peer_id(self) -> PeerId:
@@ -109,10 +113,20 @@ class Endpoint:
         return self._handshaker.peer_id
 
     @property
+    def announced(self) -> Address | None:
+        """The address that others dial, if it differs from the one that we listen on."""
+        return self._announced
+
+    @announced.setter
+    def announced(self, address: Address | None) -> None:
+        self._announced = address
+        self._tell_card()
+
+    @property
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
         listening = self._listeners[0].address if self._listeners else None
-        return own_contact(self.peer_id, self.announced, listening, self._observed_host)
+        return own_contact(self.peer_id, self._announced, listening, self._observed_host)
 
     @property
     def listening(self) -> tuple[Address, ...]:
@@ -122,8 +136,7 @@ class Endpoint:
     @property
     def card(self) -> Card:
         """Our own card, as it is now: where we were told to be, or else where we listen."""
-        said = self._said or announced_by(self.contact)
-        return self._own_card.saying(said, int(1000 * self._wall_s()))
+        return self._cards.ours(self.contact, int(1000 * self._wall_s()))
 
     def announce(
         self,
@@ -137,8 +150,23 @@ class Endpoint:
         Raises ValueError for addresses that others would not take, and says the same as before.
         """
         said = CardContents(tuple(direct), tuple(mapped), tuple(relays), flags)
-        self._own_card.saying(said, int(1000 * self._wall_s()))
-        self._said = said
+        self._cards.announce(said, int(1000 * self._wall_s()))
+        self._tell_card()
+
+    def hear(self, peer: PeerId, data: bytes) -> bytes:
+        """Take a card that a peer has sent over its link; BadMessage if it is none of ours or its.
+
+        Returns the peer's card that counts, if the peer does not know it; else empty bytes.
+        """
+        link = self._table.best(peer)
+        if link is None:
+            return b""
+        heard = self._cards.hear(link, Contact(peer, link.remote), data, _now_s())
+        if heard.moved:
+            self._resumer.climb(link)
+        if heard.outdone:
+            self._tell_card()
+        return heard.answer
 
     async def listen(self, at: Address) -> Address:
         """Accept links at `at`, where port 0 means any free port. Returns the bound address."""
@@ -170,6 +198,7 @@ class Endpoint:
             await self._resumer.settled(found, offered)
         if self._closing:
             raise LinkLost("this endpoint is closed")
+        self.bans.check_dial(to.peer, _now_s())
         return await self._dialler.link(to)
 
     def reach(self, to: Contact) -> Reach:
@@ -192,7 +221,8 @@ class Endpoint:
         connection = await self._net.dial(at, self._listeners[0].address.port)
         try:
             await connection.send(observation.request())
-            return observation.read_answer(await connection.receive(observation.ANSWER_BYTES))
+            answer = await connection.receive(observation.ANSWER_BYTES)
+            return observation.read_answer(answer).address
         finally:
             connection.close()
 
@@ -200,13 +230,17 @@ class Endpoint:
         """Have `on_knock` called with the token of each dial-back that arrives."""
         self._acceptor.on_knock = on_knock
 
+    def expect_greetings(self, on_greeting: OnGreeting | None) -> None:
+        """Have `on_greeting` take over each connection that was punched; None: refuse them."""
+        self._acceptor.on_greeting = on_greeting
+
     def use_paths(self, paths: Paths) -> None:
         """Ask `paths`, not contacts and cards, for the ways of links that have lost their path."""
         self._resumer.paths = paths
 
     def offer_paths(self, paths: Paths) -> None:
         """Try what `paths` knows, too, after direct addresses and before relays."""
-        self._known_ways.offered = paths
+        self._ways.offered = paths
 
     async def move(self, link: Link, way: Way) -> None:
         """Let a link go on by another way, without losing anything.
@@ -227,6 +261,8 @@ class Endpoint:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        if self._telling is not None:
+            self._telling.cancel()
         for link in list(self._open_links):
             link.close()
         while self._open_links:
@@ -264,7 +300,7 @@ class Endpoint:
         self._joiner.remove(link)
         self._sessions.pop(session_of(link.session.exporter), None)
         if link in self._open_links:
-            self.cards.unlinked(link.peer)
+            self._cards.left(link, link.peer)
 
     def bulk_left(self, link: Link, number: int) -> None:
         """Note that a bulk connection of a link is closed."""
@@ -282,7 +318,6 @@ class Endpoint:
         session = link.session
         self._open_links[link] = None
         self._places.add(link, link.peer, link.remote.host)
-        self.cards.linked(link.peer)
         self._sessions[session_of(session.exporter)] = link
         dialler = self.peer_id if session.dialled else link.peer
         now_s = asyncio.get_running_loop().time()
@@ -295,7 +330,11 @@ class Endpoint:
             self._table.remove(other.peer, other)
             other.leave()
         self._dialler.came_up(self._table.best(link.peer) or link)
+        newer = self._cards.met(link, session.card, session.introduced, self.card)
         self.on_up(link)
+        if newer is not None:  # of an earlier process, whose clock was ahead
+            self.on_card(link, newer)
+        self._tell_card()
 
     async def _link_by(self, connection: Connection, handshake: Handshake, way: Way) -> Link:
         """A link of a connection by a way that we took."""
@@ -303,7 +342,7 @@ class Endpoint:
         dialled = place_of(way) or Address(connection.remote.host, 0)
         link = await self._make_link(connection, handshake, path, dialled)
         if dialled.port:
-            self._claims.found(Contact(link.peer, dialled), _now_s())
+            self._cards.claims.found(Contact(link.peer, dialled), _now_s())
         return link
 
     async def _link_of(self, connection: Connection, handshake: Handshake) -> Link:
@@ -316,13 +355,29 @@ class Endpoint:
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
+        self.cards.learn(session.card, connection.remote.host)
         await connection.become_control(ControlPath(link, path))
         self._resumer.climb(link)
         return self._table.best(link.peer) or link
+
+    def _tell_card(self) -> None:
+        """Tell our card to whoever does not have it, now or as soon as it may be."""
+        exchange = self._cards.exchange
+        if self._closing or not len(exchange):
+            return
+        ours = (card := self.card).encode()
+        for link in exchange.to_tell(ours, _now_s()):
+            self.on_card(link, card)
+        if self._telling is not None:
+            self._telling.cancel()
+        at_s = exchange.next_deadline_s(ours)
+        loop = asyncio.get_running_loop()
+        self._telling = None if at_s is None else loop.call_at(at_s, self._tell_card)
 
     def _our_places(self) -> tuple[Address, ...]:
         """Where others find us: nobody's card makes us dial ourselves."""
@@ -331,6 +386,10 @@ class Endpoint:
 
 def _ignore(_link: Link, _event: StreamEvent) -> None:
     """Drop an event: until rpc sets `on_event`, nobody wants it."""
+
+
+def _ignore_card(_link: Link, _card: Card) -> None:
+    """Tell no card: until rpc sets `on_card`, nothing carries it."""
 
 
 def _ignore_link(_link: Link) -> None:

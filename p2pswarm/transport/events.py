@@ -71,6 +71,13 @@ class BulkWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkSpare:
+    """So many bulk connections are of no use. Only the link sees this event."""
+
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ponged:
     """Our ping came back. Only the link sees this event and the next two."""
 
@@ -111,16 +118,29 @@ class BulkOver:
 
 
 @dataclass(frozen=True, slots=True)
+class PathBroken:
+    """The present path brought a record that is not authentic. Only the link sees this event."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathAltered:
+    """The peer says that a path brought it such a record. Only the link sees this event."""
+
+    number: int
+    """The number of that path."""
+
+
+@dataclass(frozen=True, slots=True)
 class PathWanted:
     """The link should get another path: its own is gone, or silent. Only the endpoint sees this."""
 
     error: SwarmError
 
 
-LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkDone | BulkOver
+LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkDone | BulkOver | PathAltered
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
 EndpointEvent = LinkUp | BulkWanted | PathWanted
-LinkNews = EndpointEvent | BulkDone | BulkOver
+LinkNews = EndpointEvent | BulkSpare | BulkDone | BulkOver | PathBroken | PathAltered
 
 
 def link_event(kind: int, payload: bytes) -> LinkEvent:
@@ -129,6 +149,8 @@ def link_event(kind: int, payload: bytes) -> LinkEvent:
         return BulkDone(*frames.TRANSFER.unpack(payload))
     if kind == frames.BULK_OVER:
         return BulkOver(*frames.CHANNEL.unpack(payload))
+    if kind == frames.ALTERED:
+        return PathAltered(*frames.NUMBER.unpack(payload))
     if kind == frames.GOAWAY:
         return GoneAway()
     return AskedForBulk() if kind == frames.ASK_BULK else PeerClosed()

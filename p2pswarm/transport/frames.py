@@ -25,6 +25,7 @@ ASK_BULK = 8
 CLOSE = 9
 BULK_DONE = 10
 BULK_OVER = 11
+ALTERED = 12
 
 END = 1  # flag of OPEN and DATA: this half of the stream is finished
 PRIORITIES = 8  # 0 goes first; rpc/base.py names three
@@ -34,7 +35,7 @@ HEADER_BYTES = HEADER.size
 MESSAGE_BYTES_MAX = 60 * 1024  # fits into a record with its header
 RECORD_BYTES_MAX = 64 * 1024  # plaintext of a control record: an urgent frame waits for at most one
 PING_BYTES = 8
-NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes) and RESET (code)
+NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes), RESET (code), ALTERED (path)
 TRANSFER = struct.Struct(">Q")  # payload of BULK_DONE
 CHANNEL = struct.Struct(">IQ")  # payload of BULK_OVER: number of the connection, chunks
 
@@ -50,9 +51,10 @@ _LENGTHS = {  # shortest and longest payload
     CLOSE: (0, 0),
     BULK_DONE: (TRANSFER.size, TRANSFER.size),
     BULK_OVER: (CHANNEL.size, CHANNEL.size),
+    ALTERED: (NUMBER.size, NUMBER.size),
 }
 _OF_STREAMS = (OPEN, DATA, RESET)  # never on stream 0
-_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK, CLOSE, BULK_DONE, BULK_OVER)  # always on stream 0
+_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK, CLOSE, BULK_DONE, BULK_OVER, ALTERED)  # on stream 0
 
 Frame = tuple[int, int, int, int, bytes]
 """(kind, flags, priority, stream, payload); a tuple, because it is fast to make."""

@@ -15,6 +15,7 @@ from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.crypto.suite import KEY_BYTES
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.base import Connection
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
 from p2pswarm.transport.session import INCARNATION_BYTES, Introduction
@@ -33,9 +34,14 @@ class Handshaker:
         config: TransportConfig,
         entropy: Callable[[int], bytes],
         listen_port: Callable[[], int],
+        card: Callable[[], Card],
     ) -> None:
-        """`listen_port`: the port at which peers can dial us, 0 if there is none."""
+        """`listen_port`: the port at which peers can dial us, 0 if there is none.
+
+        `card`: our card as it is now.
+        """
         self._entropy = entropy
+        self._card = card
         self._listen_port = listen_port
         self._hello = Hello(config.suite, config.network_id)
         self._static = StaticKey(identity, entropy(KEY_BYTES))
@@ -91,7 +97,9 @@ class Handshaker:
         return accepted
 
     def _introduction(self, remote: Address) -> bytes:
-        return encode(Introduction(self.incarnation, self._listen_port(), remote.host))
+        return encode(
+            Introduction(self.incarnation, self._listen_port(), remote.host, self._card().encode())
+        )
 
 
 async def _exchange_messages(

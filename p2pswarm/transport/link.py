@@ -6,17 +6,18 @@ records for the wire. The caller sends messages with the methods of `mux`.
 
 The connection under a link may be exchanged: `path_lost` and `path_up`. The records that the peer
 does not have are sent again, as they are; those that it sends again are counted and dropped.
+A record that is not authentic costs the path that brought it (`altered_bytes.py`).
 
 LinkEnded is the last event of a link and comes once. In the state CLOSING the records
 that are left still go out; in ENDED nothing does.
 
 Units:   bytes, `now_s` seconds on the caller's monotonic clock.
-Errors:  a peer's wrong bytes end the link and raise nothing; LinkLost from `check_up`;
+Errors:  a breach of the peer's ends the link and raises nothing; LinkLost from `check_up`;
          BadHandshake from `path_up`.
 Source:  docs/wire.md, docs/paths.md.
 """
 
-from p2pswarm.errors import BadFrame, LinkLost, PeerError, SwarmError
+from p2pswarm.errors import BadFrame, BadRecord, LinkLost, PeerError, SwarmError
 from p2pswarm.transport.bulk.bulk_wishes import BulkWishes
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_records import ControlRecords
@@ -30,14 +31,17 @@ from p2pswarm.transport.events import (
     LinkEvent,
     LinkNews,
     LinkUp,
+    PathAltered,
+    PathBroken,
     PathWanted,
     PeerClosed,
     Ponged,
     StreamEvent,
 )
-from p2pswarm.transport.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState
+from p2pswarm.transport.link_state import WHEN_PEER_LEAVES, WHEN_WE_LEAVE, LinkState, QuietWatch
 from p2pswarm.transport.liveness import LinkSilence, Liveness
 from p2pswarm.transport.mux import Mux
+from p2pswarm.transport.path_state import PathState
 from p2pswarm.transport.reply_memory import LinkReplies, ReplyMemory
 from p2pswarm.transport.session import Session
 
@@ -55,19 +59,16 @@ class LinkMachine:
         "_config",
         "_ended",
         "_keep",
-        "_moved",
         "_mute",
         "_name",
-        "_path_by_s",
-        "_quiet_since_s",
+        "_quiet",
         "_seal",
-        "_why_no_path",
         "bulk",
-        "dials",
         "error",
         "life",
         "mux",
         "news",
+        "path",
         "peer_closed",
         "received_bytes",
         "records",
@@ -105,14 +106,12 @@ class LinkMachine:
         """What it has heard, and the round trip of pings; only read it."""
         self.bulk = BulkWishes(config, dialled=session.dialled)
         """The bulk connections that are joined and wanted; `joined` may change the deadline."""
-        self.dials = session.dialled
-        """Whether we dialled the present path: then we dial its bulk connections, too."""
+        self.path = PathState(dialled=session.dialled)
+        """What is known of the present path; only read it."""
         self.peer_closed = False
         """Whether the peer has said that it ends the link: call `fail` when all is reported."""
-        self._mute, self._moved = 0, False
-        self._quiet_since_s: float | None = None
-        self._path_by_s: float | None = None
-        self._why_no_path: SwarmError | None = None
+        self._mute = 0
+        self._quiet = QuietWatch()
         self._abort_at_s: float | None = None
 
     def start(self, now_s: float) -> None:
@@ -131,16 +130,19 @@ class LinkMachine:
         """Take bytes of the control connection, cut anywhere; may change the deadline."""
         if self.error is not None:
             return
-        self.life.heard = True
         self.received_bytes += len(data)
+        records = self.records
         try:
-            for plaintext in self.records.receive(data):
+            for plaintext in records.receive(data):
+                self.life.heard = True  # bytes alone prove nothing: a length may be altered
                 self.mux.receive(plaintext)
             if self.mux.link_happened:
                 for event in self.mux.link_events():
                     self._on_link_event(event, now_s)
         except PeerError as error:
             self.fail(error)
+        if records.broken is not None:
+            self._path_broken(now_s)
 
     def events(self) -> list[StreamEvent]:
         """The events of streams since the last call; LinkEnded is the last of all."""
@@ -181,8 +183,6 @@ class LinkMachine:
         """The kernel takes more again: call `data_to_send`."""
         self._mute &= ~PAUSED
 
-    # paths
-
     @property
     def has_path(self) -> bool:
         """Whether a connection carries the link now."""
@@ -198,8 +198,7 @@ class LinkMachine:
             return
         self.records.path_lost()
         self._mute = (self._mute | NO_PATH) & ~(PAUSED | AGAIN)
-        self._path_by_s = now_s + self._config.path_wait_s
-        self._why_no_path = error
+        self.path.lost(error, now_s + self._config.path_wait_s)
         self.news.append(PathWanted(error))
 
     def path_up(self, announced: int, wanted: int, *, dialled: bool) -> None:
@@ -214,8 +213,7 @@ class LinkMachine:
             self._mute |= AGAIN
         self._hold_up()
         self.life.heard = True
-        self._path_by_s, self._moved = None, True
-        self.dials = dialled
+        self.path.up(dialled=dialled)
         self.bulk.path_changed()
 
     # bulk
@@ -223,14 +221,13 @@ class LinkMachine:
     def want_bulk(self, now_s: float) -> bool:
         """Ask for bulk connections, because a tensor is to be sent or received.
 
-        The side that dialled the path makes them; if the peer does not do so in time, the
-        link ends. Returns whether this changed the deadline or made an event, which only the
-        first call does.
+        The side that dialled the path makes them; if the peer does not in time, the link ends.
+        Returns whether this changed the deadline or made an event, as only the first call does.
         """
         if self.bulk.wanted or self.error is not None or not self.has_path:
             return False
-        if self.dials:
-            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s)))
+        if self.path.dials:
+            self.news.append(BulkWanted(self.bulk.want(self.life.rtt_s, now_s)))
         else:
             self.bulk.ask(now_s)
             self.mux.ask_for_bulk()
@@ -238,9 +235,11 @@ class LinkMachine:
 
     def bulk_lost(self, error: SwarmError, now_s: float) -> None:
         """Note that a bulk connection ended: it costs its chunks' time; changes the deadline."""
-        if isinstance(error, PeerError):
-            self.fail(error)
         self.bulk.lost(now_s)
+        if isinstance(error, BadRecord):
+            self._path_broken(now_s)
+        elif isinstance(error, PeerError):
+            self.fail(error)
 
     # time
 
@@ -248,23 +247,29 @@ class LinkMachine:
         """When `on_deadline` is due, or None."""
         if self.error is not None:
             return self._abort_at_s
-        times = (self.life.ping_at_s, self.bulk.by_s, self.bulk.again_at_s, self._path_by_s)
+        of_bulk = self.bulk.by_s, self.bulk.again_at_s, self.bulk.measure_at_s
+        times = (self.life.ping_at_s, *of_bulk, self.path.by_s)
         return min((at_s for at_s in times if at_s is not None), default=None)
 
-    def on_deadline(self, now_s: float) -> None:
-        """Do what is due: ping, or end the link; changes the deadline."""
+    def on_deadline(self, now_s: float, bulk_bytes: int = 0, *, bulk_busy: bool = False) -> None:
+        """Do what is due: ping, or end the link; changes the deadline.
+
+        `bulk_bytes`: what bulk connections have carried so far. `bulk_busy`: tensors are under way.
+        """
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
                 self._stop()
-        elif _is_due(self._path_by_s, now_s):
-            self.fail(LinkLost(f"{self._name}: {self._why_no_path}, and no other path was found"))
+        elif _is_due(self.path.by_s, now_s):
+            self.fail(self.path.over(self._name))
         elif _is_due(self.bulk.by_s, now_s):
-            patience_s = self._config.dial_s + self._config.handshake_s
-            self.fail(LinkLost(f"{self._name}: no bulk connection within {patience_s:g} s"))
+            self.fail(LinkLost(f"{self._name}: no bulk connection in {self.bulk.patience_s:g} s"))
         elif _is_due(self.bulk.again_at_s, now_s):
             missing = self.bulk.missing()
-            if missing and self.dials and self.has_path:
+            if missing and self.path.dials and self.has_path:
                 self.news.append(BulkWanted(missing))
+        elif _is_due(self.bulk.measure_at_s, now_s):
+            if (news := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
+                self.news.append(news)
         elif _is_due(self.life.ping_at_s, now_s):
             self._on_period(now_s)
 
@@ -279,23 +284,21 @@ class LinkMachine:
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
         """Close a link that we left and that has nothing left to do; returns whether it closed.
 
-        A peer that does not agree has as long as a silent one. `bulk_busy`: whether tensors are
-        on their way. Changes the deadline if the link closes.
+        `bulk_busy`: tensors are under way. Changes the deadline if the link closes.
         """
-        if self.mux.live or bulk_busy or self.state not in (LinkState.LEAVING, LinkState.DRAINING):
-            self._quiet_since_s = None
+        busy = bulk_busy or self.mux.live > 0
+        if not self._quiet.over(self.state, now_s, self._config.dead_after_s, busy=busy):
             return False
-        if self.state is LinkState.LEAVING:
-            if self._quiet_since_s is None:
-                self._quiet_since_s = now_s
-            if now_s - self._quiet_since_s < self._config.dead_after_s:
-                return False
-        self._close(LinkLost(f"{self._name}: replaced by another"), now_s)
+        self.close(now_s, "replaced by another")
         return True
 
     def close(self, now_s: float, why: str = "closed by us") -> None:
         """End the link after sending what is queued; changes the deadline."""
-        self._close(LinkLost(f"{self._name}: {why}"), now_s)
+        error = LinkLost(f"{self._name}: {why}")
+        if self.error is None and self.has_path:
+            self._end(error, LinkState.CLOSING)
+            self._abort_at_s = now_s + CLOSE_S
+        self.fail(error)
 
     def fail(self, error: SwarmError) -> None:
         """End the link at once for this reason; changes the deadline."""
@@ -303,12 +306,6 @@ class LinkMachine:
             self._end(error, LinkState.ENDED)
 
     # inside
-
-    def _close(self, error: SwarmError, now_s: float) -> None:
-        if self.error is None and self.has_path:
-            self._end(error, LinkState.CLOSING)
-            self._abort_at_s = now_s + CLOSE_S
-        self.fail(error)
 
     def _stop(self) -> None:
         """Nothing leaves any more."""
@@ -342,6 +339,15 @@ class LinkMachine:
             self._ping(now_s)
         except PeerError as error:
             self.fail(error)
+
+    def _path_broken(self, now_s: float) -> None:
+        """Give the present path up, or the link if that happens again and again."""
+        if self.error is not None or not self.has_path:
+            return
+        if error := self.path.brought_wrong_bytes(self._name, now_s):
+            self.fail(error)
+        else:
+            self.news.append(PathBroken())
 
     def _sparingly(self, now_s: float) -> bytes:
         """As `data_to_send`, when something holds it back."""
@@ -381,12 +387,12 @@ class LinkMachine:
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
             case PeerClosed():
                 self.peer_closed = True
-            case BulkDone() | BulkOver():
+            case BulkDone() | BulkOver() | PathAltered():
                 self.news.append(event)
             case AskedForBulk():
-                if self.dials:
+                if self.path.dials:
                     self.want_bulk(now_s)
-                elif not self._moved:  # else it meant the path before
+                elif not self.path.moved:  # else it meant the path before
                     raise BadFrame("the peer asked us to join bulk to a path that it dialled")
 
 

@@ -22,14 +22,22 @@ from p2pswarm.transport.answer_gathering import AnswerGathering
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels, ChannelsUser
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.control_path import ControlPath, Takeover, no_pipe
-from p2pswarm.transport.events import BulkDone, BulkOver, LinkEnded
+from p2pswarm.transport.control_path import ControlPath, no_pipe
+from p2pswarm.transport.events import (
+    BulkDone,
+    BulkOver,
+    BulkSpare,
+    LinkEnded,
+    LinkNews,
+    PathAltered,
+    PathBroken,
+)
 from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.link_owner import LinkOwner, NodeShares
+from p2pswarm.transport.link_paths import LinkPaths
 from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.link_state import LinkState, LinkStats
 from p2pswarm.transport.path import Path
-from p2pswarm.transport.resumption import PathNumbers
 from p2pswarm.transport.session import Session
 
 UP, ENDED = LinkState.UP, LinkState.ENDED
@@ -54,13 +62,13 @@ class Link:
             session, config, self._loop.time(), shared.replies, shared.unacknowledged
         )
         self._mux = self._machine.mux
+        self.pause_writing = self._machine.pause_writing  # the present path takes no more
         self._owner = owner
-        self._control: ControlPath | None = None
+        self.paths = LinkPaths(self._machine, session, shared.counts)
+        """The connections that carry the link, or want to."""
         self._send: Callable[[bytes], None] = no_pipe
         self._gathering = AnswerGathering()
         self._receiving = False
-        self.path_numbers = PathNumbers(dialled=session.dialled)
-        """The numbers of the connections that carry the link, or want to."""
         self.records = self._machine.records
         """What the link has sealed and opened; only read it."""
         self.bulk = self._machine.bulk
@@ -85,7 +93,8 @@ class Link:
     @property
     def path(self) -> Path | None:
         """What carries the link now; None while it looks for another path, and at its end."""
-        return None if self._control is None else self._control.path
+        current = self.paths.current
+        return None if current is None else current.path
 
     @property
     def over(self) -> bool:
@@ -100,14 +109,8 @@ class Link:
     @property
     def stats(self) -> LinkStats:
         """What the link has carried so far."""
-        machine, channels = self._machine, self._channels
-        return LinkStats(
-            machine.sent_bytes,
-            machine.received_bytes,
-            channels.sent_bytes,
-            channels.received_bytes,
-            channels.count,
-        )
+        machine, bulk = self._machine, self._channels.carried
+        return LinkStats(machine.sent_bytes, machine.received_bytes, *bulk, machine.path.altered)
 
     @property
     def use(self) -> LinkUse:
@@ -116,12 +119,9 @@ class Link:
             return LinkUse.US
         return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the peer should get nothing more to read: it leaves too much unread."""
-        return self._mux.crowded
-
-    # streams
+    def takes(self, reply_bytes: int = 0) -> bool:
+        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
+        return self._mux.replies.takes(self._mux.held_bytes, reply_bytes)
 
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.
@@ -191,14 +191,12 @@ class Link:
         """A bulk connection of `path` could not be made: the link ends if it has no other."""
         if path is self.path and self.bulk.hopeless:
             self.fail(error)
-        else:
-            self._machine.bulk.failed(self._loop.time())
+        elif path is self.path:  # else the next one asks for its own
+            self.bulk.failed(self._loop.time())
             self._set_timer()
 
-    # the end
-
     def leave(self) -> None:
-        """Open no more streams; the link closes when the streams of both sides have finished."""
+        """Open no more streams; the link closes when those of both sides have finished."""
         self._machine.leave()
         self._flush()
 
@@ -217,15 +215,9 @@ class Link:
     def path_opened(self, path: ControlPath) -> None:
         """A connection is up: the first one, or another to go on over."""
         self._open_sockets += 1
-        old, takeover = self._control, path.takeover
-        if takeover is None:
-            self._machine.start(self._loop.time())
-        elif not self._goes_on(takeover, dials=path.path.way is not None):
-            path.retire()
+        if not self.paths.opened(path, self._loop.time()):
             return
-        self._control, self._send = path, path.pipe.send
-        if old is not None:
-            old.retire()
+        self._send = path.pipe.send
         self.path_news.set()
         self._channels.close()  # those of the old path: their chunks are sent again
         self._set_timer()
@@ -236,28 +228,16 @@ class Link:
 
     def path_lost(self, path: ControlPath, error: SwarmError) -> None:
         """A connection is gone."""
-        if path is self._control:
-            self._control, self._send = None, no_pipe
-            self._machine.path_lost(error, self._loop.time())
+        if self.paths.lost(path, error, self._loop.time()):
+            self._send = no_pipe
             self._set_timer()
             self._deliver()
         self._open_sockets -= 1
         self._release_if_over()
 
-    def _goes_on(self, over: Takeover, *, dials: bool) -> bool:
-        try:
-            self._machine.check_up()
-            self.path_numbers.check(over.number)
-            self._machine.path_up(over.announced, over.wanted, dialled=dials)
-        except SwarmError as error:
-            _log.info("a new path to %s was not taken: %s", self.peer.short, error)
-            return False
-        self.path_numbers.newest = over.number
-        return True
-
     def nobody_there(self, why: str) -> None:
         """No way leads to the peer any more: the link ends, unless a path is up."""
-        if self._control is None:
+        if self.paths.current is None:
             self.fail(LinkLost(f"link to {self.peer.short}: {why}"))
 
     def received(self, data: bytes) -> None:
@@ -277,10 +257,6 @@ class Link:
             self._loop.call_soon(self._end_gathering)
         else:
             self._flush()
-
-    def pause_writing(self) -> None:
-        """The kernel takes no more."""
-        self._machine.pause_writing()
 
     def resume_writing(self) -> None:
         """It takes more again."""
@@ -311,16 +287,9 @@ class Link:
     def _deliver(self) -> int:
         """Report to the owner what happened; returns the number of stream events."""
         machine = self._machine
-        if machine.news:
+        while machine.news:
             for news in machine.link_events():
-                if isinstance(news, BulkDone):
-                    self._channels.done(news.transfer)
-                elif isinstance(news, BulkOver):
-                    known = self._channels.over(news.number, news.chunks)
-                    if not known and self.bulk.given_up(news.number):
-                        self._mux.bulk_over(news.number, 0)
-                else:
-                    self._owner.on_link(self, news)
+                self._tell(news)
         events = machine.events()
         for event in events:
             if isinstance(event, LinkEnded):
@@ -329,10 +298,26 @@ class Link:
                 self._owner.on_event(self, event)
         return len(events)
 
+    def _tell(self, news: LinkNews) -> None:
+        match news:
+            case BulkDone(transfer):
+                self._channels.done(transfer)
+            case BulkOver(number, chunks):
+                if not self._channels.over(number, chunks) and self.bulk.given_up(number):
+                    self._mux.bulk_over(number, 0)
+            case BulkSpare(count):
+                self._channels.retire(count)
+            case PathBroken():
+                self._leave_path()
+            case PathAltered(number):
+                self.paths.marks.altered(number, self._loop.time())
+            case _:
+                self._owner.on_link(self, news)
+
     def _end(self, event: LinkEnded) -> None:
         if isinstance(event.error, PeerError):
             _log.warning("link to %s closed: %s", self.peer.short, event.error)
-        machine, control = self._machine, self._control
+        machine, control = self._machine, self.paths.current
         self._gathering.end()
         if control is not None:
             while record := machine.data_to_send(self._loop.time()):
@@ -348,6 +333,17 @@ class Link:
         self._owner.on_event(self, event)
         self._release_if_over()
 
+    def _leave_path(self) -> None:
+        """The path brings wrong bytes: tell the peer, here and again by the next path, and go."""
+        now_s = self._loop.time()
+        self._mux.altered(self.paths.numbers.newest)
+        while record := self._machine.data_to_send(now_s):
+            self._send(record)
+        self.paths.leave(now_s)
+        self._send = no_pipe
+        self._channels.close()
+        self._set_timer()
+
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -357,9 +353,10 @@ class Link:
     def _on_deadline(self) -> None:
         machine = self._machine
         closing = machine.error is not None
-        machine.on_deadline(self._loop.time())
-        if closing and self._control is not None:
-            self._control.pipe.abort()
+        carried, busy = self._channels.payload_bytes, self._channels.busy
+        machine.on_deadline(self._loop.time(), carried, bulk_busy=busy)
+        if closing and self.paths.current is not None:
+            self.paths.current.pipe.abort()
         self._set_timer()
         self._deliver()
         self._flush()
@@ -369,7 +366,9 @@ class Link:
         self._flush()
 
     def _want_bulk(self) -> None:
-        if self._machine.want_bulk(self._loop.time()):
+        now_s = self._loop.time()
+        begun = self.bulk.begin_work(self._channels.payload_bytes, now_s)
+        if self._machine.want_bulk(now_s) or begun:
             self._set_timer()
             self._loop.call_soon(self._deliver)
             self._flush()

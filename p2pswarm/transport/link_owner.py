@@ -1,9 +1,10 @@
 """The owner of links, as a link sees it: the endpoint; and what the links of one owner share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from p2pswarm.transport.bulk.count_memory import CountMemory
 from p2pswarm.transport.bulk.upload_share import UploadShare
 from p2pswarm.transport.events import EndpointEvent, StreamEvent
 from p2pswarm.transport.reply_memory import ReplyMemory
@@ -41,3 +42,4 @@ class NodeShares:
     upload: UploadShare
     replies: ReplyMemory
     unacknowledged: ReplyMemory
+    counts: CountMemory = field(default_factory=CountMemory)

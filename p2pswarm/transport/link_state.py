@@ -1,6 +1,6 @@
-"""The states of a link, and what a link has carried.
+"""The states of a link, when one that is left may be closed, and what a link has carried.
 
-Units:   bytes.
+Units:   bytes, `now_s` seconds on the caller's monotonic clock.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,26 @@ WHEN_WE_LEAVE = {LinkState.UP: LinkState.LEAVING, LinkState.LEFT: LinkState.DRAI
 WHEN_PEER_LEAVES = {LinkState.UP: LinkState.LEFT, LinkState.LEAVING: LinkState.DRAINING}
 
 
+class QuietWatch:
+    """How long a link that is being left has had nothing to do."""
+
+    __slots__ = ("_since_s",)
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def over(self, state: LinkState, now_s: float, patience_s: float, *, busy: bool) -> bool:
+        """Whether it may be closed: a peer that does not agree has as long as a silent one."""
+        if busy or state not in (LinkState.LEAVING, LinkState.DRAINING):
+            self._since_s = None
+            return False
+        if state is LinkState.DRAINING:
+            return True
+        if self._since_s is None:
+            self._since_s = now_s
+        return now_s - self._since_s >= patience_s
+
+
 @dataclass(frozen=True, slots=True)
 class LinkStats:
     """What one link has carried: bytes of control records and of bulk payload."""
@@ -37,3 +57,5 @@ class LinkStats:
     bulk_sent_bytes: int
     bulk_received_bytes: int
     bulk_connections: int
+    paths_altered: int = 0
+    """How many of its paths brought a record that was not authentic."""

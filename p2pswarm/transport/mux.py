@@ -178,6 +178,10 @@ class Mux:
         """Tell the peer how many chunks came on a bulk connection that has ended."""
         self._say(frames.encode(frames.BULK_OVER, 0, frames.CHANNEL.pack(number, chunks)))
 
+    def altered(self, path: int) -> None:
+        """Tell the peer that a path brought bytes that it did not send."""
+        self._say(frames.encode(frames.ALTERED, 0, frames.NUMBER.pack(path)))
+
     # called for the wire
 
     def receive(self, record: bytes) -> None:

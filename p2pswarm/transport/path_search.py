@@ -52,15 +52,16 @@ class PathSearch:
 
 
 class PathClimb:
-    """When a link tries the ways that are better than its own: soon at first, then ever less."""
+    """When a link tries the ways that are better than its own: at once, then ever less often."""
 
     def __init__(self) -> None:
-        self._pause_s = PAUSE_S
+        self._pause_s = 0.0
 
     def next_try_s(self, now_s: float) -> float:
         """When to try them next."""
-        self._pause_s = min(2 * self._pause_s, CLIMB_S_MAX)
-        return now_s + self._pause_s
+        at_s = now_s + self._pause_s
+        self._pause_s = min(max(2 * PAUSE_S, 2 * self._pause_s), CLIMB_S_MAX)
+        return at_s
 
 
 def better(ways: Sequence[Way], path: Path | None) -> list[Way]:

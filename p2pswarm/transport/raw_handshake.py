@@ -2,8 +2,8 @@
 
 Each side tells how many bytes it needs next, because the bytes after the last message
 belong to the link or to the bulk connection. The first four bytes tell an acceptor whether the
-connection opens a link, joins bulk to one, is a knock, asks to be observed, or asks a relay. An
-acceptor that refuses a dialler sends its own hello, from which the dialler learns the reason.
+connection opens a link, joins bulk to one, is a knock, asks to be observed, asks a relay, or was
+punched. An acceptor that refuses a dialler sends its own hello, from which the dialler learns why.
 
 Units:   bytes.
 Errors:  BadHandshake for whatever the peer sends.
@@ -16,7 +16,7 @@ from p2pswarm.crypto.noise_xx import Role
 from p2pswarm.errors import BadHandshake
 from p2pswarm.net import circuit
 from p2pswarm.net.circuit import CircuitRequest
-from p2pswarm.transport import knock, observation, resumption
+from p2pswarm.transport import greeting, knock, observation, resumption
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.resumption import Resume
@@ -104,6 +104,8 @@ class AcceptedHandshake:
         """The request to take over a link, if the connection opens none."""
         self.knock: bytes | None = None
         """The token of a dial-back, if the connection is for nothing else."""
+        self.greeted: bytes | None = None
+        """The token of the greeting, if both sides have dialled each other."""
         self.circuit: CircuitRequest | None = None
         """What the connection asks of a relay, if it does."""
         self.observes = False
@@ -144,6 +146,9 @@ class AcceptedHandshake:
         elif self._magic == knock.MAGIC:
             self.knock = data
             self.wanted_bytes = 0
+        elif self._magic == greeting.MAGIC:
+            self.greeted = data
+            self.wanted_bytes = 0
         elif self._magic == circuit.MAGIC:
             self.circuit = CircuitRequest.parse(self._magic + data)
             self.wanted_bytes = 0
@@ -165,6 +170,8 @@ class AcceptedHandshake:
             self.wanted_bytes = resumption.RESUME_BYTES - MAGIC_BYTES
         elif magic == knock.MAGIC:
             self.wanted_bytes = knock.TOKEN_BYTES
+        elif magic == greeting.MAGIC:
+            self.wanted_bytes = greeting.TOKEN_BYTES
         elif magic == circuit.MAGIC:
             self.wanted_bytes = circuit.REQUEST_BYTES - MAGIC_BYTES
         elif magic == observation.MAGIC:

@@ -3,7 +3,10 @@
 A link may hold as much as is free, LINK_BYTES_MAX at most and LINK_BYTES_FREE in any case. So
 however many links are greedy, each of them and each honest one get equal shares, and the sum is
 bounded. A link that would hold more is *crowded*: it takes no more openings, and its peer is told
-that we are busy. What handlers add all the same is bounded by ending a link at twice the sum.
+that we are busy. A reply larger than what a link may hold in any case is sent only while the sum
+has room for it, however little its own link holds: else one on each of a thousand links would be
+beyond the sum by as much as a reply may be long. What streams add all the same is bounded by
+ending a link at twice the sum.
 
 Units:   bytes.
 Errors:  none.
@@ -14,7 +17,7 @@ Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 STREAM_BYTES = 1024  # about what a stream costs that does nothing
 LINK_BYTES_FREE = 16 * 1024  # a few streams, however many others there are: 16 MiB on 1,024 links
 LINK_BYTES_MAX = 4 * 1024 * 1024  # the session's window: more cannot be sent in one round trip
-SUM_BYTES_MAX = 24 * 1024 * 1024  # with one reply of 60 KiB more on each of 1,024 links: 100 MB
+SUM_BYTES_MAX = 24 * 1024 * 1024  # with LINK_BYTES_FREE and 35 KB for a link itself, 1,024: 76 MB
 
 
 class ReplyMemory:
@@ -42,6 +45,24 @@ class LinkReplies:
             return False
         self.tell(held_bytes)
         return held_bytes > min(LINK_BYTES_MAX, SUM_BYTES_MAX - self._all.held_bytes)
+
+    def takes(self, held_bytes: int, reply_bytes: int) -> bool:
+        """Whether a reply may be added to what the link holds; if so, it counts from now on.
+
+        It counts until the link says at its next reply or ping that it holds less again. Without a
+        reply (0 bytes) this tells whether the link should take anything.
+        """
+        if held_bytes > LINK_BYTES_FREE and self.crowded(held_bytes):
+            return False
+        if self._told_bytes:
+            self.tell(held_bytes)
+        if held_bytes + reply_bytes <= LINK_BYTES_FREE or not reply_bytes:
+            return True
+        self.tell(held_bytes)
+        if self._all.held_bytes + reply_bytes > SUM_BYTES_MAX:
+            return False
+        self.tell(held_bytes + reply_bytes)
+        return True
 
     def unbearable(self, held_bytes: int) -> bool:
         """Whether the link must end, because handlers have added too much to what is unread."""

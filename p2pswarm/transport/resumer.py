@@ -91,7 +91,7 @@ class Resumer:
             await connection.send(resumption.UNKNOWN)
             raise BadHandshake(f"it goes on with session {asked.session.hex()}, which is unknown")
         exporter = link.session.exporter
-        asked.check(exporter, link.path_numbers)
+        asked.check(exporter, link.paths.numbers)
         announced = link.records.expected
         nonce = self._entropy(NONCE_BYTES)
         await connection.send(asked.answer(exporter, nonce, announced))
@@ -116,7 +116,7 @@ class Resumer:
             path = link.path
             await _until_another(link, path, tries.next_try_s(loop.time()))
             if link.path is path and not link.over:
-                await self._round(link, ways)
+                await self._round(link, link.paths.marks.sound(ways, loop.time()))
 
     async def settled(self, link: Link, offered: DialledWay | None) -> None:
         """Wait until the link has a path or is over; a caller may know one way more, `offered`."""
@@ -161,7 +161,8 @@ class Resumer:
     def _ways(self, link: Link) -> Sequence[Way]:
         """The ways to try. A peer that dialled us and is owed nothing is not dialled back."""
         if link.session.dialled or link.use is LinkUse.US:
-            return self.paths.ways(link.contact)
+            now_s = asyncio.get_running_loop().time()
+            return link.paths.marks.in_order(self.paths.ways(link.contact), now_s)
         return ()
 
     async def _round(self, link: Link, ways: Sequence[Way]) -> int:
@@ -192,7 +193,7 @@ class Resumer:
 
     async def _ask(self, link: Link, way: Way) -> _Answered:
         """Ask the peer by one way to go on there."""
-        number = link.path_numbers.take()
+        number = link.paths.numbers.take()
         asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
         connection = await way.connect()
         try:

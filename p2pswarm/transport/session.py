@@ -1,7 +1,7 @@
 """The introduction that peers send in the handshake, and the session that follows from it.
 
 Units:   bytes.
-Errors:  BadHandshake for an introduction that cannot be read.
+Errors:  BadHandshake for an introduction that cannot be read, or has another peer's card.
 Source:  docs/wire.md.
 """
 
@@ -11,6 +11,7 @@ from typing import Annotated
 from p2pswarm.crypto.handshake import Keys
 from p2pswarm.errors import BadHandshake, BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.transport.card import CARD_BYTES_MAX, Card, decode_card
 from p2pswarm.wire.message import Message, Range, Size, decode, message
 
 INCARNATION_BYTES = 16
@@ -28,6 +29,8 @@ class Introduction(Message):
     """The port at which the sender can be dialled; 0 if it cannot."""
     observed_host: str
     """The receiver's address as the sender sees it."""
+    card: Annotated[bytes, Size(1, CARD_BYTES_MAX)]
+    """The sender's card; the last field."""
 
 
 def read_introduction(payload: bytes) -> Introduction:
@@ -45,6 +48,17 @@ def read_introduction(payload: bytes) -> Introduction:
     return replace(introduction, observed_host=host)
 
 
+def introduced_card(introduction: Introduction, peer: PeerId) -> Card:
+    """The card of the proven peer; BadHandshake if it introduces itself with another."""
+    try:
+        card = decode_card(introduction.card)
+    except BadMessage as error:
+        raise BadHandshake(f"the peer's card: {error}") from error
+    if card.peer != peer:
+        raise BadHandshake(f"{peer.short} introduced itself with the card of {card.peer.short}")
+    return card
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """The result of a finished handshake."""
@@ -60,6 +74,10 @@ class Session:
     keys: Keys
     exporter: bytes
     """A secret of 32 bytes, from which the keys of bulk connections are derived."""
+    card: Card
+    """The peer's card, as it introduced itself."""
+    introduced: bytes
+    """What we introduced ourselves with; our card is its end."""
 
     @property
     def peer(self) -> PeerId:

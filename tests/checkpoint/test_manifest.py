@@ -12,7 +12,7 @@ from p2pswarm.checkpoint.manifest import FORMAT, TAG, SavedStage, read, sign
 from p2pswarm.checkpoint.names import stage_file_name
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadCheckpoint, OtherCheckpoint
-from p2pswarm.settings import run_to_json
+from p2pswarm.settings import RUN_VERSION, run_to_json
 
 
 def stages(cut=CUT) -> list[SavedStage]:
@@ -161,10 +161,11 @@ def test_another_format_names_the_release_to_install():
 
 
 def test_a_configuration_of_another_version_names_both():
-    config = run_to_json(RUN, version=2).decode()
+    config = run_to_json(RUN, version=RUN_VERSION + 1).decode()
     signed = read(resigned(lambda b: b.update(config=config)))
 
-    with pytest.raises(OtherCheckpoint, match="a run of version 2; this program speaks version 1"):
+    told = f"version {RUN_VERSION + 1}; this program speaks version {RUN_VERSION}"
+    with pytest.raises(OtherCheckpoint, match=told):
         signed.manifest.run_config()
 
 

@@ -334,9 +334,9 @@ def test_hello_survives_the_wire(suite: Suite):
         (MAGIC + b"\x01" + NETWORK + b"x", "does not speak our protocol"),
         (MAGIC + b"\x00" + NETWORK, "cipher 0"),
         (MAGIC + b"\x03" + NETWORK, "cipher 3, which we do not know; install the same release"),
-        (b"PSW2\x01" + NETWORK, "version 2, we 1; install the same release on both sides"),
-        (b"PSW\n\x01" + NETWORK, "version 0x0a, we 1"),
-        (b"PSW\xff\x01" + NETWORK, "version 0xff, we 1"),
+        (b"PSW1\x01" + NETWORK, "version 1, we 2; install the same release on both sides"),
+        (b"PSW\n\x01" + NETWORK, "version 0x0a, we 2"),
+        (b"PSW\xff\x01" + NETWORK, "version 0xff, we 2"),
     ],
 )
 def test_hello_of_another_protocol_or_version_says_which(raw: bytes, why: str):

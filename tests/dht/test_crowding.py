@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.dht.crowding import (
+    CROWDED,
     CROWDED_S,
     KEYS_MAX,
     PARTS,
@@ -16,7 +17,10 @@ from p2pswarm.dht.crowding import (
     REGION_S,
     CrowdedKeys,
     Spread,
+    closest_of,
+    crowd_within,
     distances_to,
+    expected_within,
     members,
     points_around,
     size_of,
@@ -93,6 +97,9 @@ def test_points_lie_in_all_parts_of_the_region_and_cannot_be_foreseen(key, size,
     parts = {int.from_bytes(each) >> (far.bit_length() - 3) for each in points}
     assert len(parts) == PARTS
     assert not set(points) & set(points_around(key, size, rng))
+    amid = closest_of(key, points)
+    assert all(int.from_bytes(amid) ^ number <= int.from_bytes(each) ^ number for each in points)
+    assert amid in points
 
 
 def a_full_table(size: int, seed: int, near: list[int] | None = None) -> Table:
@@ -219,6 +226,29 @@ def test_a_lookup_that_is_closed_asks_nobody_else():
     assert lookup.poll(0.0) == []
     assert lookup.finished
     assert lookup.met(20) == TABLE[:2]
+
+
+@given(st.floats(1, 1e6))
+def test_a_crowd_takes_the_place_of_few_honest_peers_and_of_no_small_swarm(size):
+    expected = expected_within(crowd_within(size), size)
+
+    assert expected <= max(CROWDED.values()) * 1.001
+    assert expected <= size / 8 * 1.001
+    assert expected > 0.1
+
+
+def test_a_lookup_that_goes_round_a_crowd_asks_nobody_in_it():
+    crowd, others = TABLE, contacts(*(1 << 250 | number for number in range(3)))
+    lookup = a_lookup(*crowd[:2], *others[:2], size=0.0, shunned=(KEY, 1 << 200))
+
+    asked = lookup.poll(0.0)
+    lookup.on_response(others[0].peer.raw, [*crowd, *others])
+    asked += lookup.poll(0.0)
+
+    assert sorted(asked) == others
+    assert all(lookup.shuns(each) for each in crowd)
+    assert not lookup.shuns(Contact(None, Address("seed.example.org", 1)))
+    assert not a_lookup(size=0.0).shuns(crowd[0])
 
 
 def public(number: int, host: str) -> Contact:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pswarm.flow.awake import DRAIN_S, LATE_S, TICK_S, AwakeClock
+from p2pswarm.flow.awake import DRAIN_S, LATE_S, ROUNDING_S, TICK_S, AwakeClock
 
 
 def test_it_goes_with_the_loop_while_the_process_runs():
@@ -32,8 +32,8 @@ def test_a_stop_does_not_count_and_what_waits_is_read_first():
 def test_a_timer_fires_in_time_to_notice_the_next_stop():
     clock = AwakeClock(5.0)
 
-    assert clock.timer_s(100.0) == 5.0 + TICK_S
-    assert clock.timer_s(5.2) == 5.2
+    assert clock.timer_s(100.0) == 5.0 + TICK_S + ROUNDING_S
+    assert clock.timer_s(5.2) == 5.2 + ROUNDING_S  # a loop's timer may be early by less
 
 
 @given(

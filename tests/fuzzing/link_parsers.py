@@ -31,7 +31,7 @@ from p2pswarm.transport.frames import RECORD_BYTES_MAX
 from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.mux import Mux
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
-from p2pswarm.transport.session import read_introduction
+from p2pswarm.transport.session import introduced_card, read_introduction
 from p2pswarm.wire.frame_buffer import FrameBuffer
 
 ENEMY = Identity.generate(b"enemy")
@@ -100,14 +100,16 @@ def identity_proof(data: bytes) -> None:
     last = peer.write((proof + data[1:])[:3072])
     with contextlib.suppress(PeerError):
         side.receive(len(last).to_bytes(2) + last)
-        read_introduction(side.peer_payload)
+        introduced_card(read_introduction(side.peer_payload), side.peer)
 
 
 @parser
 def introduction(data: bytes) -> None:
     """What a peer says after its proof."""
     with contextlib.suppress(PeerError):
-        Address(read_introduction(data).observed_host or "host", 0)
+        said = read_introduction(data)
+        Address(said.observed_host or "host", 0)
+        introduced_card(said, ALICE.peer_id)
 
 
 @parser

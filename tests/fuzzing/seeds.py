@@ -31,7 +31,7 @@ from p2pswarm.dht.messages import (
     peer_list,
 )
 from p2pswarm.errors import Busy
-from p2pswarm.ids import Address
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.framing import Kind, pack_error, pack_good, pack_opening
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.partial_state import slot_head
@@ -41,6 +41,7 @@ from p2pswarm.tensors.codecs.registry import CODECS
 from p2pswarm.tensors.codecs.registry import encode as encode_tensor
 from p2pswarm.transport import frames
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
@@ -48,7 +49,13 @@ Seeds = list[bytes]
 PEERS = peer_list([(b"p" * 32, HOME), (b"q" * 32, "[2001:db8::1]:4000")])
 BRIEF = record(seq=2, ttl_ms=100)
 SIGNED = record(b"value", subkey=b"subkey")
-INTRODUCTION = encode(Introduction(b"i" * 16, 4001, "203.0.113.7"))
+CARD = Card.make(
+    ALICE,
+    7,
+    [Address("2600::1", 4000), Address("8.8.8.8", 4000)],
+    relays=[Contact(PeerId(b"r" * 32), Address("9.9.9.9", 443))],
+).encode()
+INTRODUCTION = encode(Introduction(b"i" * 16, 4001, "203.0.113.7", CARD))
 CONFIG_JSON = run_to_json(RUN)
 RECORD = sign(unsigned(genesis().head(), 1), Identity.generate(b"a"))
 
@@ -155,9 +162,9 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         b"PSW2" + bytes(17),
         b"GET / HTTP/1.1\r\n\r\n",
     ],
-    "dialled": lambda: [responder_says(), HELLO.raw, b"PSW2\1" + NETWORK, b"PSW1\7" + NETWORK],
+    "dialled": lambda: [responder_says(), HELLO.raw, b"PSW1\1" + NETWORK, b"PSW2\7" + NETWORK],
     "identity_proof": lambda: [b"\x60" + INTRODUCTION, b"\x60", b"\x20" + bytes(64)],
-    "introduction": lambda: [INTRODUCTION, encode(Introduction(b"i" * 16, 0, ""))],
+    "introduction": lambda: [INTRODUCTION, encode(Introduction(b"i" * 16, 0, "", CARD))],
     "bulk_join": lambda: [BulkJoin.make(b"x" * 32, 1, b"n" * 16).raw[4:] + bytes(32)],
     "records": lambda: [joined(b"\0plain", b"\0more" * 20, b"\0"), joined(b"\0plain", b"\xff\1\1")],
     "mux": link_records,

@@ -1,4 +1,7 @@
-"""In the home of `router.py`: get a port forwarded, have the world dial it, return it, tell all."""
+"""In the home of `router.py`: get a port forwarded, have the world dial it, return it, tell all.
+
+Argument: 6, to be let in by IPv6.
+"""
 
 import asyncio
 import json
@@ -17,21 +20,23 @@ from p2pswarm.net.gateways import gateway, own_host
 DIAL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()"
 
 
-def dialled(port: int) -> bool:
+def dialled(port: int, host: str = OUTSIDE) -> bool:
     """Whether a dial from the world to the router's port arrives somewhere."""
-    inside = ["ip", "netns", "exec", "world", sys.executable, "-c", DIAL, OUTSIDE, str(port)]
+    inside = ["ip", "netns", "exec", "world", sys.executable, "-c", DIAL, host, str(port)]
     return subprocess.run(inside, capture_output=True, env=ENV, check=False).returncode == 0
 
 
-def closed(port: int) -> bool:
+def closed(port: int, host: str = OUTSIDE) -> bool:
     """Whether dials soon fail: the router may still have to read that the port is returned."""
-    return any(not dialled(port) for _ in range(20))
+    return any(not dialled(port, host) for _ in range(20))
 
 
 async def main() -> None:
-    own = own_host(socket.AF_INET)
+    family = socket.AF_INET6 if sys.argv[1:] == ["6"] else socket.AF_INET
+    own = own_host(family)
     found: dict[str, object] = {"own": own, "gateway": own and gateway(own)}
-    with socket.create_server(("0.0.0.0", 4000)):
+    everywhere = "::" if family == socket.AF_INET6 else "0.0.0.0"
+    with socket.create_server((everywhere, 4000), family=family):
         leases: list[Lease | None] = []
         came = asyncio.Event()
 
@@ -54,12 +59,14 @@ async def main() -> None:
             found["protocol"] = lease.protocol.value
             found["external"] = str(lease.external)
             found["lifetime_s"] = lease.lifetime_s
-            found["dialled"] = await asyncio.to_thread(dialled, lease.external.port)
+            place = lease.external.port, lease.external.host
+            found["dialled"] = await asyncio.to_thread(dialled, *place)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if lease is not None:
-            found["returned"] = await asyncio.to_thread(closed, lease.external.port)
+            found["returned"] = await asyncio.to_thread(closed, *place)
     print(json.dumps(found))
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -8,6 +8,7 @@ miniupnpd with the features, and runs the command that follows in the home. All 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OWN, GATEWAY, OUTSIDE, WORLD = "192.168.77.5", "192.168.77.1", "5.5.5.1", "5.5.5.9"
+OWN6, GATEWAY6, OUTSIDE6, WORLD6 = "2a00:77::5", "2a00:77::1", "2a00:5::1", "2a00:5::9"
+"""IPv6 is not translated: the router is a firewall."""
 WORLDS = ("6.6.6.9", "7.7.7.9")
 NEEDS = {"unshare": "util-linux", "ip": "iproute2", "nft": "nftables"}
 NFT = """
@@ -23,6 +26,7 @@ table inet hostfw {
     chain input {
         type filter hook input priority filter; policy accept;
         iifname "wan0" ct state established,related accept
+        iifname "wan0" meta l4proto ipv6-icmp accept
         iifname "wan0" drop
     }
 }
@@ -64,6 +68,9 @@ uuid=00000000-0000-0000-0000-000000000001
 allow 1024-65535 192.168.77.0/24 1024-65535
 deny 0-65535 0.0.0.0/0 0-65535
 """
+RULES = Path("/run/rules.nft")
+FORGOTTEN = Path("/run/forgotten")
+"""There when a router that was started again has lost what it promised."""
 
 
 def require_router(*, daemon: bool = True) -> None:
@@ -121,14 +128,21 @@ def build(*, hard: bool) -> None:
         _do("ip", "-n", name, "addr", "add", f"{theirs}/24", "dev", "eth0")
         _do("ip", "-n", name, "link", "set", "eth0", "up")
         _do("ip", "-n", name, "link", "set", "lo", "up")
+    for name, device, ours, theirs in (
+        ("home", "lan0", GATEWAY6, OWN6),
+        ("world", "wan0", OUTSIDE6, WORLD6),
+    ):
+        _do("ip", "addr", "add", f"{ours}/64", "dev", device, "nodad")
+        _do("ip", "-n", name, "addr", "add", f"{theirs}/64", "dev", "eth0", "nodad")
+        _do("ip", "-n", name, "route", "add", "default", "via", ours)
     for more in WORLDS:  # networks of their own: a group of addresses has one vote
         _do("ip", "-n", "world", "addr", "add", f"{more}/32", "dev", "eth0")
         _do("ip", "route", "add", f"{more}/32", "dev", "wan0")
     _do("ip", "-n", "home", "route", "add", "default", "via", GATEWAY)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    rules = Path("/run/rules.nft")
-    rules.write_text(NFT.replace("MAPPING", "fully-random" if hard else ""))
-    _do("nft", "-f", str(rules))
+    Path("/proc/sys/net/ipv6/conf/all/forwarding").write_text("1")
+    RULES.write_text(NFT.replace("MAPPING", "fully-random" if hard else ""))
+    _do("nft", "-f", str(RULES))
 
 
 def main() -> int:
@@ -136,6 +150,19 @@ def main() -> int:
     features, module, *arguments = sys.argv[1:]
     build(hard=features == "hard")
     daemon = None if features in ("none", "hard") else start_daemon(features.split("+"))
+
+    def restart(*_: object) -> None:
+        """What a power cut does to a router; whoever runs in the home asks for it by a signal."""
+        nonlocal daemon
+        assert daemon is not None
+        daemon.terminate()
+        daemon.communicate()
+        _do("nft", "flush", "ruleset")
+        _do("nft", "-f", str(RULES))
+        FORGOTTEN.touch()
+        daemon = start_daemon(features.split("+"))
+
+    signal.signal(signal.SIGUSR1, restart)
     inside = ["ip", "netns", "exec", "home", sys.executable, "-m", module, *arguments]
     code = subprocess.run(inside, check=False).returncode
     if daemon is not None:

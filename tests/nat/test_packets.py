@@ -10,7 +10,7 @@ from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address
 from p2pswarm.nat import nat_pmp, pcp, upnp
 from p2pswarm.nat.strict_xml import DEPTH_MAX, ELEMENTS_MAX, XML_BYTES_MAX, read_xml
-from p2pswarm.net.gateways import assumed_gateway, gateway_in
+from p2pswarm.net.gateways import assumed_gateway, gateway6_in, gateway_in
 
 NONCE = bytes(range(12))
 GATEWAY = "192.168.1.1"
@@ -212,10 +212,32 @@ def test_the_gateway_is_that_of_the_default_route_of_least_metric():
     assert gateway_in(ROUTES.splitlines()[0]) is None
 
 
+NOBODY6, LINK_LOCAL = "0" * 32, "fe80" + "0" * 27 + "1"
+GLOBAL = "2a000077" + "0" * 23 + "1"
+
+
+def route6(target: str, bits: str, hop: str, metric: int, flags: int = 3) -> str:
+    return f"{target} {bits} {NOBODY6} 00 {hop} {metric:08x} 00000001 00000000 {flags:08x} eth0\n"
+
+
+def test_the_gateway_of_ipv6_is_that_of_its_default_route():
+    network = route6(GLOBAL, "40", NOBODY6, 256, 1)
+
+    assert gateway6_in(network + route6(NOBODY6, "00", GLOBAL, 1024)) == "2a00:77::1"
+    assert gateway6_in(route6(NOBODY6, "00", LINK_LOCAL, 1024)) == "fe80::1%eth0"
+    assert (
+        gateway6_in(route6(NOBODY6, "00", GLOBAL, 1024) + route6(NOBODY6, "00", LINK_LOCAL, 512))
+        == "fe80::1%eth0"
+    )
+    assert gateway6_in(network + route6(NOBODY6, "00", NOBODY6, 256, 1)) is None
+
+
 @given(text=st.text(max_size=300))
 def test_any_text_of_routes_is_read(text):
     gateway_in(text)
     gateway_in(ROUTES + text)
+    gateway6_in(text)
+    gateway6_in(route6(NOBODY6, "00", GLOBAL, 1) + text)
 
 
 @pytest.mark.parametrize(

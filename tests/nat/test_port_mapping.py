@@ -11,7 +11,13 @@ from p2pswarm.ids import Address
 from p2pswarm.nat import upnp
 from p2pswarm.nat.lease import CallRouter, Lease, MappingProtocol, SendDatagram
 from p2pswarm.nat.lease_search import BUDGET_S, CALLS_MAX, DATAGRAMS_S, REPEAT_S
-from p2pswarm.nat.port_mapping import RENEW_PAUSE_S, SEARCH_AGAIN_S, LeaseChanged, PortMapping
+from p2pswarm.nat.port_mapping import (
+    QUESTION_S,
+    RENEW_PAUSE_S,
+    SEARCH_AGAIN_S,
+    LeaseChanged,
+    PortMapping,
+)
 
 GATEWAY, OWN, PORT = "192.168.1.1", "192.168.1.5", 4000
 ROUTER, SSDP = Address(GATEWAY, 5351), Address(GATEWAY, 1900)
@@ -26,9 +32,9 @@ HOST = b"<r><NewExternalIPAddress>203.0.114.7</NewExternalIPAddress></r>"
 LIFE_S = 3600
 
 
-def by_pcp(lifetime_s: int = LIFE_S, port: int = 4321, result: int = 0) -> bytes:
+def by_pcp(lifetime_s: int = LIFE_S, port: int = 4321, result: int = 0, epoch_s: int = 9) -> bytes:
     host = bytes(10) + b"\xff\xff" + bytes((203, 0, 114, 7))
-    header = struct.pack("!BBBBII12x", 2, 0x81, 0, result, lifetime_s, 9)
+    header = struct.pack("!BBBBII12x", 2, 0x81, 0, result, lifetime_s, epoch_s)
     return header + struct.pack("!12sB3xHH16s", NONCE, 6, PORT, port, host)
 
 
@@ -90,7 +96,7 @@ def test_the_first_grant_ends_the_search():
 
     assert home.lease().external == Address(OUTSIDE, 4321)
     assert home.mapping.events() == [LeaseChanged(home.lease())]
-    assert home.mapping.next_deadline_s() == pytest.approx(0.01 + LIFE_S / 2)
+    assert home.mapping.next_deadline_s() == pytest.approx(0.01 + QUESTION_S)
     home.mapping.datagram(PMP_HOST, ROUTER, 0.02)
     home.mapping.datagram(LOCATION, SSDP, 0.02)
     assert home.mapping.outputs() == []
@@ -171,12 +177,13 @@ def test_a_lease_is_renewed_at_half_and_then_ever_sooner_until_it_is_lost():
     home.mapping.events()
     times = []
     while not home.mapping.searching:
-        times.append(home.mapping.next_deadline_s())
-        home.mapping.on_deadline(times[-1])
+        now_s = home.mapping.next_deadline_s()
+        home.mapping.on_deadline(now_s)
+        times += [now_s for sent in home.sent() if sent == b"\2\1"]
 
     assert times[:4] == [800.0, 1200.0, 1400.0, 1500.0]
     assert min(b - a for a, b in itertools.pairwise(times[:-1])) >= RENEW_PAUSE_S
-    assert times[-1] == 1600.0
+    assert times[-1] == 1600.0  # a new search
     assert home.mapping.events() == [LeaseChanged(None)]
 
 
@@ -190,7 +197,10 @@ def test_a_renewal_may_bring_another_port():
 
     assert home.mapping.events() == [LeaseChanged(home.lease())]
     assert home.lease().external.port == 5555
-    assert home.mapping.next_deadline_s() == 1801.0 + LIFE_S / 2
+    assert home.mapping.next_deadline_s() == 1801.0 + QUESTION_S
+    home.mapping.outputs()
+    home.mapping.on_deadline(1801.0 + LIFE_S / 2)
+    assert b"\2\1" in home.sent()
 
 
 @pytest.mark.parametrize("refusal", [by_pcp(result=2), by_pcp(lifetime_s=0)])
@@ -253,6 +263,81 @@ def test_another_router_is_another_search_and_the_old_lease_is_returned():
     assert home.mapping.events() == [LeaseChanged(None)]
     home.mapping.gateway(None, None, 6.0)
     assert home.mapping.next_deadline_s() is None
+
+
+def announced(epoch_s: int) -> bytes:
+    """What a router with PCP tells all when it was started, and who asks for its time."""
+    return struct.pack("!BBBBII12x", 2, 0x80, 0, 0, 0, epoch_s)
+
+
+def test_a_router_that_was_started_again_is_asked_to_renew_at_once():
+    home = Home()
+    home.mapping.datagram(by_pcp(epoch_s=1000), ROUTER, 0.0)
+    home.mapping.outputs()
+
+    home.mapping.datagram(announced(1100), ROUTER, 100.0)
+    home.mapping.on_deadline(100.0)
+    assert b"\2\1" not in home.sent()  # it is the same as before
+    home.mapping.datagram(announced(0), ROUTER, 130.0)
+    home.mapping.on_deadline(130.0)
+
+    assert home.sent()[-1:] == [b"\2\1"]
+    home.mapping.datagram(by_pcp(epoch_s=0), ROUTER, 130.1)
+    assert home.mapping.events() == [LeaseChanged(home.lease())]  # granted once, and still held
+
+
+def test_the_routers_clock_is_looked_at_where_nobody_announces_it():
+    home = Home()
+    home.mapping.datagram(by_pcp(epoch_s=1000), ROUTER, 0.0)
+    home.mapping.outputs()
+
+    home.mapping.on_deadline(QUESTION_S)
+    assert home.sent() == [b"\2\0"]
+    home.mapping.datagram(announced(5), ROUTER, QUESTION_S + 0.1)
+    home.mapping.on_deadline(QUESTION_S + 0.1)
+
+    assert home.sent() == [b"\2\1"]
+
+
+def test_a_router_that_had_nothing_is_asked_again_when_it_was_started_again():
+    home = Home()
+    home.mapping.datagram(by_pcp(result=2, epoch_s=1000), ROUTER, 0.0)
+    while home.mapping.searching:
+        home.mapping.on_deadline(home.mapping.next_deadline_s())
+    home.mapping.outputs()
+
+    home.mapping.datagram(announced(0), ROUTER, 50.0)
+    home.mapping.on_deadline(50.0)
+
+    assert home.mapping.searching
+
+
+def test_whoever_plays_with_a_routers_clock_makes_us_ask_seldom():
+    home = Home()
+    home.mapping.datagram(by_pcp(epoch_s=1000), ROUTER, 0.0)
+    home.mapping.outputs()
+    asked = 0
+    for tenth in range(1000):
+        home.mapping.datagram(announced(5000 * (tenth % 2)), ROUTER, tenth / 10)
+        home.mapping.on_deadline(tenth / 10)
+        asked += home.sent().count(b"\2\1")
+
+    assert asked <= 1 + 100 / RENEW_PAUSE_S
+
+
+def test_another_outside_address_of_a_router_with_nat_pmp_is_another_lease():
+    home = Home()
+    home.mapping.datagram(PMP_HOST, ROUTER, 0.01)
+    home.mapping.datagram(NO_PCP, ROUTER, 0.02)
+    home.mapping.datagram(PMP_MAPPED, ROUTER, 0.03)
+    home.mapping.events()
+
+    home.mapping.datagram(PMP_HOST, ROUTER, 1.0)
+    assert home.mapping.events() == []
+    home.mapping.datagram(PMP_HOST[:-1] + b"\x08", ROUTER, 2.0)
+
+    assert home.mapping.events() == [LeaseChanged(None)]
+    assert home.mapping.searching
 
 
 @pytest.mark.parametrize("sender", [Address("192.168.1.66", 5351), Address("203.0.113.9", 5351)])

@@ -1,7 +1,7 @@
 """Against a real miniupnpd: a port is forwarded by each protocol, peers arrive, it is returned."""
 
 import pytest
-from nat.router import GATEWAY, OUTSIDE, OWN, in_namespaces, require_router
+from nat.router import GATEWAY, GATEWAY6, OUTSIDE, OWN, OWN6, in_namespaces, require_router
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,28 @@ def test_a_router_forwards_a_port_until_it_is_returned(features, protocol):
     assert (found["protocol"], found["external"]) == (protocol, f"{OUTSIDE}:4000")
     assert found["dialled"]
     assert found["returned"]
+
+
+def test_a_firewall_of_ipv6_lets_others_in_until_it_is_told_not_to():
+    require_router()
+
+    found = in_namespaces("pcp", "nat.mapping_probe", "6")
+
+    assert (found["own"], found["gateway"]) == (OWN6, GATEWAY6)
+    assert (found["protocol"], found["external"]) == ("PCP", f"[{OWN6}]:4000")
+    assert found["dialled"]
+    assert found["returned"]
+
+
+@pytest.mark.parametrize("features", ["pcp", "natpmp"])
+def test_a_router_that_was_started_again_forwards_the_port_again(features):
+    """It has forgotten all; by its lifetime, the lease would be renewed an hour later."""
+    require_router()
+
+    found = in_namespaces(features, "nat.restart_probe")
+
+    assert found["before"]
+    assert found["seconds"] > 0
 
 
 def test_a_router_that_forwards_nothing_gives_no_lease():

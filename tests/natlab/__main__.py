@@ -14,7 +14,7 @@ from p2pswarm.outfile import check_target, write_target
 
 from .classify import punch
 from .lab import PUBLIC, LabUnavailable, NatLab
-from .matrix import NodeFailed, PathKind, Plan, Row, attempts, public_nodes, table
+from .matrix import NodeFailed, PathKind, Plan, Row, attempts, public_nodes, summary, table
 from .profiles import PROFILES
 
 UNUSABLE, INTERRUPTED = 2, 130
@@ -68,6 +68,13 @@ def flags_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="N",
         help="so many public nodes are relays of nodes behind a router",
     )
+    parser.add_argument(
+        "--at-once",
+        type=at_least(1, int),
+        default=base.at_once,
+        metavar="N",
+        help="attempts at a time",
+    )
     parser.add_argument("--node", metavar="ARGS", help="reach `python -m p2pswarm.node ARGS`")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a row for each attempt")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the table")
@@ -101,6 +108,7 @@ def open_and_do(flags: argparse.Namespace, rows: list[Row]) -> None:
         upgrade_s=flags.upgrade_s,
         settle_s=flags.settle_s,
         relays=flags.relays,
+        at_once=flags.at_once,
         node=None if flags.node is None else tuple(shlex.split(flags.node)),
     )
     sides = 1 if flags.command == "shell" else 2
@@ -129,6 +137,8 @@ def tell(flags: argparse.Namespace, rows: list[Row]) -> None:
     if not rows:
         return
     print(table(rows))
+    if flags.command != "punch":
+        print(summary(rows))
     if flags.json is not None:
         text = json.dumps(rows, indent=1) + "\n"
         print(write_target(flags.json, lambda path: path.write_text(text), replace=True))

@@ -19,11 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.ids import Address, Contact
@@ -66,12 +67,15 @@ class Plan:
     """So long a relayed link may take to become a direct one."""
     settle_s: float = 2.0
     """Given to a node before it is used: by then it should know how it can be reached."""
+    at_once: int = 1
+    """So many attempts at a time, of sites that differ; times are worth less then."""
     relays: int = 0
     """So many public nodes are named as relays by nodes of ours behind a router."""
     node: tuple[str, ...] | None = None
     """Flags of `python -m p2pswarm.node`, which then is what others are to reach."""
 
 
+A = TypeVar("A")
 Row = dict[str, Any]
 """a, b, path, seconds (None: not reached), try; `dialled_by`: "a" or "b"; `says`: what the node
 calls the path; `first`: path and seconds of a relayed link that became a direct one; `why`: the
@@ -179,11 +183,24 @@ def attempts(
     lab: NatLab, sites_a: Sequence[Site], sites_b: Sequence[Site], plan: Plan
 ) -> Iterator[Row]:
     """Each of `sites_a` reaches each of `sites_b`, as often as planned. Public nodes are up."""
-    for number in range(1, plan.tries + 1):
-        for a in sites_a:
-            for b in sites_b:
-                pair = {"a": a.profile.name, "b": b.profile.name}
-                yield {**pair, **_attempt(lab, a, b, plan), "try": number}
+
+    def row(pair: tuple[Site, Site, int]) -> Row:
+        a, b, number = pair
+        names = {"a": a.profile.name, "b": b.profile.name}
+        return {**names, **_attempt(lab, a, b, plan), "try": number}
+
+    with ThreadPoolExecutor(plan.at_once) as pool:
+        for number in range(1, plan.tries + 1):
+            for apart in rounds(sites_a, sites_b):
+                yield from pool.map(row, [(a, b, number) for a, b in apart])
+
+
+def rounds(sites_a: Sequence[A], sites_b: Sequence[A]) -> Iterator[list[tuple[A, A]]]:
+    """All pairs, in rounds in which no site occurs twice: their attempts may go on at once."""
+    long, short = (sites_a, sites_b) if len(sites_a) > len(sites_b) else (sites_b, sites_a)
+    for shift in range(len(long)):
+        pairs = [(each, long[(i + shift) % len(long)]) for i, each in enumerate(short)]
+        yield pairs if short is sites_a else [(a, b) for b, a in pairs]
 
 
 def path_of(shown: dict[str, Any], a: Site, b: Site, relays: Sequence[str]) -> PathKind:
@@ -214,6 +231,24 @@ def table(rows: Sequence[Row]) -> str:
     lines = [["a \\ b".ljust(first), *(b.ljust(widths[b]) for b in names_b)]]
     lines += [[a.ljust(first), *(cells[a, b].ljust(widths[b]) for b in names_b)] for a in names_a]
     return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many attempts ended without a relay, and how long they took; and of relayed links."""
+    lines = []
+    direct = [row for row in rows if row["path"] not in {PathKind.RELAYED, PathKind.NO}]
+    relayed = [row.get("first", row) for row in rows]
+    relayed = [row for row in relayed if row["path"] == PathKind.RELAYED]
+    for what, found in (("without a relay", direct), ("usable through a relay", relayed)):
+        took_s = sorted(row["seconds"] for row in found if row["seconds"] is not None)
+        if took_s:
+            p50, p95 = (took_s[int(share * (len(took_s) - 1))] for share in (0.5, 0.95))
+            times = f": p50 {p50:.3f} s, p95 {p95:.3f} s, at most {took_s[-1]:.3f} s"
+            lines.append(f"{what}: {len(found)} of {len(rows)}{times}")
+    moved = [row["seconds"] - row["first"]["seconds"] for row in rows if "first" in row]
+    if moved:
+        lines.append(f"from that answer to the punched link: p50 {statistics.median(moved):.3f} s")
+    return "\n".join(lines)
 
 
 def names(rows: Sequence[Row], side: str) -> list[str]:
@@ -286,7 +321,7 @@ def _target(lab: NatLab, site: Site, plan: Plan) -> Iterator[Any]:
             def card() -> str:
                 said.extend(program.lines())
                 place = PLACE.findall("\n".join(said))[-1]
-                return pickle.dumps(Contact(peer_id, Address.parse(place))).hex()
+                return pickle.dumps((Contact(peer_id, Address.parse(place)), None)).hex()
 
             yield card
 

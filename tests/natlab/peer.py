@@ -12,12 +12,15 @@ Errors:  those of `Node`, as a traceback, where no bootstrap node answers.
 import argparse
 import asyncio
 import json
+import logging
 import pickle
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 import p2pswarm as ps
+from p2pswarm.rpc.base import Priority, Stream
+from p2pswarm.transport.card import decode_card
 from p2pswarm.transport.link_io import Link
 
 LOOK_AGAIN_S = 0.01  # so closely the moment is known at which something has changed
@@ -29,6 +32,27 @@ class Hail(ps.Message):
     """Says something, so that it is said back."""
 
     text: bytes
+
+
+@ps.message(1001)
+@dataclass(frozen=True, slots=True)
+class Parcel(ps.Message):
+    """Announces bytes, and grants memory to them."""
+
+    nbytes: int
+    transfer: int
+
+
+class Sayings(logging.Handler):
+    """What the node has logged of its punching."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        self.said.append(record.getMessage())
 
 
 def shown(link: Link) -> dict[str, Any]:
@@ -70,7 +94,7 @@ async def hailed(node: ps.Node, contact: ps.Contact, limit_s: float, *, again: b
 async def reach(node: ps.Node, order: dict[str, Any]) -> dict[str, Any]:
     """Call a peer to which no link is up; then wait for a relayed link to become direct."""
     loop = asyncio.get_running_loop()
-    contact: ps.Contact = pickle.loads(bytes.fromhex(order["card"]))
+    contact = met(node, order["card"])
     assert contact.peer is not None
     known = links_to(node, contact.peer)
     for link in known:
@@ -103,6 +127,37 @@ async def reach(node: ps.Node, order: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
+async def take(stream: Stream, parcel: Parcel) -> None:
+    """Receive a parcel, and drop it."""
+    arrival = stream.expect(memoryview(bytearray(parcel.nbytes)))
+    await stream.send(Parcel(0, arrival.transfer))
+    await arrival.wait()
+
+
+async def send(node: ps.Node, order: dict[str, Any], sayings: Sayings) -> dict[str, Any]:
+    """Send bytes to a peer in bulk, and tell how long it took and what was punched meanwhile."""
+    contact = met(node, order["card"])
+    data = bytes(order["mib"] << 20)
+    loop = asyncio.get_running_loop()
+    begin_s = loop.time()
+    async with node.rpc.open_stream(contact, Parcel(len(data), 0), order["limit_s"]) as stream:
+        granted = await stream.receive()
+        assert isinstance(granted, Parcel)
+        await stream.send_bulk(granted.transfer, memoryview(data), Priority.TENSOR)
+        assert await stream.receive() is None
+    seconds = loop.time() - begin_s
+    (link,) = links_to(node, contact.peer)[-1:]
+    return {"seconds": seconds, "bulk": link.stats.bulk_connections, "said": sayings.said}
+
+
+def met(node: ps.Node, told: str) -> ps.Contact:
+    """The contact of a peer that was told to us with its card, as if we had met the peer."""
+    contact, card = pickle.loads(bytes.fromhex(told))
+    if card is not None:
+        node.stack.endpoint.cards.learn(decode_card(card), contact.address.host)
+    return contact
+
+
 async def main() -> None:
     """Be a node until stdin ends."""
     parser = argparse.ArgumentParser()
@@ -110,6 +165,9 @@ async def main() -> None:
     parser.add_argument("--listen", default="")
     parser.add_argument("--relay", action="append", default=[])
     flags = parser.parse_args()
+    sayings = Sayings()
+    logging.getLogger("p2pswarm.punch").addHandler(sayings)
+    logging.getLogger("p2pswarm.punch").setLevel(logging.INFO)
     lines = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
@@ -117,11 +175,15 @@ async def main() -> None:
     network = {"relays": flags.relay}
     async with ps.Node(bootstrap=flags.bootstrap, listen=flags.listen, network=network) as node:
         node.rpc.serve_unary(Hail, lambda _, hail: hail)
+        node.rpc.serve_stream(Parcel, take)
         print(json.dumps({"ready": str(node.contact.address)}), flush=True)
         while line := await lines.readline():
             order = json.loads(line)
             if order["do"] == "card":  # read by our own kind alone, over a pipe
-                told = {"card": pickle.dumps(node.contact).hex()}
+                ours = node.contact, node.stack.endpoint.card.encode()
+                told = {"card": pickle.dumps(ours).hex()}
+            elif order["do"] == "send":
+                told = await send(node, order, sayings)
             else:
                 told = await reach(node, order)
             print(json.dumps(told), flush=True)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from net.harness import PATIENCE_S, connected
 
-from p2pswarm.errors import BadChunk, LinkLost, SwarmError
+from p2pswarm.errors import BadChunk, BadRecord, LinkLost, SwarmError
 
 
 class Machine:
@@ -111,7 +111,7 @@ async def test_a_byte_before_anything_was_granted_ends_the_pipe_without_a_thread
 
         await target.until("released")
 
-        assert isinstance(target.error, BadChunk)
+        assert isinstance(target.error, BadRecord)
         assert not target.threads
 
 

@@ -58,7 +58,7 @@ def test_an_answer_is_joined_or_says_why_not():
         check_answer(b"PSC1\xc8\0\0\0", "r:1")
 
 
-@pytest.mark.parametrize("raw", [b"", b"PSC1\0", b"PSW1\0\0\0\0", b"PSC1\0\0\0\x01"])
+@pytest.mark.parametrize("raw", [b"", b"PSC1\0", b"PSW2\0\0\0\0", b"PSC1\0\0\0\x01"])
 def test_what_no_relay_answers_is_refused(raw):
     with pytest.raises(BadHandshake):
         check_answer(raw, "r:1")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -95,9 +95,10 @@ async def test_a_relay_that_joins_with_somebody_else_is_noticed():
                     await dialler.endpoint.link(Contact(peer, at.through(middle.peer)))
 
 
-@pytest.mark.parametrize("at", [20, 200, 700, 5000])
-async def test_a_relay_that_alters_a_byte_is_noticed(at):
-    """A relay in front of the relay flips one bit of what the target sends."""
+@asynccontextmanager
+async def meddler(at: int):
+    """Nodes that meet, and an address of one of them at which its bytes are altered: a relay in
+    front of the relay flips one bit of what the target sends on each connection."""
     async with meeting() as (dialler, target, middle):
 
         async def meddle(reader, writer):
@@ -109,14 +110,34 @@ async def test_a_relay_that_alters_a_byte_is_noticed(at):
         server = await asyncio.start_server(meddle, "127.0.0.1", 0)
         async with server:
             bad = Address(*server.sockets[0].getsockname()).through(target.peer)
-            with pytest.raises((BadHandshake, BadRecord)):
-                await ask_often(dialler, Contact(target.peer, bad))
-            assert dialler.got == target.got == b""
+            yield dialler, target, Contact(target.peer, bad)
+
+
+@pytest.mark.parametrize("at", [20, 200])
+async def test_a_relay_that_alters_a_byte_of_the_handshake_is_noticed(at):
+    async with meddler(at) as (dialler, _, bad):
+        with pytest.raises(BadHandshake):
+            await dialler.ask(bad)
+
+
+async def test_a_relay_that_alters_everything_is_named_as_what_ends_the_link():
+    async with meddler(700) as (dialler, _, bad):
+        with pytest.raises(BadRecord, match="use another network or relay"):
+            await ask_often(dialler, bad)
 
 
 async def ask_often(dialler: Host, to: Contact) -> None:
     for _ in range(200):
         await dialler.ask(to)
+
+
+async def test_a_relay_that_alters_a_byte_now_and_then_costs_its_path_and_no_answer():
+    async with meddler(5000) as (dialler, target, bad):
+        for _ in range(200):
+            assert await dialler.ask(bad) == f"hello {dialler.peer.short}"
+
+        (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
+        assert link.stats.paths_altered
 
 
 async def pour(reader, writer, flip: int = -1):

@@ -11,7 +11,13 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.ids import Address, Contact
+from p2pswarm.net.address_scope import Scope
+from p2pswarm.punch.outside import OutsideView
+from p2pswarm.relay.circuit_net import CircuitNet
+from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.roles.discovery import RECORD_S
+from p2pswarm.roles.known_cards import KnownCards
+from p2pswarm.roles.reaching import Reaching
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run as run_simulated
@@ -58,16 +64,27 @@ class Town:
         async with endpoint:
             await endpoint.listen(Address("0.0.0.0", 0))
             limits = DhtConfig(negative_s=LOOK_AGAIN_S)
-            async with LinkRpc(endpoint) as rpc, Dht(rpc, identity, limits, rng, clock) as dht:
+            async with (
+                LinkRpc(endpoint) as rpc,
+                RelayKeeper(endpoint, rpc, CircuitNet(net)) as keeper,
+                Dht(rpc, identity, limits, rng, clock) as dht,
+            ):
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
-                yield NodeStack(NodeConfig(run=RUN), identity, endpoint, rpc, dht)
+                config, cards = NodeConfig(run=RUN), KnownCards(endpoint)
+                ends, view = (endpoint, rpc, keeper), OutsideView(endpoint, net, list)
+                reaching = Reaching(ends, cards, config, Scope.PRIVATE, view)
+                yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
+
+
+def identity_of(run: RunConfig = RUN) -> RunIdentity:
+    return RunIdentity(run, bytes(32), bytes(16), b"f" * 32)
 
 
 def manifest_of(stack: NodeStack, run: RunConfig = RUN) -> Manifest:
     """The manifest of a trainer's run, of the version that this program speaks."""
-    identity = RunIdentity(run, bytes(32), bytes(16), b"f" * 32)
-    return sign_manifest(stack.identity, identity, stack.endpoint.contact.address)
+    where, card = stack.endpoint.contact.address, stack.endpoint.card.encode()
+    return sign_manifest(stack.identity, identity_of(run), where, card)
 
 
 async def put(stack: NodeStack, manifest: Manifest) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from roles.harness import Clock, Town, manifest_of, play
+from roles.harness import Clock, Town, identity_of, play
 
 from p2pswarm.config import ServeConfig
 from p2pswarm.errors import Unusable
@@ -19,7 +19,7 @@ def test_a_server_whose_clock_is_wrong_says_so_and_finds_the_run_when_it_is_set(
     async def story() -> None:
         town, clock, said = Town(), Clock(ahead_s), []
         async with town.node() as trainer, asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(trainer, manifest_of(trainer)))
+            announcing = tasks.create_task(announce(trainer, identity_of()))
             async with town.node(clock) as server:
                 finding = tasks.create_task(find_run(server, RunChoice(ServeConfig()), said.append))
                 await asyncio.sleep(10.0)
@@ -38,7 +38,7 @@ def test_status_says_that_clocks_differ_where_no_run_is_seen_because_of_them():
     async def story() -> None:
         town = Town()
         async with town.node() as trainer, asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(trainer, manifest_of(trainer)))
+            announcing = tasks.create_task(announce(trainer, identity_of()))
             await asyncio.sleep(3.0)
             async with town.node(Clock(300.0)) as asking:
                 with pytest.raises(Unusable, match="set the clocks"):
@@ -52,7 +52,7 @@ def test_a_peer_is_not_forgotten_because_the_clocks_differ():
     async def story() -> None:
         town = Town()
         async with town.node() as trainer, asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(trainer, manifest_of(trainer)))
+            announcing = tasks.create_task(announce(trainer, identity_of()))
             async with town.node(Clock(-86_400.0)) as server:
                 await asyncio.sleep(3.0)
 
@@ -70,7 +70,7 @@ def test_a_run_is_announced_again_when_the_clock_of_its_trainer_has_jumped_and_i
     async def story() -> None:
         town, clock = Town(), Clock()
         async with town.node() as other, town.node(clock) as trainer, asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(announce(trainer, manifest_of(trainer)))
+            announcing = tasks.create_task(announce(trainer, identity_of()))
             await asyncio.sleep(3.0)
             assert await manifests(other)
 

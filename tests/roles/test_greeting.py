@@ -38,3 +38,11 @@ def test_a_trainer_without_a_swarm_is_joined_itself():
 
     assert lines[1].startswith("run 'p2pswarm' needs 1 server or more; on")
     assert lines[2] == HOW + "203.0.113.7:4000"
+
+
+def test_the_trainer_of_a_closed_run_says_that_servers_need_an_invitation():
+    config = NodeConfig(role="trainer", run=RunConfig(stages=1, owner="a" * 64))
+
+    assert greeting(config, OWN, 0.05)[2] == (
+        "  p2pswarm node --invite TEXT, the line of p2pswarm invite FILE"
+    )

@@ -15,17 +15,18 @@ from p2pswarm.roles.discovery import TELL_S, find_run
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.trainer import open_trainer
-from p2pswarm.settings import run_to_json
+from p2pswarm.settings import RUN_VERSION, run_to_json
 from p2pswarm.swarm.manifest import MANIFEST_TAG, RunOffer, signed_part
 from p2pswarm.swarm.messages.run import Manifest, OtherVersion
 from p2pswarm.trainer.version_refusals import SAY_EVERY_S
 
-REMEDY = "of runs, this trainer 1: install the same release on both sides"
+NEXT = RUN_VERSION + 1
+REMEDY = f"of runs, this trainer {RUN_VERSION}: install the same release on both sides"
 
 
 def signed_by_a_newer_program(stack: NodeStack) -> Manifest:
-    """Its version is 2."""
-    config, where = run_to_json(RUN, version=2), str(stack.endpoint.contact.address)
+    """Its version is the next one."""
+    config, where = run_to_json(RUN, version=NEXT), str(stack.endpoint.contact.address)
     key = stack.identity.public_key
     unsigned = Manifest(config, bytes(32), bytes(16), bytes(32), key, where, b"")
     signature = stack.identity.sign(MANIFEST_TAG, signed_part(unsigned))
@@ -70,7 +71,7 @@ def test_a_trainer_is_told_by_servers_of_another_version():
             town.node() as ours,
             open_trainer(ours, corpus(), told),
         ):
-            servers = [tasks.create_task(serve(town, 2, remarks.append)) for _ in range(3)]
+            servers = [tasks.create_task(serve(town, NEXT, remarks.append)) for _ in range(3)]
             await told.next()
             await told.next()
             for server in servers:
@@ -79,10 +80,12 @@ def test_a_trainer_is_told_by_servers_of_another_version():
     play(story())
 
     (first_s, first), (second_s, second) = told.notes
-    assert first == f"1 server speaks version 2 {REMEDY}"
-    assert second == f"3 servers speak version 2 {REMEDY}"
+    assert first == f"1 server speaks version {NEXT} {REMEDY}"
+    assert second == f"3 servers speak version {NEXT} {REMEDY}"
     assert second_s - first_s >= SAY_EVERY_S
-    assert any("a run of version 1; this program speaks version 2" in each for each in remarks)
+    assert any(
+        f"version {RUN_VERSION}; this program speaks version {NEXT}" in each for each in remarks
+    )
 
 
 def test_a_trainer_of_another_version_that_is_gone_keeps_no_server_from_its_run():
@@ -105,7 +108,7 @@ def test_a_trainer_of_another_version_that_is_gone_keeps_no_server_from_its_run(
     assert offer.config == RUN
     assert seconds < TELL_S + DhtConfig().lookup_s + 1.0
     assert len(remarks) == 1
-    assert "a run of version 2; this program speaks version 1" in remarks[0]
+    assert f"a run of version {NEXT}; this program speaks version {RUN_VERSION}" in remarks[0]
 
 
 def test_a_hostile_server_is_answered_and_told_of_once():
@@ -122,7 +125,7 @@ def test_a_hostile_server_is_answered_and_told_of_once():
                 hostile.rpc.call(ours.endpoint.contact, OtherVersion(number % 5), 5.0)
                 for number in range(1000)
             ]
-            assert set(await asyncio.gather(*calls)) == {OtherVersion(1)}
+            assert set(await asyncio.gather(*calls)) == {OtherVersion(RUN_VERSION)}
             await asyncio.sleep(3 * SAY_EVERY_S)
 
     play(story())

@@ -13,6 +13,7 @@ from p2pswarm.roles.run_choice import (
     in_own_order,
     preferred,
 )
+from p2pswarm.settings import RUN_VERSION
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer, sign_manifest
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.wire.message import encode
@@ -173,14 +174,16 @@ def test_a_run_that_ended_under_another_trainer_than_it_was_found_by_is_over_for
 
 
 def test_the_trainer_of_a_run_of_another_version_is_to_be_told():
-    choice = RunChoice(ServeConfig(), version=2)
+    newer = RUN_VERSION + 1
+    choice = RunChoice(ServeConfig(), version=newer)
 
     assert chosen(choice, announced(FIRST, "a")) is None
 
     assert choice.to_be_told(0.0) == [Contact(FIRST.peer_id, Address("203.0.113.7", 4000))]
     assert choice.to_be_told(0.0) == []
     why = (
-        "a run of version 1; this program speaks version 2: install the same release on both sides"
+        f"a run of version {RUN_VERSION}; this program speaks version {newer}: "
+        "install the same release on both sides"
     )
     assert choice.remarks() == [
         f"a run cannot be joined: {why}",

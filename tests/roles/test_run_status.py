@@ -1,11 +1,13 @@
 """What a trainer says about its run, and what a user reads of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import NotServing
+from p2pswarm.flow.peer_scores import Ban, Offence
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.progress.events import (
     Checkpointed,
@@ -22,7 +24,13 @@ from p2pswarm.progress.events import (
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer
-from p2pswarm.swarm.messages.status import AskStatus, RunStatus, StageStatus
+from p2pswarm.swarm.messages.status import (
+    BANS_TOLD_MAX,
+    AskStatus,
+    BanStatus,
+    RunStatus,
+    StageStatus,
+)
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.wire.message import decode, encode
 
@@ -185,3 +193,30 @@ def test_a_name_that_no_run_has_is_answered_with_those_there_are():
         "no run is named 'ours'; there is 'his', 'theirs'"
     )
     assert "p2pswarm train" in nothing_found("ours", [])
+
+
+def test_whom_the_trainer_has_banned_is_told_with_the_reason_and_the_time_that_is_left():
+    bans = [Ban(bytes([n]) * 32, Offence.FRAME, 100.0 - n) for n in range(BANS_TOLD_MAX + 1)]
+    there = LatestStatus(RUN, stages=2).answer(ASK, 40.0, bans)
+
+    assert decode(encode(there)) == there
+    assert len(there.bans) == BANS_TOLD_MAX
+    short = PeerId(bytes(32)).short
+    assert as_lines(OFFER, there)[-BANS_TOLD_MAX] == (
+        f"  {short} is banned for another 1 min: it sent frames that break the protocol"
+    )
+    shown = json.loads(as_json([(OFFER, there)]))["runs"][0]["status"]["bans"]
+    assert shown[0]["peer"] == str(PeerId(bytes(32)))
+
+
+def test_a_reason_from_elsewhere_has_no_escape_sequences():
+    banned = BanStatus(b"e" * 32, "\x1b[2J", 5.0)
+
+    assert "\x1b" not in as_lines(OFFER, status(bans=(banned,)))[-1]
+
+
+def test_a_closed_run_whose_trainer_does_not_answer_may_be_closed_to_us():
+    closed = replace(OFFER, config=replace(OURS, owner="a" * 64))
+
+    assert "not invited" in as_lines(closed, None)[1]
+    assert "not invited" not in as_lines(OFFER, None)[1]

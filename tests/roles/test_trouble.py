@@ -33,7 +33,7 @@ TEXTS = [
     ),
     (
         SumKept(3, ANN, Incarnation(ANN.peer, 5), 1, 7),
-        f"server {A} of stage 1 is back at once: what it had counted stands (7)",
+        f"server {A} of stage 1 is back: what it had counted of the step stands (7)",
     ),
     (
         SumVoided(ANN, 1, "it did not come back in time", 7),

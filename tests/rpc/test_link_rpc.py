@@ -29,7 +29,7 @@ from p2pswarm.transport.events import (
     StreamReset,
 )
 from p2pswarm.transport.mux import SESSION_WINDOW_BYTES
-from p2pswarm.transport.reply_memory import LINK_BYTES_MAX
+from p2pswarm.transport.reply_memory import LINK_BYTES_MAX, SUM_BYTES_MAX
 from p2pswarm.wire.message import Message, Size, encode, message
 
 SEED = 1
@@ -276,6 +276,32 @@ def test_handlers_that_end_together_add_no_large_replies_to_what_is_unread():
         await asyncio.sleep(1.0)
 
         assert len(codes_of(rogue)) >= 256 - unread_max()
+        assert set(codes_of(rogue)) == {RESET_LATE}
+
+    meet(body)
+
+
+def test_a_long_reply_is_not_added_to_what_other_links_have_filled():
+    """One reply on each of a thousand links would be 60 MiB, though no link holds much."""
+
+    async def body(rogue: Rogue, rpc: LinkRpc) -> None:
+        rpc.serve_unary(AskMuch, lambda _peer, ask: Much(bytes(ask.number)))
+        link = await rogue.endpoint.link(rpc.contact)
+        of_all = (
+            rpc._endpoint._shared.replies
+        )  # there is no other way to have a thousand links here
+
+        async def refused(reply_bytes: int) -> int:
+            before = len(codes_of(rogue))
+            link.open(pack_opening(Kind.UNARY, None, encode(AskMuch(reply_bytes))), ended=True)
+            await asyncio.sleep(1.0)
+            return len(codes_of(rogue)) - before
+
+        of_all.held_bytes = SUM_BYTES_MAX
+        assert await refused(REPLY_BYTES) == 1
+        assert await refused(1000) == 0
+        of_all.held_bytes = 0
+        assert await refused(REPLY_BYTES) == 0
         assert set(codes_of(rogue)) == {RESET_LATE}
 
     meet(body)

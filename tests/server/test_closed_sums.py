@@ -48,7 +48,7 @@ def test_a_server_without_weights_has_no_sum():
 
 def test_a_sum_that_was_kept_is_in_the_ledger_and_not_counted_again():
     one = scheduler(incarnation=6)
-    one.resume({0, 3})
+    one.resume(ClosedSum(5, 0, frozenset({0, 3})))
 
     assert one.bitmap == b"\x09"
     item = queue(one, push(attempt=1, incarnation=6))

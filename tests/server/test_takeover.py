@@ -236,7 +236,7 @@ def test_a_server_knows_for_how_long_its_coordinator_has_said_nothing():
     assert watch.unheard_s(99.0) == 0.0
 
 
-def test_a_silent_coordinator_is_asked_after_each_second_until_it_speaks():
+def test_a_silent_coordinator_is_asked_after_until_it_speaks():
     watch = CoordinatorWatch()
     assert watch.next_deadline_s is None
     assert not watch.on_deadline(99.0)
@@ -244,7 +244,7 @@ def test_a_silent_coordinator_is_asked_after_each_second_until_it_speaks():
     watch.heard(10.0)
     assert not watch.on_deadline(10.0 + SILENCE_S - 0.1)
     asked = [now_s for now_s in range(10, 18) if watch.on_deadline(float(now_s))]
-    assert asked == [14, 15, 16, 17]
+    assert asked == list(range(10 + int(SILENCE_S), 18))
     assert watch.silent
     assert watch.next_deadline_s == 17.0 + ASK_AGAIN_S
 

@@ -74,6 +74,15 @@ def test_200_ids_of_one_network_next_to_a_key_hide_it_from_nobody():
     assert good >= gets - 1
 
 
+def test_200_ids_of_as_many_networks_next_to_a_key_do_not_eclipse_the_peers_around_it():
+    """They are closer to each point of the key's region than most of a reader's table."""
+    config = AttackConfig(nodes=300, hostile=0.2, ground=200, seed=SEED)
+
+    gets, good, _ = run(found_by(config, values=2, readers=20), SEED)
+
+    assert good >= gets - 1
+
+
 def test_every_node_of_an_attacked_world_has_an_address_of_its_own():
     addresses = {public_address(number) for number in range(50_000)}
 
@@ -86,19 +95,22 @@ def test_a_share_that_is_none_is_refused():
         AttackConfig(hostile=1.0)
 
 
+async def merged_by_a_quorum(seed: int) -> bool:
+    """Whether a reader gets what two have put to a crowded key of a small swarm."""
+    rng = random.Random(seed)
+    key = rng.randbytes(32)
+    attacked = AttackedDht(AttackConfig(nodes=200, hostile=0.0, ground=20, seed=seed), [key])
+    writer, other, reader = rng.sample(attacked.honest, 3)
+    for node in (writer, other):
+        await node.put(key, node.contact.peer.raw, b"value", TTL_S, republish=False)
+    await asyncio.sleep(5)
+    records = await reader.get(key, quorum=3)
+    await attacked.world.close()
+    return set(records) == {node.contact.peer.raw for node in (writer, other)}
+
+
 def test_a_get_of_a_quorum_looks_around_a_crowd_too():
-    async def main() -> None:
-        rng = random.Random(SEED)
-        key = rng.randbytes(32)
-        attacked = AttackedDht(AttackConfig(nodes=200, hostile=0.0, ground=20, seed=SEED), [key])
-        writer, other, reader = rng.sample(attacked.honest, 3)
-        for node in (writer, other):
-            await node.put(key, node.contact.peer.raw, b"value", TTL_S, republish=False)
-        await asyncio.sleep(5)
+    """A writer that takes a swarm of 200 for a smaller one sees no crowd, about one of twenty."""
+    good = [run(merged_by_a_quorum(seed), seed) for seed in range(SEED, SEED + 8)]
 
-        records = await reader.get(key, quorum=3)
-
-        assert set(records) == {node.contact.peer.raw for node in (writer, other)}
-        await attacked.world.close()
-
-    run(main(), SEED)
+    assert sum(good) >= 6

@@ -9,7 +9,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact
-from p2pswarm.settings import run_id, run_to_json
+from p2pswarm.settings import RUN_VERSION, run_id, run_to_json
 from p2pswarm.swarm.manifest import (
     MANIFEST_TAG,
     NONCE_BYTES,
@@ -86,12 +86,12 @@ def test_a_signed_manifest_of_another_version_tells_who_its_trainer_is():
         b'{"run":{},"version":7}', IDENTITY.corpus, IDENTITY.nonce, IDENTITY.founder
     )
     assert offer.trainer == Contact(TRAINER.peer_id, Address("203.0.113.7", 4000))
-    assert "version 7; this program speaks version 1" in offer.reason
+    assert f"version 7; this program speaks version {RUN_VERSION}" in offer.reason
 
 
 def test_the_version_that_is_read_is_the_programs():
-    assert isinstance(read_offer(MANIFEST, version=2), UnreadableOffer)
-    assert isinstance(read_offer(MANIFEST, version=1), RunOffer)
+    assert isinstance(read_offer(MANIFEST, version=RUN_VERSION + 1), UnreadableOffer)
+    assert isinstance(read_offer(MANIFEST, version=RUN_VERSION), RunOffer)
 
 
 @pytest.mark.parametrize("speaks", [-1, 65_536, 2**62, True, "1", None])
@@ -104,7 +104,7 @@ def test_a_forged_manifest_of_another_version_names_no_trainer():
     forged = dataclasses.replace(MANIFEST, address="203.0.113.8:4000")
 
     with pytest.raises(BadMessage, match="wrong signature"):
-        read_offer(forged, version=2)
+        read_offer(forged, version=RUN_VERSION + 1)
 
 
 def test_a_signed_manifest_without_an_address_is_refused():
@@ -119,10 +119,10 @@ ESCAPES = '"\\u001b[2J\\r\\n"'
     "config",
     [
         '{"version": %s, "run": {}}',
-        '{"version": 1, "run": {"name": %s}}',
-        '{"version": 1, "run": {"batch": %s}}',
-        '{"version": 1, "run": {%s: 1}}',
-        '{"version": 1, %s: 1}',
+        '{"version": 2, "run": {"name": %s}}',
+        '{"version": 2, "run": {"batch": %s}}',
+        '{"version": 2, "run": {%s: 1}}',
+        '{"version": 2, %s: 1}',
         "%s",
     ],
 )

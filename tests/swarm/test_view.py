@@ -7,7 +7,7 @@ import pytest
 from p2pswarm.errors import BadMessage, DialFailed
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.swarm.messages.membership import MemberRecord, View
-from p2pswarm.swarm.messages.types import MEMBERS_MAX, VIEW_PART_MAX
+from p2pswarm.swarm.messages.types import CARD_BYTES_MAX, MEMBERS_MAX, VIEW_PART_MAX
 from p2pswarm.swarm.view import (
     PARTS_MAX,
     Incarnation,
@@ -51,12 +51,23 @@ def test_a_view_shows_only_when_its_last_part_is_here():
 
 
 def test_the_largest_part_fits_a_message():
-    longest = MemberRecord(bytes(32), "h" * 300, 255, 2**62, ready=True)
-    many = VIEW_PART_MAX
+    many, card = VIEW_PART_MAX, bytes(CARD_BYTES_MAX)
+    shortest = MemberRecord(bytes(32), "h" * 300, 255, 2**62, ready=True)
+    longest = replace(shortest, address="\N{LATIN SMALL LETTER E WITH ACUTE}" * 300, card=card)
+    numbers = (2**62,) * 10 * many
 
-    part = View(2**48, 2**48, True, (2**62,) * many, (longest,) * many, (2**62,) * many)
+    for record in (shortest, longest):
+        parts = view_parts(2**48, (record,) * many, 2**48, gone=numbers, ready=numbers)
 
-    assert len(encode(part)) < MESSAGE_BYTES_MAX
+        assert max(len(encode(part)) for part in parts) < MESSAGE_BYTES_MAX
+        assert sum(len(part.joined) for part in parts) == many
+        assert [part.more for part in parts] == [True] * (len(parts) - 1) + [False]
+
+
+def test_all_members_of_the_largest_run_come_in_as_many_parts_as_are_taken():
+    longest = MemberRecord(bytes(32), "h" * 300, 255, 2**62, True, bytes(CARD_BYTES_MAX))
+
+    assert len(view_parts(1, (longest,) * MEMBERS_MAX)) <= PARTS_MAX
 
 
 def test_an_older_view_changes_nothing():

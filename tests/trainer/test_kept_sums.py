@@ -6,6 +6,7 @@ import pytest
 from trainer import harness
 from trainer.harness import CONFIG, PromptCoordinator
 
+from p2pswarm.chain.record import first_number
 from p2pswarm.swarm.messages.membership import HeldSum
 from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
@@ -15,6 +16,7 @@ from p2pswarm.trainer.in_flight import RETRY_MAX_S
 from p2pswarm.trainer.silence import SILENT_S
 from p2pswarm.trainer.suspensions import (
     ANSWERED_S,
+    SUSPENDED_MAX_S,
     SUSPENDED_S,
     TIMES_MAX,
     SumKept,
@@ -86,6 +88,21 @@ def test_a_server_that_is_back_at_once_keeps_what_it_had_counted():
     play.count(bob, 1)
     reduce = {a.incarnation: a.message.counted for a in play.seen(act.SendReduce)}
     assert reduce == {back: FIRST, bob: SECOND}
+
+
+def test_much_work_is_waited_for_longer_than_little():
+    """Ann has counted all of what the stage has counted, which took ten seconds."""
+    play, ann, bob = two()
+    play.now_s += 10.0
+    play.coordinator.silence.heard(ann, play.now_s)
+    play.coordinator.silence.heard(bob, play.now_s)
+
+    play.lose(ann)
+    play.wait(SUSPENDED_MAX_S - 0.1)
+    assert play.seen(SumVoided) == []
+    play.wait(0.1)
+
+    assert [a.incarnation for a in play.seen(SumVoided)] == [ann]
 
 
 def test_it_may_be_back_before_its_loss_is_noticed():
@@ -312,9 +329,9 @@ def test_a_coordinator_that_leads_no_more_asks_nobody():
     assert not play.coordinator.holds(ann)
 
 
-def test_another_coordinator_knows_nothing_of_the_sum():
-    play = Play(start=Start(term=2))
-    play.rejoin("a", ANN, FIRST)
+def test_a_coordinator_takes_no_sum_of_its_own_term_that_it_knows_nothing_of():
+    play = Play(start=Start(term=2, numbered=first_number(2) + 7))
+    play.rejoin("a", Incarnation(ANN.peer, first_number(2) + 5), FIRST)
 
     assert not play.assigned()
 

@@ -177,6 +177,7 @@ def test_what_a_stopped_trainer_finds_in_its_sockets_puts_nobody_out():
     for for_s in (SILENCE_S, SILENCE_S + 1.0, SILENCE_S + 9.0):
         silence.unheard(one, for_s, 1.0)
 
+    silence.heard(one, 1.0 + SAID_AGAIN_S)
     silence.unheard(one, 0.2, 1.0 + SAID_AGAIN_S)
 
     assert not silence.silent(one, 1.0 + SAID_AGAIN_S)

@@ -17,6 +17,7 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.decision import Start, unsigned_record
+from p2pswarm.trainer.former_sums import FORMER_SUMS_S
 from p2pswarm.trainer.stage_digests import ABSENT_S, UNNAMED_S, StageDigests
 
 TERM = 7
@@ -94,8 +95,9 @@ def test_the_lone_server_of_a_stage_goes_on_at_once():
 def test_one_that_died_with_the_trainer_is_not_waited_for_long():
     play = taken_over("ab")
     come(play, "a", RIGHT)
-    assert play.coordinator.next_deadline_s() == pytest.approx(ABSENT_S)
+    assert play.coordinator.next_deadline_s() == pytest.approx(FORMER_SUMS_S)
     play.wait(ABSENT_S - 0.1)
+    assert play.coordinator.next_deadline_s() == pytest.approx(ABSENT_S)
     assert ready(play) == []
 
     play.wait(0.1)

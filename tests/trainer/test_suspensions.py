@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.suspensions import ANSWERED_S, SUSPENDED_S, TIMES_MAX, Suspensions
+from p2pswarm.trainer.suspensions import (
+    ANSWERED_S,
+    SUSPENDED_MAX_S,
+    SUSPENDED_S,
+    TIMES_MAX,
+    Suspensions,
+)
 
 ANN, BOB = Incarnation(b"a" * 32, 1), Incarnation(b"b" * 32, 2)
 
@@ -61,3 +67,20 @@ def test_no_peer_is_suspended_more_often_than_that_in_one_step(tries: int):
     assert sum(map(tried, range(tries))) == min(tries, TIMES_MAX)
     suspensions.next_step()
     assert tried(99)
+
+
+@given(st.floats(0.0, 100.0))
+def test_it_is_waited_for_as_long_as_its_work_would_take_within_limits(redo_s: float):
+    suspensions = Suspensions()
+    suspensions.begin(ANN, 0, silent=False, redo_s=redo_s)
+    suspensions.begin(BOB, 0, silent=True, redo_s=redo_s)
+    suspensions.watch(served(0), 5.0)
+
+    assert suspensions.overdue(5.0) == [BOB]
+    suspensions.end(BOB)
+    waits_s = suspensions.next_deadline_s() - 5.0
+    assert waits_s + 1e-9 >= SUSPENDED_S
+    assert waits_s - 1e-9 <= SUSPENDED_MAX_S
+    assert waits_s >= min(redo_s, SUSPENDED_MAX_S) - 1e-9
+    suspensions.answered(ANN)
+    assert suspensions.next_deadline_s() >= 5.0 + max(ANSWERED_S, waits_s) - 1e-9

@@ -149,13 +149,37 @@ def test_in_a_busy_minute_each_member_is_told_of_each_other_once():
     assert records == 200 * 60 - 2 * 20 * 20  # the first and the last stage have one neighbour
 
 
+def test_another_card_of_a_member_goes_to_those_that_know_it_and_nothing_else_does():
+    members, views = Membership(STAGES), Views(STAGES)
+    peers = [bytes([stage]) * 32 for stage in range(STAGES)]
+    told = [Told(views, stage) for stage in range(STAGES)]
+    for stage, peer in enumerate(peers):
+        member = members.admit(peer, "h:1", stage, 0)
+        assert members.carded(peer, b"first")
+        members.make_ready(member.incarnation)
+    published(views, *members.changes())
+    for each in told:
+        assert {record.card for part in each.take() for record in part.joined} == {b"first"}
+
+    assert members.carded(peers[0], b"second")
+    assert not members.carded(peers[0], b"second")
+    assert not members.carded(b"s" * 32, b"a stranger's")
+    assert published(views, *members.changes()) == [0, 1]
+
+    for each in told[:2]:
+        (part,) = each.take()
+        assert [record.card for record in part.joined] == [b"second"]
+        assert (part.gone, part.ready) == ((), ())
+        assert each.view.record(peers[0]) == members.records()[0]
+
+
 @given(
     st.randoms(use_true_random=False),
     st.integers(1, 40),
     st.sampled_from([1, 2, REMEMBERED]),
 )
 def test_whoever_takes_a_view_knows_all_that_is_published(rng, rounds, remembered):
-    """Members join, become ready, leave; some take each view and some hardly any."""
+    """Members join, become ready, move, leave; some take each view and some hardly any."""
     members, views = Membership(STAGES), Views(STAGES, remembered=remembered)
     told = [Told(views, stage) for stage in range(STAGES) for _ in range(2)]
     for _ in range(rounds):
@@ -164,6 +188,8 @@ def test_whoever_takes_a_view_knows_all_that_is_published(rng, rounds, remembere
             present = members.of_peer(peer)
             if present is None:
                 members.admit(peer, "h:1", rng.randrange(STAGES), 0)
+            elif rng.random() < 0.4:
+                members.carded(peer, rng.randbytes(2))
             elif present.ready or rng.random() < 0.3:
                 members.end(present.incarnation)
             else:

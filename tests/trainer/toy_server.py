@@ -150,8 +150,11 @@ class ToyServers:
         self.note(server, lambda: self.coordinator.counted(incarnation, note, self.now_s))
         if upstream and any(stage < server.stage for stage in counting):
             args = step, microbatch, attempt, Work.BACKWARD, counting, None
-            back_to = upstream.incarnation or Incarnation(upstream.peer, 0)
-            self.push(server, upstream, back_to, *args)
+            self.push(server, upstream, self.as_known(server, upstream), *args)
+
+    def as_known(self, _server: Server, other: Server) -> Incarnation:
+        """The incarnation by which a server addresses another; 0 if it knows of none."""
+        return other.incarnation or Incarnation(other.peer, 0)
 
     def fence(self, server: Server, step: int, work: tuple[FencedWork, ...]) -> None:
         incarnation = server.incarnation

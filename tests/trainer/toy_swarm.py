@@ -293,7 +293,8 @@ class World(ToyServers):
         server.sum_of = incarnation
         server.reductions, server.commits, server.roster = {}, {}, MemberView()
         server.averaging = set()
-        if message.keep:  # it may be ready by now, and no other view may follow
+        ours = self.coordinator.members.alive(incarnation)  # not a former coordinator's
+        if message.keep and ours:  # it may be ready by now, and no other view may follow
             (view,) = view_parts(self.views, self.coordinator.members.records())
             server.roster.receive(view)
         if message.keep and server.version == message.since - 1:

@@ -9,6 +9,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.sockets import SocketNet
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import LinkEnded, StreamData, StreamEvent, StreamOpened
@@ -81,6 +82,7 @@ async def transfer(source: Link, target: Link, data: bytes, priority: int = 1) -
     return bytes(room)
 
 
+CARD = Card.make(Identity.generate(b"peer"), 1, [Address("192.0.2.1", 4001)])
 TO_ACCEPTOR, TO_DIALLER = b"a" * 32, b"d" * 32  # keys
 
 
@@ -102,6 +104,8 @@ def machine(
         incarnation=b"i" * 16,
         keys=keys or KEYS[dialled],
         exporter=b"e" * 32,
+        card=CARD,
+        introduced=b"",
     )
     return LinkMachine(session, TransportConfig(**settings), now_s)
 

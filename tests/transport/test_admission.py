@@ -17,6 +17,7 @@ from p2pswarm.transport.admission import (
     own_contact,
 )
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.path import DialledWay, Path, PathKind
 from p2pswarm.transport.raw_handshake import AcceptedHandshake, DialledHandshake
@@ -27,15 +28,23 @@ CONFIG = TransportConfig(dial_s=5.0)
 HELLO = Hello(Suite.AES_GCM, CONFIG.network_id)
 US = PeerId(b"u" * 32)
 HERE, THERE = Address("203.0.113.7", 4001), Address("198.51.100.9", 5001)
-ALICE, BOB = (StaticKey(Identity.generate(seed * 32), seed * 32) for seed in (b"A", b"B"))
+IDENTITIES = [Identity.generate(seed * 32) for seed in (b"A", b"B")]
+ALICE, BOB = (StaticKey(each, b"s" * 32) for each in IDENTITIES)
 
 
-def shaken(introduction: bytes, acceptor: StaticKey = BOB) -> tuple[Handshake, Handshake]:
-    """Both sides of a finished handshake: dialler, acceptor."""
-    handshake = Handshake(Role.INITIATOR, HELLO, ALICE, b"1" * 32, introduction)
+def introduction_of(key: StaticKey) -> bytes:
+    identity = next(each for each in IDENTITIES if each.peer_id == key.peer_id)
+    card = Card.make(identity, 1, [Address("192.0.2.9", 7001)]).encode()
+    return encode(Introduction(b"i" * 16, 7001, "192.0.2.1", card))
+
+
+def shaken(says: bytes | None = None, acceptor: StaticKey = BOB) -> tuple[Handshake, Handshake]:
+    """Both sides of a finished handshake: dialler, acceptor. `says`: what both introduce with."""
+    ours, theirs = says or introduction_of(ALICE), says or introduction_of(acceptor)
+    handshake = Handshake(Role.INITIATOR, HELLO, ALICE, b"1" * 32, ours)
     sides = (
         DialledHandshake(handshake, CONFIG.network_id),
-        AcceptedHandshake(HELLO, acceptor, b"2" * 32, introduction),
+        AcceptedHandshake(HELLO, acceptor, b"2" * 32, theirs),
     )
     for source, target in (sides, sides[::-1], sides):
         data = source.data_to_send()
@@ -46,11 +55,17 @@ def shaken(introduction: bytes, acceptor: StaticKey = BOB) -> tuple[Handshake, H
     return sides[0].handshake, sides[1].handshake
 
 
-INTRODUCTION = encode(Introduction(b"i" * 16, 7001, "192.0.2.1"))
+def test_a_peer_that_shows_anothers_card_is_refused():
+    carol = Identity.generate(b"carol")
+    card = Card.make(carol, 1, [Address("192.0.2.9", 7001)]).encode()
+    dialler, _ = shaken(encode(Introduction(b"i" * 16, 7001, "192.0.2.1", card)))
+
+    with pytest.raises(BadHandshake, match="introduced itself with the card of"):
+        meet(dialler, ALICE.peer_id, THERE, HERE)
 
 
 def test_a_dialler_knows_its_peer_by_the_address_that_it_dialled():
-    dialler, _ = shaken(INTRODUCTION)
+    dialler, _ = shaken()
 
     session, introduction = meet(dialler, ALICE.peer_id, THERE, HERE)
 
@@ -60,7 +75,7 @@ def test_a_dialler_knows_its_peer_by_the_address_that_it_dialled():
 
 
 def test_an_acceptor_knows_its_peer_by_the_port_that_it_names():
-    _, acceptor = shaken(INTRODUCTION)
+    _, acceptor = shaken()
 
     session, _ = meet(acceptor, BOB.peer_id, THERE, None)
 
@@ -70,7 +85,7 @@ def test_an_acceptor_knows_its_peer_by_the_port_that_it_names():
 
 
 def test_our_own_identity_at_the_other_end_is_ourselves_or_a_key_in_use_twice():
-    dialler, acceptor = shaken(INTRODUCTION, acceptor=ALICE)
+    dialler, acceptor = shaken(acceptor=ALICE)
 
     with pytest.raises(DialFailed, match="ourselves"):
         meet(dialler, ALICE.peer_id, THERE, HERE)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 from transport.harness import PATIENCE_S, EchoEnd, End, call, linked, listening, transfer
 
-from p2pswarm.errors import BadChunk, BadFrame, LinkLost
+from p2pswarm.errors import BadChunk, BadFrame, BadRecord, LinkLost
 from p2pswarm.ids import Address
 from p2pswarm.net.sockets import SocketConnection, SocketNet
 
@@ -91,9 +91,20 @@ async def test_a_cancelled_arrival_lets_its_chunks_pass_and_the_link_go_on():
         assert await transfer(link, back, b"next" * 1000) == b"next" * 1000
 
 
-async def test_bulk_that_was_not_granted_ends_the_link():
+async def test_bulk_where_nothing_was_granted_costs_path_after_path_and_then_the_link():
+    """Nothing proves whose bytes they are: no thread is there to open them."""
     async with linked() as (dialler, acceptor, link, _):
         with pytest.raises(LinkLost):  # the kernel cannot hold so much
+            await link.send_bulk(77, memoryview(bytes(100_000_000)), 1)
+
+        assert isinstance(await acceptor.loss(), BadRecord)
+        assert isinstance(await dialler.loss(), LinkLost)
+
+
+async def test_bulk_that_was_not_granted_ends_the_link():
+    async with linked() as (dialler, acceptor, link, back):
+        await transfer(link, back, b"warm")
+        with pytest.raises(LinkLost):
             await link.send_bulk(77, memoryview(bytes(100_000_000)), 1)
 
         assert isinstance(await acceptor.loss(), BadChunk)

@@ -30,6 +30,7 @@ from p2pswarm.errors import BadHandshake, Busy, DialFailed, LinkLost, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.transport.bulk.join import BulkJoin
+from p2pswarm.transport.card import Card, CardFlags
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.events import StreamOpened
@@ -89,10 +90,10 @@ async def test_a_port_in_use_is_the_users_to_mend():
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", True, BadHandshake, "."),
         (
-            b"PSW2" + bytes(17),
+            b"PSW1" + bytes(17),
             False,
             BadHandshake,
-            "speaks version 2, we 1; install the same release",
+            "speaks version 1, we 2; install the same release",
         ),
         (b"", True, DialFailed, "closed"),
         (b"", False, BadHandshake, "stalled"),
@@ -110,7 +111,7 @@ async def test_a_server_that_is_no_peer_is_one_clear_error(greeting, hang_up, er
 
 GARBAGE = [
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10,
-    b"PSW1" + bytes(1000),
+    b"PSW2" + bytes(1000),
     b"PSW2" + bytes(100),
     b"PSB1" + bytes(100),
     bytes(100),
@@ -139,7 +140,7 @@ async def test_who_stalls_in_the_handshake_is_hung_up_on():
     async with EchoEnd(handshake_s=0.1) as acceptor:
         await listening(acceptor)
         reader, writer = await raw_connection(acceptor)
-        writer.write(b"PSW1")
+        writer.write(b"PSW2")
 
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
@@ -163,8 +164,10 @@ async def test_a_crowd_of_empty_connections_displaces_nobody_who_awaits_an_answe
         await listening(acceptor)
         reader, writer = await raw_connection(acceptor)
         hello = Hello(Suite.AES_GCM, TransportConfig().network_id)
-        static = StaticKey(Identity.generate(), b"s" * 32)
-        introduction = encode(Introduction(b"i" * 16, 0, "127.0.0.1"))
+        identity = Identity.generate()
+        static = StaticKey(identity, b"s" * 32)
+        card = Card.make(identity, 0, (), flags=CardFlags.CLIENT).encode()
+        introduction = encode(Introduction(b"i" * 16, 0, "127.0.0.1", card))
         side = Handshake(Role.INITIATOR, hello, static, b"e" * 32, introduction)
         writer.writelines(side.data_to_send())
         answer = await reader.readexactly(2)

@@ -7,12 +7,15 @@ from pathlib import Path
 from transport.harness import machine
 
 from p2pswarm.crypto.handshake import Keys
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.suite import Suite
+from p2pswarm.ids import Address
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
 from p2pswarm.transport.bulk.upload_share import UploadShare
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
@@ -22,7 +25,9 @@ SEND_KEY, RECEIVE_KEY = bytes(range(64, 96)), bytes(range(32))
 
 
 def test_an_introduction():
-    raw = encode(Introduction(NONCE_I, 4001, "203.0.113.7"))
+    alice = Identity.generate(b"alice")
+    card = Card.make(alice, 7, [Address("8.8.8.8", 4001)]).encode()
+    raw = encode(Introduction(NONCE_I, 4001, "203.0.113.7", card))
 
     assert raw.hex() == GOLDEN["introduction"]
 

@@ -12,6 +12,8 @@ from p2pswarm.transport.events import (
     BulkWanted,
     LinkEnded,
     LinkUp,
+    PathBroken,
+    PathWanted,
     StreamData,
     StreamOpened,
 )
@@ -134,7 +136,7 @@ def test_the_acceptor_asks_the_dialler_and_waits_as_long_as_a_dial_may_take():
     assert pair.dialler.link_events() == [BulkWanted(1)]
     assert pair.acceptor.next_deadline_s() == 3.5
     pair.acceptor.on_deadline(3.5)
-    assert "no bulk connection within 3 s" in ended_by(pair.acceptor)
+    assert "no bulk connection in 3 s" in ended_by(pair.acceptor)
 
 
 def test_a_bulk_connection_in_time_ends_the_wait():
@@ -315,13 +317,43 @@ def test_a_link_that_failed_sends_and_says_nothing_more():
         pair.dialler.check_up()
 
 
-def test_what_came_with_the_bytes_that_broke_the_link_is_not_told():
+def test_what_came_with_the_frames_that_broke_the_link_is_not_told():
     pair = LinkPair()
     pair.acceptor.mux.open(b"well", ended=True, priority=0)
+    good = pair.acceptor.data_to_send(0.0)
 
-    pair.dialler.receive(pair.acceptor.data_to_send(0.0) + bytes(20), 0.0)
+    pair.dialler.receive(good + pair.acceptor.records.seal(bytes(12), 0.0), 0.0)
 
-    assert "0 bytes" in ended_by(pair.dialler)
+    assert "kind 0" in ended_by(pair.dialler)
+
+
+def test_what_came_before_bytes_that_broke_the_path_is_told_and_the_link_goes_on():
+    pair = LinkPair()
+    pair.acceptor.mux.open(b"well", ended=True, priority=0)
+    good = pair.acceptor.data_to_send(0.0)
+    pair.acceptor.mux.open(b"later", ended=True, priority=0)
+    late = pair.acceptor.data_to_send(0.0)
+
+    pair.dialler.receive(good + late[:-1] + bytes([late[-1] ^ 1]), 0.0)
+
+    assert [event.data for event in pair.dialler.events()] == [b"well"]
+    assert pair.dialler.link_events() == [PathBroken()]
+    assert pair.dialler.error is None
+
+
+def test_bytes_that_prove_nothing_are_no_sign_of_life():
+    """A length that was altered leaves us waiting for a record that never comes whole."""
+    pair = LinkPair(idle_ping_s=5.0, path_silent_s=10.0, dead_after_s=15.0)
+    pair.dialler.receive((60_000).to_bytes(4), 0.0)
+    wanted_s = None
+    while wanted_s is None:
+        at_s = pair.dialler.next_deadline_s()
+        pair.dialler.on_deadline(at_s)
+        pair.dialler.receive(bytes(48), at_s)
+        if any(isinstance(news, PathWanted) for news in pair.dialler.link_events()):
+            wanted_s = at_s
+
+    assert wanted_s == 15.0
 
 
 def test_a_crowded_connection_is_given_nothing_until_it_takes_more():

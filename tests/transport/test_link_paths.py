@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from transport.harness import LinkPair, machine
 
 from p2pswarm.errors import BadHandshake, LinkLost
-from p2pswarm.transport.events import LinkEnded, PathWanted, StreamData, StreamOpened
+from p2pswarm.transport.altered_bytes import PATHS_MAX, WITHIN_S
+from p2pswarm.transport.events import (
+    LinkEnded,
+    PathBroken,
+    PathWanted,
+    StreamData,
+    StreamOpened,
+)
 from p2pswarm.transport.link import LinkMachine
 from p2pswarm.transport.reply_memory import LINK_BYTES_FREE
 from p2pswarm.transport.resend_buffer import ACK_BYTES, HELD_BYTES_MAX
@@ -51,7 +58,14 @@ class CutPair:
                 number = event.stream % STREAM_NUMBERS
                 self.heard[at, number].append(event.data)
                 side.mux.consumed(event.stream, len(event.data))
-        side.link_events()
+        if PathBroken() in side.link_events():
+            self.cut()
+
+    def alter(self, to: int, at: int):
+        """Somebody on the way changes one bit."""
+        self.now_s += WITHIN_S / PATHS_MAX
+        if wire := self.wires[to]:
+            wire[at // 8 % len(wire)] ^= 1 << at % 8
 
     def write(self, at: int, size: int, new: bool):
         """Send a message on a stream of this side."""
@@ -87,9 +101,10 @@ class CutPair:
 
     def settle(self):
         """Everything arrives."""
-        if not all(side.has_path for side in self.sides):
-            self.go_on(0)
+        self.cut()  # an altered length would keep a side waiting
         while True:
+            if not all(side.has_path for side in self.sides):
+                self.go_on(0)
             for at in (0, 1):
                 self.flush(at)
             if not any(self.wires):
@@ -103,13 +118,14 @@ STEPS = st.one_of(
     st.tuples(st.just("flush"), st.integers(0, 1)),
     st.tuples(st.just("carry"), st.integers(0, 1), st.integers(1, 200_000)),
     st.tuples(st.just("cut")),
+    st.tuples(st.just("alter"), st.integers(0, 1), st.integers(0, 1_000_000)),
     st.tuples(st.just("go_on"), st.integers(0, 70_000)),
 )
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEPS, max_size=60))
-def test_every_message_arrives_once_and_in_order_whatever_is_cut_and_when(steps):
+def test_every_message_arrives_once_and_in_order_whatever_is_cut_or_altered_and_when(steps):
     pair = CutPair()
 
     for name, *arguments in steps:

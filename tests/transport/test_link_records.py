@@ -1,4 +1,4 @@
-"""The records of a control connection: any cut of the stream is the same, any change is the end."""
+"""The records of a control connection: any cut is the same, any change ends the path."""
 
 import itertools
 
@@ -9,25 +9,26 @@ from transport.harness import TO_ACCEPTOR, TO_DIALLER, machine
 
 from p2pswarm.crypto.records import Sealer
 from p2pswarm.crypto.suite import Suite
-from p2pswarm.errors import BadFrame, BadRecord, PeerError, SwarmError
+from p2pswarm.errors import BadFrame, LinkLost, PeerError, SwarmError
 from p2pswarm.transport import frames
 from p2pswarm.transport.control_records import LABEL
-from p2pswarm.transport.events import LinkEnded, StreamOpened
+from p2pswarm.transport.events import LinkEnded, PathBroken, StreamOpened
 from p2pswarm.transport.link import LinkMachine
 
 
-def transcript() -> bytes:
+def transcript() -> list[bytes]:
     """Three records with a stream each, as the dialler sends them."""
     dialler = machine(dialled=True)
-    raw = b""
+    records = []
     for text in (b"first", b"second", b"third"):
         dialler.mux.open(text, ended=True, priority=0)
-        raw += dialler.data_to_send(0.0)
+        records.append(dialler.data_to_send(0.0))
     assert dialler.data_to_send(0.0) == b""
-    return raw
+    return records
 
 
-TRANSCRIPT = transcript()
+RECORDS = transcript()
+TRANSCRIPT = b"".join(RECORDS)
 EVENTS = [
     StreamOpened(1, b"first", True),
     StreamOpened(3, b"second", True),
@@ -56,24 +57,30 @@ def test_the_stream_may_be_cut_anywhere(cuts: list[int]):
 
 @settings(max_examples=300)
 @given(at=st.integers(0, len(TRANSCRIPT) - 1), bit=st.integers(0, 7))
-def test_a_flipped_bit_ends_it_and_nothing_from_there_on_surfaces(at: int, bit: int):
+def test_a_flipped_bit_costs_the_path_and_nothing_from_there_on_surfaces(at: int, bit: int):
     """A flip in a length may also leave us waiting for a record that never comes whole."""
     raw = bytearray(TRANSCRIPT)
     raw[at] ^= 1 << bit
 
-    seen, error = surfaced(machine(dialled=False), bytes(raw))
+    link = machine(dialled=False)
+    seen, error = surfaced(link, bytes(raw))
 
     assert seen == EVENTS[: len(seen)]
     assert len(seen) < len(EVENTS)
-    assert error is None or isinstance(error, BadRecord)
+    assert error is None
+    assert link.link_events() in ([], [PathBroken()])
+    link.path_lost(LinkLost("left"), 0.0)
+    link.path_up(link.records.expected, 0, dialled=False)
+    assert surfaced(link, b"".join(RECORDS[link.records.expected :]))[0] == EVENTS[len(seen) :]
 
 
 def test_a_record_longer_than_control_allows_is_refused_before_it_has_come():
     length = frames.RECORD_BYTES_MAX + 17
 
-    _, error = surfaced(machine(dialled=False), length.to_bytes(4))
+    link = machine(dialled=False)
+    assert surfaced(link, length.to_bytes(4)) == ([], None)
 
-    assert isinstance(error, BadRecord)
+    assert link.link_events() == [PathBroken()]
 
 
 def test_an_authentic_record_of_garbage_is_a_bad_frame():
@@ -97,7 +104,8 @@ def test_whatever_an_authentic_peer_sends_ends_the_link_or_is_an_event(
 
 
 @pytest.mark.parametrize("raw", [b"", b"\0", bytes(4), b"GET / HTTP/1.1\r\n"])
-def test_bytes_that_are_no_record_end_the_link_or_wait(raw: bytes):
-    _, error = surfaced(machine(dialled=False), raw)
+def test_bytes_that_are_no_record_cost_the_path_or_wait(raw: bytes):
+    link = machine(dialled=False)
 
-    assert error is None or isinstance(error, BadRecord)
+    assert surfaced(link, raw) == ([], None)
+    assert link.link_events() in ([], [PathBroken()])

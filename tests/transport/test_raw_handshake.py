@@ -76,10 +76,10 @@ def test_a_peer_of_another_network_learns_why_it_is_turned_away():
 
 def test_a_peer_of_another_version_is_told_ours():
     acceptor = accepted()
-    acceptor.receive(b"PSW2")
+    acceptor.receive(b"PSW1")
     acceptor.receive(bytes(acceptor.wanted_bytes))
 
-    assert "speaks version 2, we 1; install the same release" in str(acceptor.refusal)
+    assert "speaks version 1, we 2; install the same release" in str(acceptor.refusal)
     assert acceptor.data_to_send() == Hello(Suite.AES_GCM, NETWORK).raw
     assert acceptor.data_to_send() == b""
 
@@ -89,8 +89,8 @@ def test_a_dialler_that_is_turned_away_by_another_version_names_both():
     dialler.receive(b"PS")
     assert dialler.wanted_bytes == HELLO_BYTES - 2
 
-    with pytest.raises(BadHandshake, match="speaks version 2, we 1; install the same release"):
-        dialler.receive(b"W2" + bytes(HELLO_BYTES - 4))
+    with pytest.raises(BadHandshake, match="speaks version 1, we 2; install the same release"):
+        dialler.receive(b"W1" + bytes(HELLO_BYTES - 4))
 
 
 def test_a_refusal_without_a_reason_is_one_too():

@@ -28,6 +28,12 @@ class Holding:
     def unbearable(self) -> bool:
         return self._replies.unbearable(self.held_bytes)
 
+    def reply(self, reply_bytes: int) -> bool:
+        """Add a reply if that is allowed."""
+        allowed = self._replies.takes(self.held_bytes, reply_bytes)
+        self.held_bytes += reply_bytes * allowed
+        return allowed
+
     def tell(self) -> None:
         self._replies.tell(self.held_bytes)
 
@@ -65,6 +71,35 @@ def test_the_sum_is_bounded_and_an_honest_link_has_its_share(count: int):
     )
     honest.held_bytes = max(LINK_BYTES_FREE, SUM_BYTES_MAX // (8 * count))
     assert not honest.crowded
+
+
+@pytest.mark.parametrize("reply_bytes", [1, 17, 48, 60])
+def test_the_sum_is_bounded_whatever_the_size_of_replies(reply_bytes: int):
+    everything = ReplyMemory()
+    links = [Holding(everything) for _ in range(1024)]
+    for _ in range(64):
+        for link in links:
+            if not link.crowded:
+                link.reply(reply_bytes * 1024)
+
+    held = sum(link.held_bytes for link in links)
+    assert held <= SUM_BYTES_MAX + len(links) * LINK_BYTES_FREE
+    assert held >= min(SUM_BYTES_MAX, len(links) * LINK_BYTES_FREE) - REPLY
+
+
+def test_a_short_reply_is_sent_and_a_long_one_is_not_while_the_sum_is_full():
+    everything = ReplyMemory()
+    greedy_links = [Holding(everything) for _ in range(1024)]
+    while any(link.reply(REPLY) for link in greedy_links):
+        pass
+    honest = Holding(everything)
+
+    assert honest.reply(LINK_BYTES_FREE)
+    assert not honest.reply(REPLY)
+    for link in greedy_links[:20]:
+        link.held_bytes = 0
+        link.reply(1)  # at its next reply it says what it holds
+    assert honest.reply(REPLY)
 
 
 def test_what_was_read_is_free_again():

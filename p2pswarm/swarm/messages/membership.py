@@ -11,6 +11,7 @@ from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
     Bitmap,
+    CardBytes,
     Digest,
     Era,
     Generation,
@@ -25,6 +26,8 @@ from p2pswarm.swarm.messages.types import (
     ViewNumber,
 )
 from p2pswarm.wire.message import Message, Range, Size, message
+
+LOSSES_MAX = 4096  # 9 bytes each: they fit into a message beside a bitmap of 8 KiB
 
 
 @message(78)
@@ -47,6 +50,8 @@ class HeldSum(Message):
     step: Step
     counted: Bitmap
     """What is in it: bit i (little-endian) is microbatch i of the step."""
+    losses: Annotated[tuple[float | None, ...], Size(0, LOSSES_MAX)] = ()
+    """Of these microbatches, in order, from the last stage; None where it is not known."""
 
 
 @message(52)
@@ -73,6 +78,8 @@ class Join(Message):
     """How many decided records its voter knows: a trainer that knows fewer asks it for them."""
     sum: HeldSum | None = None
     """Its sum of the step that it computed last, if that is whole and was not averaged away."""
+    card: CardBytes = b""
+    """Its own: where else it is dialled."""
 
 
 @message(53)
@@ -128,6 +135,8 @@ class MemberRecord(Message):
     incarnation: IncarnationNumber
     ready: bool
     """It may be given microbatches and holds the current weights."""
+    card: CardBytes = b""
+    """Where else it is dialled; the newest that the trainer knows."""
 
 
 @message(55)
@@ -147,7 +156,7 @@ class View(Message):
     gone: Annotated[tuple[IncarnationNumber, ...], Size(VIEW_PART_MAX)]
     """Incarnations that are over."""
     joined: Annotated[tuple[MemberRecord, ...], Size(VIEW_PART_MAX)]
-    """Members that the receiver does not know yet."""
+    """Members that the receiver does not know yet, or whose cards are others than it knows."""
     ready: Annotated[tuple[IncarnationNumber, ...], Size(VIEW_PART_MAX)]
     """Members that it knows, and that are ready now."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.settings import RUN_VERSION_MAX
-from p2pswarm.swarm.messages.types import Peer, Reason, RunId, Step
+from p2pswarm.swarm.messages.types import CardBytes, Peer, Reason, RunId, Step
 from p2pswarm.wire.message import Message, Range, Size, message
 
 
@@ -51,6 +51,8 @@ class Manifest(Message):
     signature: Annotated[bytes, Size(64, 64)]
     origin: CheckpointOrigin | None = None
     """What the run goes on from; None for one that began with the first weights."""
+    card: CardBytes = b""
+    """The trainer's, which it has signed apart: where else it is dialled."""
 
 
 @message(64)

@@ -10,6 +10,7 @@ from p2pswarm.swarm.messages.types import (
     MEMBERS_MAX,
     STAGES_MAX,
     Microbatch,
+    Peer,
     Reason,
     RunId,
     Seconds,
@@ -18,6 +19,7 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Range, Size, message
 
+BANS_TOLD_MAX = 16  # of a trainer's bans, in one answer
 Servers = Annotated[int, Range(0, MEMBERS_MAX)]
 
 
@@ -37,6 +39,16 @@ class StageStatus(Message):
     ready: Servers
     joining: Servers
     """They have a stage, and do not compute yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class BanStatus(Message):
+    """A peer that the trainer does without for a while."""
+
+    peer: Peer
+    reason: Annotated[str, Size(100)]
+    """What it did, in words that follow "it"."""
+    left_s: Seconds
 
 
 @message(102)
@@ -69,3 +81,5 @@ class RunStatus(Message):
     """The step of the newest checkpoint; None without one."""
     saved_ago_s: Seconds | None = None
     """Since it was whole."""
+    bans: Annotated[tuple[BanStatus, ...], Size(BANS_TOLD_MAX)] = ()
+    """Whom the trainer has banned, those for longest first."""

@@ -10,6 +10,7 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.types import (
     TRAINERS_MAX,
     VOTERS_MAX,
+    CardBytes,
     IncarnationNumber,
     Peer,
     RunId,
@@ -19,10 +20,10 @@ from p2pswarm.swarm.messages.types import (
 )
 from p2pswarm.wire.message import Message, Size, message
 
-ALIVE_S = 1.0  # a coordinator says something as often to each member and standby
+ALIVE_S = 0.5  # coordinator and members say something as often to each other
 PROBES_MAX = 128  # with the longest addresses they stay under 60 KiB
 KNOCKS_MAX = 32  # servers at a standby's door; a few of each stage that is missed are enough
-SILENCE_S = 4.0  # four signs of life; then it is looked past. A standby stands after 5 s
+SILENCE_S = 3.0  # six signs of life; then it is looked past. A standby stands after 4 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Whereabouts(Message):
 
     peer: Peer
     address: Annotated[str, Size(300)]
+    card: CardBytes = b""
+    """Where else it is dialled; empty where another message has told that."""
 
     @classmethod
     def of(cls, contact: Contact) -> "Whereabouts":
@@ -81,7 +84,10 @@ class Enlist(Message):
 @message(94)
 @dataclass(frozen=True, slots=True)
 class Alive(Message):
-    """The coordinator lives: said to a member or a standby that was told nothing for a second."""
+    """The sender lives: said by the coordinator to a member or a standby, and by a member to it.
+
+    It is said when nothing else was said for half a second.
+    """
 
 
 @message(79)

@@ -14,6 +14,7 @@ VIEW_PART_MAX = 128  # records in one message: with the longest addresses they s
 GROUP_MAX = 128  # members of one stage: each sends to all others, and an order names them all
 MICROBATCHES_MAX = 65_536  # a step's ledger is a bitmap: 8 KiB at this size
 REASON_CHARS = 200
+CARD_BYTES_MAX = 1_200  # what a peer signs has 1,024 (transport/card.py)
 TERM_MAX = 2**30 - 1  # the numbers of a term's incarnations begin at term * 2**32, below 2**62
 TRAINERS_MAX = 16  # who may lead: some to take over, and a record has room for them
 VOTERS_MAX = 5  # with 5, any 2 may be lost; more cost a round trip each and help no longer
@@ -33,6 +34,8 @@ Era = Annotated[int, Range(0, 2**48)]
 Height = Annotated[int, Range(0, 2**48)]
 Reason = Annotated[str, Size(REASON_CHARS)]
 Seconds = Annotated[float, Range(0.0, 1e9)]
+CardBytes = Annotated[bytes, Size(0, CARD_BYTES_MAX)]
+"""An encoded card (`transport/card.py`); empty: its peer has none, or nobody knows it."""
 Bitmap = Annotated[bytes, Size(0, MICROBATCHES_MAX // 8)]
 
 

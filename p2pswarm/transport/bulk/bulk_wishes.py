@@ -1,16 +1,22 @@
 """BulkWishes: when a link asks for bulk connections, and for others in the place of broken ones.
 
 The side that dialled the link's path dials them; the other side asks it to. Each is known to both
-sides by the number under which it joined, and no number joins twice.
+sides by the number under which it joined, and no number joins twice. Who dials them also finds out
+how many are best (`connection_count.py`), and remembers it for the next link to this peer.
 
 Units:   seconds on the caller's monotonic clock; counts.
 Errors:  none; `late` tells that nobody has joined in time.
-Source:  docs/paths.md.
+Source:  docs/paths.md, docs/bulk.md.
 """
 
+from p2pswarm.transport.bulk.connection_count import ConnectionCount
+from p2pswarm.transport.bulk.count_memory import BestCount
+from p2pswarm.transport.bulk.goodput import GoodputMeter
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.events import BulkSpare, BulkWanted
 
 AGAIN_S = 1.0  # between a connection that joined and the one that replaces it: no storm of joins
+BULK_MAX = 16  # the most that any path is asked for: each costs two threads
 NUMBERS_MAX = 4096  # remembered: far more than are on their way at a time
 SIDE = 1 << 31  # set in the numbers of the side that accepted the link's first path
 
@@ -20,8 +26,12 @@ class BulkWishes:
 
     __slots__ = (
         "_again_at_s",
+        "_best",
         "_config",
+        "_count",
         "_joined_at_s",
+        "_meter",
+        "_most",
         "_newest",
         "_next",
         "_numbers",
@@ -45,19 +55,64 @@ class BulkWishes:
         """When the first one must have joined that the peer dials."""
         self._joined_at_s = 0.0
         self._again_at_s: float | None = None
+        self._most = config.bulk_connections_max
+        self._best = BestCount()
+        self._count: ConnectionCount | None = None  # None: it stays as it is
+        self._meter = GoodputMeter()
 
-    def want(self, rtt_s: float) -> int:
+    def path_opened(self, most: int, best: BestCount) -> None:
+        """Note how many a new path may have, and what is remembered of this peer's paths."""
+        self._most, self._best = min(most, self._config.bulk_connections_max), best
+
+    def want(self, rtt_s: float, now_s: float) -> int:
         """How many to dial for a first tensor."""
         config = self._config
         self.wanted = config.bulk_connections
         if rtt_s >= config.far_s:
             self.wanted = max(self.wanted, config.bulk_connections_far)
+        if rtt_s >= config.grow_rtt_s:
+            count = self._count = ConnectionCount(self.wanted, self._most, now_s, self._best.count)
+            self.wanted = count.wanted
         return self.wanted
+
+    def begin_work(self, carried_bytes: int, now_s: float) -> bool:
+        """Note that a transfer is under way, and what was carried; whether the deadline changed."""
+        if self._count is None or self._meter.at_s is not None:
+            return False
+        self._meter.begin(carried_bytes, now_s)
+        return True
+
+    def measure(
+        self, carried_bytes: int, now_s: float, *, busy: bool
+    ) -> BulkWanted | BulkSpare | None:
+        """Look at what was carried; how many to dial or to give up now. Changes the deadline."""
+        goodput = self._meter.tick(carried_bytes, now_s, busy=busy)
+        if goodput is None or self._count is None:
+            return None
+        changed = self._count.measured(goodput, self.live, now_s)
+        self._best.count = self._count.settled
+        if not changed:
+            return None
+        self._meter.settle()
+        self.wanted = self._count.wanted
+        if self.wanted < self.live:
+            return BulkSpare(self.live - self.wanted)
+        return BulkWanted(self.missing())
+
+    @property
+    def measure_at_s(self) -> float | None:
+        """When to call `measure`."""
+        return self._meter.at_s
 
     def ask(self, now_s: float) -> None:
         """Note that the peer was asked to dial."""
         self.wanted = max(self.wanted, 1)
-        self.by_s = now_s + self._config.dial_s + self._config.handshake_s
+        self.by_s = now_s + self.patience_s
+
+    @property
+    def patience_s(self) -> float:
+        """How long the peer has to dial the first one."""
+        return self._config.dial_s + self._config.handshake_s
 
     def take_number(self) -> int:
         """The number of the next connection that we dial."""
@@ -109,20 +164,27 @@ class BulkWishes:
         self.wanted = max(self.wanted, 1)
         self.by_s = None
         self._joined_at_s = now_s
+        self._meter.settle()
 
     def lost(self, now_s: float) -> None:
         """Note that one has ended."""
         self.live -= 1
         self._again_at_s = max(now_s, self._joined_at_s + AGAIN_S)
+        self._meter.settle()
 
     def failed(self, now_s: float) -> None:
-        """Note that one could not be made, which another may replace."""
-        self._again_at_s = now_s + AGAIN_S
+        """Note that one could not be made: the others must do, or another may replace it."""
+        if self._count is not None and self.live:
+            self._count.refused(self.live, now_s)
+            self.wanted = self._count.wanted
+        else:
+            self._again_at_s = now_s + AGAIN_S
 
     def path_changed(self) -> None:
         """Note that the connections of the old path are of no use."""
         self.wanted = 0
         self.by_s = self._again_at_s = None
+        self._count, self._meter = None, GoodputMeter()
 
     @property
     def again_at_s(self) -> float | None:

@@ -8,7 +8,8 @@ kernel copy bytes. Chunks are small enough that both scratch buffers stay in the
 processor's cache.
 
 Units:   bytes, `now_s` seconds.
-Errors:  BadRecord or BadChunk for the peer's wrong bytes; the connection ends then.
+Errors:  BadRecord for bytes that are not authentic: it costs the path. BadChunk for a breach of the
+         peer's: it ends the link.
 Source:  docs/wire.md; bench/LOG.md for the chunk's size.
 """
 
@@ -19,7 +20,7 @@ from functools import partial
 
 from p2pswarm.crypto.records import OVERHEAD_BYTES, PREFIX_BYTES, Opener, Sealer, ciphertext_bytes
 from p2pswarm.crypto.suite import TAG_BYTES, Suite
-from p2pswarm.errors import BadChunk, SwarmError
+from p2pswarm.errors import BadRecord, SwarmError
 from p2pswarm.transport.bulk.chunk_sizer import ChunkSizer
 from p2pswarm.transport.bulk.receive_buffers import CHUNK_BYTES_MAX, ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import Chunk, SendQueue
@@ -96,6 +97,8 @@ class BulkChannel:
         self._unpaced_bytes = 0
         self._callbacks = callbacks
         self.lost = callbacks.lost
+        self.retired = False
+        """Set when it takes no new chunk, because it is about to be closed."""
         self._chunks_out = 0
         self.chunks_in = 0
         """How many whole chunks have come."""
@@ -117,15 +120,16 @@ class BulkChannel:
         if incoming is None:
             self._open_head()
             return None
-        self._incoming = None
         ciphertext = self._scratch_in[: incoming.length + TAG_BYTES]
         if incoming.target is None:
             self._opener.open(
                 ciphertext, incoming.prefix
             )  # keeps the nonce counter right; the bytes are dropped
+            self._incoming = None
             self.chunks_in += 1
             return partial(self._callbacks.unwanted, incoming.transfer)
         self._opener.open_into(ciphertext, incoming.prefix, incoming.target)
+        self._incoming = None  # only now: of a chunk that is not authentic the claim is given back
         self.chunks_in += 1
         self.received_bytes += incoming.length
         return self._buffers.landed(incoming.transfer, incoming.length)
@@ -136,7 +140,9 @@ class BulkChannel:
             self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
         at = (self._number, self._chunks_out)
-        chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s, at)
+        chunk = None
+        if not self.retired:
+            chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s, at)
         if chunk is None:
             return None
         self._chunks_out += 1
@@ -169,12 +175,12 @@ class BulkChannel:
     def _open_head(self) -> None:
         head = self._head
         if ciphertext_bytes(head[:PREFIX_BYTES]) != _HEADER.size + TAG_BYTES:
-            raise BadChunk("a chunk without its header")
+            raise BadRecord("a chunk without its header")  # the length is not proven yet
         header = self._opener.open(head[PREFIX_BYTES:HEADER_BYTES], head[:PREFIX_BYTES])
         transfer, start, length = _HEADER.unpack(header)
         prefix = bytes(head[HEADER_BYTES:])
         if ciphertext_bytes(prefix) != length + TAG_BYTES:
-            raise BadChunk(f"a chunk of {length} bytes in a record of another length")
+            raise BadRecord(f"a chunk of {length} bytes in a record of another length")
         target = self._buffers.claim(transfer, start, length)
         self._scratch_in = _grown(self._scratch_in, length + TAG_BYTES)
         self._incoming = _IncomingChunk(transfer, start, length, target, prefix)

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from p2pswarm.errors import BadChunk, LinkLost, SwarmError
+from p2pswarm.errors import BadChunk, BadRecord, LinkLost, SwarmError
 from p2pswarm.net.base import BulkPipe, Connection
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
@@ -25,6 +25,7 @@ from p2pswarm.transport.bulk.send_queue import SendQueue
 from p2pswarm.transport.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
+RETIRE_S = 2.0  # for what a channel has taken to leave, before it is closed
 ENDED_MAX = 256  # channels of which the peer does not say what came: it tells at once, in order
 
 
@@ -110,6 +111,7 @@ class BulkChannels:
         self._channels: dict[int, tuple[BulkChannel, BulkPipe]] = {}
         self._came: dict[int, int] = {}  # what the peer says of channels that we still have
         self._ended: dict[int, None] = {}  # channels of which the peer has said nothing yet
+        self._left: dict[int, None] = {}  # channels of a path that was left
         self._sent_bytes = self._received_bytes = 0  # on channels that have ended
 
     @property
@@ -118,21 +120,18 @@ class BulkChannels:
         return bool(self._arrivals or self._sends)
 
     @property
-    def count(self) -> int:
-        """How many channels there are."""
-        return len(self._channels)
+    def carried(self) -> tuple[int, int, int]:
+        """Payload sent and received so far, and how many channels there are."""
+        live = [machine for machine, _ in self._channels.values()]
+        sent = self._sent_bytes + sum(machine.sent_bytes for machine in live)
+        received = self._received_bytes + sum(machine.received_bytes for machine in live)
+        return sent, received, len(live)
 
     @property
-    def sent_bytes(self) -> int:
-        """Payload sent so far."""
-        live = sum(machine.sent_bytes for machine, _ in self._channels.values())
-        return self._sent_bytes + live
-
-    @property
-    def received_bytes(self) -> int:
-        """Payload received so far."""
-        live = sum(machine.received_bytes for machine, _ in self._channels.values())
-        return self._received_bytes + live
+    def payload_bytes(self) -> int:
+        """Payload carried so far, both ways."""
+        sent, received, _ = self.carried
+        return sent + received
 
     def expect(self, memory: memoryview) -> BulkArrival:
         """Grant `memory` to one transfer."""
@@ -165,12 +164,21 @@ class BulkChannels:
     def add(self, connection: Connection, keys: BulkKeys, number: int) -> None:
         """Add a channel that has joined under `number`."""
         now_s = asyncio.get_running_loop().time()
-        calls = ChannelCallbacks(self._user.lost, partial(self._release, number), self._user.done)
+        calls = ChannelCallbacks(
+            partial(self._lose, number), partial(self._release, number), self._user.done
+        )
         machine = BulkChannel(keys, self._buffers, self._send_queue, calls, now_s, number)
         pipe = connection.become_bulk(machine)
         self._channels[number] = machine, pipe
         if self._sends:
             pipe.wake()
+
+    def retire(self, count: int) -> None:
+        """Give the newest channels up: they take no more chunks, and are closed soon."""
+        loop = asyncio.get_running_loop()
+        for machine, pipe in list(self._channels.values())[-count:]:
+            machine.retired = True
+            loop.call_later(RETIRE_S, pipe.close)
 
     def done(self, transfer: int) -> None:
         """The peer wants no more of a transfer."""
@@ -192,12 +200,20 @@ class BulkChannels:
         return True
 
     def close(self) -> None:
-        """Close every channel; others will take their place."""
-        for _, pipe in list(self._channels.values()):
+        """Close every channel, because their path was left; others will take their place."""
+        for number, (_, pipe) in list(self._channels.items()):
+            self._left[number] = None
             pipe.close()
+
+    def _lose(self, number: int, error: SwarmError) -> None:
+        """A channel has ended; what a path still did that was left says nothing of the next."""
+        if number in self._left and isinstance(error, BadRecord):
+            error = LinkLost(str(error))
+        self._user.lost(error)
 
     def _release(self, number: int) -> None:
         """The socket of a channel is closed: nothing comes or goes on it any more."""
+        self._left.pop(number, None)
         machine, _ = self._channels.pop(number)
         self._sent_bytes += machine.sent_bytes
         self._received_bytes += machine.received_bytes

@@ -42,7 +42,7 @@ def test_a_number_from_long_ago_is_refused_and_few_are_remembered():
 
 def test_what_ended_is_missing_after_a_pause():
     held = wishes(dialled=True, bulk_connections=2, bulk_connections_far=2)
-    assert held.want(0.0) == 2
+    assert held.want(0.0, 0.0) == 2
     for now_s in (1.0, 1.1):
         held.joined(held.take_number(), now_s)
 
@@ -56,7 +56,7 @@ def test_what_ended_is_missing_after_a_pause():
 
 def test_a_new_path_begins_without_any():
     held = wishes(dialled=True)
-    held.want(0.0)
+    held.want(0.0, 0.0)
     held.joined(held.take_number(), 1.0)
     held.lost(5.0)
 

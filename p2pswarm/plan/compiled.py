@@ -1,0 +1,17 @@
+"""compiled: a function on arrays and numbers, compiled by numba at its first call.
+
+Compiled code is kept beside the source or in the user's cache, so it costs seconds once.
+"""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+import numba
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, compiled; it may call other compiled ones."""
+    return cast(Callable[P, R], numba.njit(cache=True, error_model="numpy")(function))

@@ -1,0 +1,155 @@
+"""OutsideView: how a node looks from outside, as its relays see it, and what it says of that.
+
+Units:   seconds.
+Errors:  none: a relay that does not answer has seen nothing.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from p2pswarm.errors import SwarmError
+from p2pswarm.ids import Address, Contact
+from p2pswarm.net.base import Net
+from p2pswarm.net.gateways import IPV4, IPV6, own_host
+from p2pswarm.punch.candidates import DialTrust, named
+from p2pswarm.punch.messages import HELD_MS_MAX, Offer
+from p2pswarm.punch.sighting_book import AGAIN_S, SightingBook
+from p2pswarm.punch.sightings import Sightings
+from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.observation import Sighting
+from p2pswarm.transport.owned_tasks import OwnedTasks
+from p2pswarm.transport.path import Path
+
+_log = logging.getLogger(__name__)
+
+
+def own_hosts() -> list[str]:
+    """This machine's addresses towards the Internet."""
+    return [host for host in map(own_host, (IPV4, IPV6)) if host is not None]
+
+
+class OutsideView:
+    """What relays have seen of our ports. Use it as a context manager."""
+
+    def __init__(
+        self, endpoint: Endpoint, net: Net, hosts: Callable[[], Iterable[str]] = own_hosts
+    ) -> None:
+        """`hosts`: tells this machine's own addresses."""
+        self.book = SightingBook()
+        self.reachable: Callable[[], bool] = lambda: False
+        """Whether others can dial us as we are."""
+        self._endpoint = endpoint
+        self._hosts = hosts
+        self._tasks = OwnedTasks()
+        self._sightings = Sightings(net, self.book, self._tasks)
+        self._relays: Callable[[], Sequence[Contact]] = tuple
+        self._news = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._tasks.spawn(self._keep_seen())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._tasks.close()
+
+    @property
+    def port(self) -> int:
+        """Where we listen; 0: nowhere."""
+        return self._endpoint.listening[0].port if self._endpoint.listening else 0
+
+    def keep_seen_at(self, relays: Callable[[], Sequence[Contact]]) -> None:
+        """From now on keep asking these relays where they see us."""
+        self._relays = relays
+        self._news.set()
+
+    def look_again(self) -> None:
+        """Ask the relays now: they are others than before."""
+        self._news.set()
+
+    async def see(self, relay: Address | None, port: int) -> None:
+        """Have a relay look at a port of ours, unless it has a moment ago."""
+        if relay is None or not port:
+            return
+        try:
+            await self._sightings.see(relay, port)
+        except SwarmError as error:
+            _log.info("relay %s does not say where it sees us: %s", relay, error)
+
+    def offer(
+        self, port: int, relay: Address | None, *, near: bool = False, held_s: float = 0.0
+    ) -> Offer:
+        """What we tell a peer of ourselves, with the seals of `relay`.
+
+        `near`: one router stands before both of us. `held_s`: how long the peer waited for this.
+        """
+        now_s, own = _now_s(), self._own(port)
+        seen = self.book.seen(port, now_s, relay)
+        hosts = {each.address.host for each in seen}
+        return Offer(
+            candidates=named(seen, own, near=near),
+            hard=self.book.hard(self.port, now_s),
+            open=self.reachable() or any(each.host in hosts for each in own),
+            held_ms=min(int(1000 * held_s), HELD_MS_MAX),
+        )
+
+    def trust(self, path: Path | None, port: int, *, chosen: bool) -> DialTrust:
+        """What we judge a peer's candidates by; `path`: of the link to the peer."""
+        outside = frozenset(each.address for each in self._seen(port))
+        own = frozenset(self._own(port))
+        direct = path is not None and not (path.remote.circuit or path.remote.web)
+        return DialTrust(
+            outside=outside,
+            own=own,
+            families=frozenset(_version(each.host) for each in outside | own),
+            peer_host=path.remote.host if path is not None and direct else "",
+            chosen=chosen,
+        )
+
+    def _seen(self, port: int) -> list[Sighting]:
+        return self.book.seen(port, _now_s())
+
+    def _own(self, port: int) -> list[Address]:
+        return [Address(host, port) for host in self._hosts()]
+
+    async def _keep_seen(self) -> None:
+        """Keep known where our relays see us, for as long as there are any."""
+        while True:
+            self._news.clear()
+            self._note_holes()
+            for relay in self._relays() if self.port else ():
+                self._tasks.spawn(self._look(relay.address))
+            try:
+                async with asyncio.timeout(AGAIN_S):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _note_holes(self) -> None:
+        """Note that the holes of links that are up are still there."""
+        now_s = _now_s()
+        for link in self._endpoint.links():
+            if link.path is not None and self.book.opened(link.path.remote.host, now_s):
+                self.book.called(link.path.remote.host, now_s)
+
+    async def _look(self, relay: Address) -> None:
+        try:
+            await self._sightings.look(relay, self.port)
+        except SwarmError as error:
+            _log.debug("relay %s does not say where it sees us: %s", relay, error)
+
+
+def _version(host: str) -> int:
+    return ipaddress.ip_address(host.partition("%")[0]).version
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,51 @@
+"""Which runs this node may join: those that are open, or the one that it is invited to.
+
+Errors:  none: why a run cannot be joined is said in words.
+"""
+
+from collections.abc import Mapping
+
+from p2pswarm.access.grant import is_signed
+from p2pswarm.access.invitation import Invitation
+from p2pswarm.config import NodeConfig
+from p2pswarm.ids import PeerId
+from p2pswarm.roles.invitation_text import invitation_of
+from p2pswarm.roles.run_choice import RunChoice
+from p2pswarm.roles.run_matching import readable
+from p2pswarm.swarm.manifest import RunOffer
+
+
+def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = None) -> str:
+    """Why this node cannot join a run, for its user; empty if it can.
+
+    `me`: our peer id, if it is the same next time: then an invitation can be for it alone.
+    """
+    name, owner = offer.config.name, bytes.fromhex(offer.config.owner)
+    if invitation is not None:
+        if offer.run != invitation.run:
+            return f"run {name!r} is not the one of the invitation: waiting for that"
+        if not is_signed(invitation.grant, owner):
+            return f"the invitation was not made by the owner of run {name!r}: ask for another"
+    elif owner:
+        alone = f" --peer {me}" if me else ""
+        return (
+            f"run {name!r} is closed: ask its owner for an invitation (p2pswarm invite{alone}), "
+            "and start this node with --invite; waiting for an open run"
+        )
+    return ""
+
+
+def run_choice(config: NodeConfig, peer: PeerId) -> RunChoice:
+    """The choice among runs of a node: those that are open, or the one that it is invited to."""
+    invitation = invitation_of(config)
+    me = peer if config.identity or config.state else None
+    return RunChoice(config.serve, admits=lambda offer: admits(offer, invitation, me))
+
+
+def owner_of(manifests: Mapping[bytes, bytes], invitation: Invitation | None) -> str:
+    """Who closed the run of an invitation, if it is offered; empty otherwise."""
+    for value in manifests.values() if invitation is not None else ():
+        offer = readable(value)
+        if offer is not None and not admits(offer, invitation):
+            return offer.config.owner
+    return ""

@@ -1,0 +1,79 @@
+"""PeerCards: the cards of peers, as the messages of a run carry them.
+
+Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
+their own; a simulation without links has none.
+
+Units:   none.
+Errors:  BadMessage from `learn` for a card that its peer did not sign.
+Source:  docs/addresses.md.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from p2pswarm.ids import PeerId
+from p2pswarm.swarm.messages.membership import View
+from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
+from p2pswarm.wire.message import Message
+
+
+class PeerCards(Protocol):
+    """The newest cards that this node knows."""
+
+    def of(self, peer: bytes) -> bytes:
+        """The card of a peer, or of this node; empty if none is known."""
+        ...
+
+    def learn(self, peer: bytes, card: bytes, teller: PeerId | None) -> None:
+        """Take a peer's card that `teller` has told us; none is empty bytes.
+
+        Raises BadMessage if it is no card, or another peer's.
+        """
+        ...
+
+    def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
+        """Have `on_news` called with each peer whose card has changed; returns what ends that."""
+        ...
+
+
+class NoCards:
+    """Where peers have no cards: implements `PeerCards`."""
+
+    def of(self, _peer: bytes) -> bytes:
+        """No card."""
+        return b""
+
+    def learn(self, _peer: bytes, _card: bytes, _teller: PeerId | None) -> None:
+        """Whatever is told, nobody dials by it."""
+
+    def watch(self, _on_news: Callable[[bytes], None]) -> Callable[[], None]:
+        """Nothing ever changes."""
+        return lambda: None
+
+
+NO_CARDS = NoCards()
+
+
+def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) -> None:
+    """Take the cards of all peers that a message names; raises BadMessage for one that is none."""
+    match message:
+        case View(joined=joined):
+            for member in joined:
+                cards.learn(member.peer, member.card, teller)
+        case Trainers(trainers=trainers, voters=voters):
+            for where in (*trainers, *voters):
+                cards.learn(where.peer, where.card, teller)
+
+
+def with_cards(cards: PeerCards, told: Trainers) -> Trainers:
+    """The same, with the newest card of each peer that it names."""
+
+    def carded(where: Whereabouts) -> Whereabouts:
+        return replace(where, card=cards.of(where.peer))
+
+    return replace(
+        told,
+        trainers=tuple(map(carded, told.trainers)),
+        voters=tuple(map(carded, told.voters)),
+    )

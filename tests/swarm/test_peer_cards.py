@@ -1,0 +1,79 @@
+"""Cards in the messages of a run: who is told of a peer learns where else it is dialled."""
+
+import pytest
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Address, PeerId
+from p2pswarm.swarm.messages.membership import Leaving, MemberRecord, View
+from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
+from p2pswarm.swarm.peer_cards import NO_CARDS, learn_all, with_cards
+from p2pswarm.transport.card import Card, CardFlags
+
+TELLER = PeerId(b"t" * 32)
+
+
+class Told:
+    """Cards that somebody was told, and cards that it knows."""
+
+    def __init__(self, known: dict[bytes, bytes] | None = None) -> None:
+        self.known = known or {}
+        self.learnt: list[tuple[bytes, bytes, PeerId | None]] = []
+
+    def of(self, peer: bytes) -> bytes:
+        return self.known.get(peer, b"")
+
+    def learn(self, peer: bytes, card: bytes, teller: PeerId | None) -> None:
+        if card == b"bad":
+            raise BadMessage("no card")
+        self.learnt.append((peer, card, teller))
+
+    def watch(self, _on_news):
+        return lambda: None
+
+
+def member(number: int, card: bytes) -> MemberRecord:
+    return MemberRecord(bytes([number]) * 32, "h:1", 0, number, True, card)
+
+
+def trainers(*cards: bytes) -> Trainers:
+    first, *rest = (Whereabouts(bytes([at]) * 32, "h:1", card) for at, card in enumerate(cards))
+    return Trainers(b"r" * 16, 1, (first,), tuple(rest))
+
+
+def test_members_of_a_view_and_trainers_are_learnt():
+    told = Told()
+
+    learn_all(told, View(1, 0, False, (), (member(1, b"a"), member(2, b"b")), ()), TELLER)
+    learn_all(told, trainers(b"c", b"d"), TELLER)
+    learn_all(told, Leaving(), TELLER)
+    learn_all(told, None, TELLER)
+
+    assert [card for _, card, _ in told.learnt] == [b"a", b"b", b"c", b"d"]
+    assert {teller for _, _, teller in told.learnt} == {TELLER}
+
+
+def test_a_view_with_a_card_that_is_none_is_the_teller_s_breach():
+    with pytest.raises(BadMessage):
+        learn_all(Told(), View(1, 0, False, (), (member(1, b"bad"),), ()), TELLER)
+
+
+def test_the_coordinator_tells_the_newest_cards_that_it_knows():
+    told = with_cards(Told({bytes(32): b"new"}), trainers(b"old", b"gone"))
+
+    assert [one.card for one in (*told.trainers, *told.voters)] == [b"new", b""]
+
+
+def test_without_cards_there_is_nothing_to_know():
+    NO_CARDS.learn(b"p" * 32, b"whatever", None)
+    NO_CARDS.watch(lambda _peer: None)()
+
+    assert NO_CARDS.of(b"p" * 32) == b""
+
+
+def test_the_longest_card_fits_into_a_record():
+    names = [Address(("n" * 60 + ".") * 2 + f"e{n}.example", 65_535) for n in range(7)]
+    card = Card.make(Identity.generate(), 2**53, names, flags=CardFlags.RELAY)
+
+    assert len(card.signed.body) > 1000
+    assert member(1, card.encode()).card == card.encode()
