@@ -97,6 +97,7 @@ SHELL = frozenset(
         "roles/reaching.py",
         "roles/relaying.py",
         "roles/run_entry.py",
+        "roles/run_members.py",
         "roles/stack.py",
         "roles/stage.py",
         "roles/status.py",
