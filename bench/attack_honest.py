@@ -74,6 +74,12 @@ def process_memory(pid: int) -> ProcessFigures:
     return ProcessFigures(resident, int(status["Threads"]), files)
 
 
+def processor_s(pid: int) -> float:
+    """The processor time that a process has had since it began."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.asynccontextmanager
 async def distant(at: Address, rtt_s: float, sources: Sequence[str]) -> AsyncIterator[Address]:
     """An address on this host from which `at` is `rtt_s` away; dials come from `sources` in turn.
@@ -178,7 +184,7 @@ class Honest:
         begun_s = time.monotonic()
         async with honest_rpc() as rpc:
             try:
-                await rpc.call(Contact(None, self._far), Ping(""), timeout_s=TIMEOUT_S)
+                await rpc.call(Contact(None, self._far), Ping(), timeout_s=TIMEOUT_S)
             except SwarmError as error:
                 print(f"    honest dial: {error!r}", file=sys.stderr)
                 return None
@@ -192,7 +198,7 @@ class Honest:
         while True:
             begun_s = time.monotonic()
             try:
-                await rpc.call(Contact(None, self._near), Ping(""), timeout_s=TIMEOUT_S)
+                await rpc.call(Contact(None, self._near), Ping(), timeout_s=TIMEOUT_S)
             except SwarmError as error:
                 print(f"    honest call: {error!r}", file=sys.stderr)
             self._longest_s = max(self._longest_s, time.monotonic() - begun_s)
@@ -210,7 +216,7 @@ class HonestRecords:
         found = 0
         async with honest_rpc() as rpc:
             for key in self.keys:
-                asked = Get("", key, b"", False, 0)
+                asked = Get(key, b"", False, 0)
                 got = await rpc.call(Contact(None, at), asked, timeout_s=TIMEOUT_S)
                 found += isinstance(got, Got) and len(got.records) == 1
         return found / len(self.keys)
@@ -225,7 +231,7 @@ async def storing(at: Address) -> HonestRecords:
         own = [os.urandom(32) for _ in range(RECORDS // PUBLISHERS)]
         records = tuple(sign(identity, key, b"", os.urandom(200), 1, expires_ms) for key in own)
         async with honest_rpc(identity) as rpc:
-            told = await rpc.call(Contact(None, at), Store("", records), timeout_s=TIMEOUT_S)
+            told = await rpc.call(Contact(None, at), Store(records), timeout_s=TIMEOUT_S)
         assert isinstance(told, Stored)
         assert not any(told.verdicts), told.verdicts
         keys += own

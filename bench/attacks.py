@@ -154,7 +154,7 @@ async def unread_replies(strike: Strike) -> Figures:
     key = os.urandom(32)
     async with hostile_links(strike.at, [OWN_HOST], [stuffed]) as (link,):
         await store(link, [(key, bytes([i]) * 8, bytes(4000)) for i in range(12)])
-    ask = pack_opening(Kind.UNARY, None, encode(Get("", key, b"", False, 0)))
+    ask = pack_opening(Kind.UNARY, None, encode(Get(key, b"", False, 0)))
     sources = hosts(1000)
     keys = [Identity.generate() for _ in sources]
     async with hostile_links(strike.at, sources, keys, receive_bytes=4096) as links:
@@ -253,7 +253,7 @@ async def store(link: HostileLink, values: list[tuple[bytes, bytes, bytes]]) -> 
             Record(key, subkey, value, 1, expires_ms, link.identity.public_key, bytes(64))
             for key, subkey, value in values[begin : begin + size]
         )
-        request = pack_opening(Kind.UNARY, None, encode(Store("", records)))
+        request = pack_opening(Kind.UNARY, None, encode(Store(records)))
         await link.send(link.opening(request))
         reply = await link.reply()
         answer = decode(reply[1:])
@@ -293,7 +293,7 @@ async def read_hot_key(strike: Strike, until_s: float) -> None:
     """Read one page of the hot key after another."""
     async with hostile_links(strike.at, [OWN_HOST], [Identity.generate()]) as (link,):
         while asyncio.get_running_loop().time() < until_s:
-            asked = Get("", HOT_KEY, os.urandom(8), False, 0)
+            asked = Get(HOT_KEY, os.urandom(8), False, 0)
             await link.send(link.opening(pack_opening(Kind.UNARY, None, encode(asked))))
             await link.reply()
             await asyncio.sleep(0.01)

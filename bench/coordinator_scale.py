@@ -1,14 +1,15 @@
 """What a swarm's notes and views cost the coordinator: processor time a note, bytes of views.
 
     python bench/coordinator_scale.py [--servers 1000] [--stages 10] [--notes 20000]
-                                      [--rounds 3] [--profile] [--json FILE]
+                                      [--no-cards] [--rounds 3] [--profile] [--json FILE]
 
 The coordinator is alone: no network, no tensors, no other process. Synthetic servers join within
 a minute of the coordinator's clock and are ready a second later. Then four microbatches a server
 are in flight, and each note of a server is fed as the trainer feeds it: the rule, its actions,
 the next deadline. Only that is timed, in processor time, and the least of the rounds is given.
 The bytes of views are those of all messages to all members while they join, each with its frame
-and its record.
+and its record. A server has a card with an address and two relays, of some 300 bytes. A step has
+as many microbatches as its record has room for beside so many members.
 """
 
 import argparse
@@ -23,8 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.records import OVERHEAD_BYTES
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.swarm.messages.membership import Join, Ready, View
 from p2pswarm.swarm.messages.microbatch import Counted, Handed
 from p2pswarm.swarm.messages.step import Committed, Fenced, Reduced
@@ -34,6 +38,7 @@ from p2pswarm.trainer.connections import Connections
 from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.notes import take_note
 from p2pswarm.trainer.views import Views
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.frames import HEADER_BYTES
 from p2pswarm.wire.message import Message, encode
 
@@ -57,9 +62,12 @@ class Note:
 class SyntheticSwarm:
     """Servers that do all that they are asked, in virtual time, and one coordinator."""
 
-    def __init__(self, servers: int, stages: int) -> None:
-        window = IN_FLIGHT * servers
-        batch = BatchConfig(microbatches=2 * window, window=window, evaluate_every=0)
+    def __init__(self, servers: int, stages: int, *, cards: bool) -> None:
+        microbatches = 2 * IN_FLIGHT * servers
+        while members_that_fit(stages, microbatches) < servers:
+            microbatches //= 2
+        window = min(IN_FLIGHT * servers, microbatches)
+        batch = BatchConfig(microbatches=microbatches, window=window, evaluate_every=0)
         model = ModelConfig(layers=stages)
         config = RunConfig(stages=stages, steps=1000, batch=batch, model=model)
         self.coordinator = Coordinator(config, RUN)
@@ -69,6 +77,7 @@ class SyntheticSwarm:
         self.spent_s = 0.0
         self.notes = 0
         self._stages = stages
+        self._cards = cards
         self._ready: list[list[Incarnation]] = [[] for _ in range(stages)]
         self._under_way: deque[Iterator[Note]] = deque()
         self._answers: deque[Note | act.Action] = deque()
@@ -89,12 +98,19 @@ class SyntheticSwarm:
                 note = Ready(0, f"weights {member.stage}".encode())
                 self.coordinator.ready(member.incarnation, note, self.now_s)
             else:
-                address = ".".join(str(self._rng.randrange(1, 255)) for _ in range(4))
-                join = Join(RUN, f"{address}:4000", None, None, b"", None)
+                address = ".".join(("11", *(str(self._rng.randrange(1, 255)) for _ in range(3))))
+                card = self._card(Address(address, 4000)) if self._cards else b""
+                join = Join(RUN, f"{address}:4000", None, None, b"", None, card=card)
                 self.connections.open(peer)
                 self.coordinator.joined(peer, join, self.now_s)
             self._carry_out()
         self._until(self.now_s + 10.0)
+
+    def _card(self, at: Address) -> bytes:
+        """A card with an address and two relays."""
+        key = Identity.generate(self._rng.randbytes(32))
+        relays = [Contact(PeerId(self._rng.randbytes(32)), at) for _ in range(2)]
+        return Card.make(key, 1, [at], relays=relays).encode()
 
     def train(self, notes: int) -> None:
         """Feed that many notes of servers."""
@@ -175,13 +191,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--servers", type=int, default=1000)
     parser.add_argument("--stages", type=int, default=10)
+    parser.add_argument("--no-cards", action="store_true", help="servers have none")
     parser.add_argument("--notes", type=int, default=20_000, help="of each round")
     parser.add_argument("--rounds", type=int, default=3, help="the least of them is given")
     parser.add_argument("--profile", action="store_true", help="where the time goes, on stderr")
     parser.add_argument("--json", type=Path, help="write the result there too")
     arguments = parser.parse_args()
 
-    swarm = SyntheticSwarm(arguments.servers, arguments.stages)
+    swarm = SyntheticSwarm(arguments.servers, arguments.stages, cards=not arguments.no_cards)
     swarm.gather(arguments.servers)
     swarm.train(IN_FLIGHT * arguments.servers)  # the window is full, and the code is warm
     profile = cProfile.Profile() if arguments.profile else None

@@ -28,7 +28,7 @@ from p2pswarm.access.messages import (
 )
 from p2pswarm.errors import BadMessage, NotAdmitted, NotServing, PathError, RunEnded, SwarmError
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import CardSource, M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.rpc.stream import within
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
@@ -78,6 +78,8 @@ class GuardedRpc:
         self._telling = asyncio.Semaphore(TOLD_AT_ONCE)
         self._tasks = OwnedTasks()
         self._timer: asyncio.TimerHandle | None = None
+        self._out = asyncio.Event()
+        self._closed = False
         rpc.serve_unary(ShowToken, self._on_shown)
         rpc.serve_unary(TellAccess, self._on_told)
 
@@ -91,6 +93,7 @@ class GuardedRpc:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._closed = True  # the handlers stay registered until another run has its own
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.close()
@@ -99,6 +102,11 @@ class GuardedRpc:
     def contact(self) -> Contact:
         """Our own contact."""
         return self._rpc.contact
+
+    @property
+    def cards(self) -> CardSource:
+        """What peers say of themselves."""
+        return self._rpc.cards
 
     def reach(self, to: Contact) -> Reach:
         """As `Rpc.reach`."""
@@ -168,6 +176,11 @@ class GuardedRpc:
         for contact in behind:
             self._tasks.spawn(self._tell(contact, access))
 
+    async def until_out(self) -> str:
+        """Wait until we are no member any more; returns why."""
+        await self._out.wait()
+        return self.gate.own_refusal(self._clock())
+
     def _check(self, peer: PeerId, asked: type[Message]) -> None:
         """Raise NotAdmitted unless a peer may ask this."""
         refusal = self.gate.refusal(
@@ -177,7 +190,7 @@ class GuardedRpc:
             raise NotAdmitted(refusal)
 
     def _on_shown(self, peer: PeerId, shown: ShowToken) -> TokenShown:
-        if shown.run != self.gate.door.run:
+        if self._closed or shown.run != self.gate.door.run:
             raise NotServing("not in this run now")
         refusal = self.gate.show(peer.raw, shown.token, self._clock())
         self._known.has(peer.raw, shown.version)
@@ -186,6 +199,8 @@ class GuardedRpc:
         return TokenShown(self.gate.token, refusal, self.gate.version, news)
 
     def _on_told(self, peer: PeerId, told: TellAccess) -> AccessKnown:
+        if self._closed:
+            raise NotServing("not in this run now")
         self.learn(told.access)
         self._known.has(peer.raw, told.access.version)
         return AccessKnown(self.gate.version)
@@ -233,6 +248,7 @@ class GuardedRpc:
 
     def _check_own(self) -> None:
         if refusal := self.gate.own_refusal(self._clock()):
+            self._out.set()
             raise RunEnded(refusal)
 
     @asynccontextmanager
@@ -266,6 +282,7 @@ class GuardedRpc:
         """End the streams of those that are no members any more; all of them, if we are none."""
         barred = self.gate.barred()
         if self.gate.own_refusal(self._clock()):
+            self._out.set()
             barred = list(self._streams)
         for peer in barred:
             log.info("%s is no member of the run any more", PeerId(peer).short)

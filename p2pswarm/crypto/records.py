@@ -139,7 +139,9 @@ class Opener:
 
     def open(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
         """The plaintext of one record; BadRecord if it is not authentic."""
-        nonce = self._nonce(ciphertext, prefix)
+        if self._failed or int.from_bytes(prefix) & ~REKEY_FLAG != len(ciphertext):
+            raise self._refusal()
+        nonce = self._label + self._count.to_bytes(8)
         try:
             plaintext = self._aead.decrypt(nonce, ciphertext, prefix)
         except InvalidTag:
@@ -158,7 +160,9 @@ class Opener:
         length = len(ciphertext) - TAG_BYTES
         if len(out) < length:
             raise ValueError(f"a record of {length} bytes does not fit in {len(out)}")
-        nonce = self._nonce(ciphertext, prefix)
+        if self._failed or int.from_bytes(prefix) & ~REKEY_FLAG != len(ciphertext):
+            raise self._refusal()
+        nonce = self._label + self._count.to_bytes(8)
         plaintext = out[:length]
         try:
             self._aead.decrypt_into(nonce, ciphertext, prefix, plaintext)
@@ -169,11 +173,6 @@ class Opener:
         if prefix[0] & 0x80:
             self._rekey()
         return length
-
-    def _nonce(self, ciphertext: Buffer, prefix: Buffer) -> bytes:
-        if self._failed or ciphertext_bytes(prefix) != len(ciphertext):
-            raise self._refusal()
-        return self._label + self._count.to_bytes(8)
 
     def _refusal(self) -> BadRecord:
         self._failed = True

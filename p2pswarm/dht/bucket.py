@@ -29,8 +29,6 @@ class Neighbour:
     """Its id."""
     number: int = field(repr=False)
     """The id as a number, to measure distances by."""
-    listen_address: str
-    """Its address as text, the form on the wire."""
     near_net: str
     """The /24 network of its address; empty for a private network, which has no cap."""
     wide_net: str

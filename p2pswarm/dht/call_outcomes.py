@@ -26,8 +26,10 @@ from p2pswarm.dht.reunion import Reunion
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
-from p2pswarm.ids import Contact
+from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_scope import believable
+from p2pswarm.rpc.base import CardSource
+from p2pswarm.transport.card import CardFlags
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
@@ -67,18 +69,25 @@ class CallRecorder:
     """Notes the outcome of calls in the routing table and the round-trip times."""
 
     def __init__(
-        self, table: Table, timeouts: TimeoutEstimator, reach: Callable[[Contact], Reach]
+        self,
+        table: Table,
+        timeouts: TimeoutEstimator,
+        reach: Callable[[Contact], Reach],
+        cards: CardSource,
     ) -> None:
         """`reach`: what the links that are up show of a peer's address."""
+        self._cards = cards
         self._table = table
         self.timeouts = timeouts
         self._reach = reach
-        self.hearsay = Hearsay(self._at_home)
+        self.hearsay = Hearsay(cards, self._at_home)
         self.reunion = Reunion(random.Random(table.own.raw))
         self._dial_backs = DialBacks()
         self._addresses = AddressChecks()
         self._checks: list[Contact] = []
         self._claims: list[Contact] = []
+        self._checking: dict[PeerId, None] = {}
+        """The peers that are being looked for where they claim to be."""
 
     def deadline_s(self, contact: Contact, request: Message) -> float:
         """How long a call may take, in seconds; longer if the peer may carry it on."""
@@ -121,20 +130,47 @@ class CallRecorder:
         known = self._table.get(raw_id(contact))
         return known is not None and known.contact.address == contact.address
 
-    def met(self, contact: Contact, now_s: float) -> None:
-        """Record that a server has reached us; where it can be dialled may be a mere claim."""
+    def asked_by(self, peer: PeerId, now_s: float) -> None:
+        """Record that a peer has asked us something: its card says where it is, or nothing.
+
+        Of several addresses the one where its link comes from is the first to be dialled. While one
+        is being dialled, no other one is.
+        """
+        card = self._cards.of(peer)
+        if card is None or card.flags & CardFlags.CLIENT or peer == self._table.own:
+            return
+        said = [Contact(peer, address) for address in card.addresses]
+        known = self._table.get(peer.raw)
+        if known is not None and known.contact in said:
+            self._found(known.contact, now_s)
+        elif peer not in self._checking:
+            for contact in sorted(said, key=self._reach, reverse=True):
+                if self.met(contact, now_s):
+                    return
+
+    def met(self, contact: Contact, now_s: float) -> bool:
+        """Record that a server has reached us; where it can be dialled may be a mere claim.
+
+        Returns whether it is known to be there, or is being looked for there.
+        """
         if self._at_home(contact):
             self._found(contact, now_s)
-            return
+            return True
         reach = self._reach(contact)
         if reach is Reach.DIALLED or self._dial_backs.found(contact, now_s):
             self._found(contact, now_s)
-        elif (
-            contact.peer != self._table.own
-            and believable(contact.address, self._table.config.least_scope)
-            and self._begin(contact, reach, now_s)
+            return True
+        if (
+            contact.peer is None
+            or contact.peer == self._table.own
+            or contact.peer in self._checking
+            or not believable(contact.address, self._table.config.least_scope)
+            or not self._begin(contact, reach, now_s)
         ):
-            self._claims.append(contact)
+            return False
+        self._checking[contact.peer] = None
+        self._claims.append(contact)
+        return True
 
     def _begin(self, contact: Contact, reach: Reach, now_s: float) -> bool:
         """Whether to dial a claimed address now."""
@@ -160,6 +196,8 @@ class CallRecorder:
 
     def checked(self, claimed: Contact, reply: Message | None, now_s: float) -> None:
         """Record what answered `Identify` at a claimed address; None if nothing did."""
+        if claimed.peer is not None:
+            self._checking.pop(claimed.peer, None)
         confirmed = isinstance(reply, Identified) and reply.peer == raw_id(claimed)
         if not self._dial_backs.ended(claimed, now_s, confirmed=confirmed):
             self._addresses.ended(claimed.address, now_s, confirmed=confirmed)

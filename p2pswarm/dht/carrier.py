@@ -6,17 +6,18 @@ Units:   seconds on the caller's monotonic clock; `wall_s` on the wall clock.
 Errors:  none: a get that is not carried on is answered from our own table and store.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.get_value import GetOptions, GetValue
 from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
-from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, contacts_in
+from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got
 from p2pswarm.dht.records import SignatureCache
 from p2pswarm.dht.responder import NO_PEERS
 from p2pswarm.dht.timeouts import TimeoutEstimator
-from p2pswarm.ids import PeerId
+from p2pswarm.ids import Contact, PeerId
 
 
 def to_be_carried(request: Get, got: Got) -> bool:
@@ -54,9 +55,9 @@ class Carrier:
         self._carrying -= 1
 
     def query(
-        self, request: Get, got: Got, listen_address: str, now_s: float, wall_s: float
+        self, request: Get, named: Sequence[Contact], now_s: float, wall_s: float
     ) -> GetValue:
-        """The query that carries a request on to the peers in `got`."""
+        """The query that carries a request on to peers that we know."""
         config = self._config
         options = LookupOptions(
             width=config.k,
@@ -67,8 +68,8 @@ class Carrier:
             least_scope=config.least_scope,
         )
         lookup = Lookup(request.key, self._own.raw, options, self._timeouts, now_s, self._hearsay)
-        lookup.learned(contacts_in(got.peer_list))
-        ours = replace(request, listen_address=listen_address, closer=False, hops=request.hops - 1)
+        lookup.learned(named)
+        ours = replace(request, closer=False, hops=request.hops - 1)
         get_options = GetOptions(request=ours, quorum=1, wall_less_loop_s=wall_s - now_s, pages=1)
         return GetValue(lookup, get_options, config, self._signatures)
 

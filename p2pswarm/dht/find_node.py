@@ -5,7 +5,7 @@ Errors:  BadMessage for a reply other than `Found`.
 """
 
 from p2pswarm.dht.lookup import Lookup
-from p2pswarm.dht.messages import Find, Found, contacts_in
+from p2pswarm.dht.messages import Find, Found
 from p2pswarm.dht.query import QueryRequest
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Contact
@@ -15,10 +15,10 @@ from p2pswarm.wire.message import Message
 class FindNode:
     """A `Query` for the closest peers."""
 
-    def __init__(self, lookup: Lookup, listen_address: str, first_round: int | None = None) -> None:
+    def __init__(self, lookup: Lookup, first_round: int | None = None) -> None:
         """`first_round`: ready when this many peers were resolved; None: ready at the end."""
         self.lookup = lookup
-        self._request = Find(listen_address, lookup.target)
+        self._request = Find(lookup.target)
         self._first_round = first_round
 
     @property
@@ -43,7 +43,8 @@ class FindNode:
         if not isinstance(reply, Found):
             raise BadMessage(f"{type(reply).__name__} does not answer Find")
         assert contact.peer is not None
-        self.lookup.on_response(contact.peer.raw, contacts_in(reply.peer_list))
+        closer = self.lookup.hearsay.named(reply.peer_list, contact)
+        self.lookup.on_response(contact.peer.raw, closer)
 
     def on_failure(self, contact: Contact) -> None:
         """See `Query`."""

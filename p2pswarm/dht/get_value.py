@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.lookup import Lookup
-from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record, contacts_in
+from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record
 from p2pswarm.dht.query import QueryRequest
 from p2pswarm.dht.records import SignatureCache, merge
 from p2pswarm.errors import BadMessage
@@ -108,7 +108,8 @@ class GetValue:
         if reply.more:
             self._cut[contact] = None
         assert contact.peer is not None
-        self.lookup.on_response(contact.peer.raw, contacts_in(reply.peer_list))
+        closer = self.lookup.hearsay.named(reply.peer_list, contact)
+        self.lookup.on_response(contact.peer.raw, closer)
         if sum(1 for held in self._heard.values() if held) >= self._options.quorum:
             self.lookup.stop()
 

@@ -12,7 +12,7 @@ is believed private addresses.
 
 Units:   seconds on the caller's monotonic clock.
 Shapes:  at most `HOSTS_MAX` hosts and `TELLERS_MAX` networks are remembered.
-Errors:  none.
+Errors:  BadMessage from `named`.
 Source:  RFC 9000, 21.5.3, for requests that a peer is made to send to others.
 """
 
@@ -20,9 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from p2pswarm.dht.messages import PeerList, peers_in
 from p2pswarm.ids import Contact
 from p2pswarm.net.address_groups import NAMES, address_groups
 from p2pswarm.net.address_scope import Scope, scope_of
+from p2pswarm.rpc.base import CardSource
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of one network
 HOSTS_MAX = 4096  # about 1 MB; a lookup dials 96 hosts at most, and most are found
@@ -68,8 +70,11 @@ class _Dial:
 class Hearsay:
     """What came of the addresses that others have named."""
 
-    def __init__(self, known: Callable[[Contact], bool] = lambda _: False) -> None:
+    def __init__(
+        self, cards: CardSource, known: Callable[[Contact], bool] = lambda _: False
+    ) -> None:
         """`known`: whether we have found a peer at its address ourselves."""
+        self._cards = cards
         self._known = known
         self._refuted_s: dict[tuple[str, str], float] = {}
         """By teller and host, or teller and address; the oldest first."""
@@ -83,6 +88,19 @@ class Hearsay:
     def __len__(self) -> int:
         """How many hosts and networks are remembered."""
         return len(self._refuted_s) + len(self._tellers)
+
+    def named(self, packed: PeerList, teller: Contact) -> list[Contact]:
+        """The peers that a teller names; BadMessage if one did not sign that it is there.
+
+        A peer that has said since that it is elsewhere is left out: its teller may not know yet.
+        """
+        named: list[Contact] = []
+        for contact, card in peers_in(packed, self._cards.read):
+            self._cards.learn(card, teller.address.host)
+            newest = self._cards.of(card.peer) or card
+            if newest is card or contact.address in newest.addresses:
+                named.append(contact)
+        return named
 
     def word(self, named: Contact, teller: str, now_s: float) -> Word:
         """What to do with a peer that the network `teller` has named; see `teller_of`."""

@@ -122,8 +122,7 @@ class HolderSearch:
         return members([list(closest), region], self._rng)
 
     async def _run(self, lookups: list[Lookup]) -> None:
-        address = self._runner.listen_address
-        for running in [self._runner.start_query(FindNode(each, address)) for each in lookups]:
+        for running in [self._runner.start_query(FindNode(each)) for each in lookups]:
             await running.wait()
 
     def _now_s(self) -> float:

@@ -11,10 +11,11 @@ Source:  Maymounkov and Mazieres, "Kademlia" (2002), 2.3.
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from p2pswarm.dht.messages import Identified, contact_of, contacts_in
+from p2pswarm.dht.hearsay import Hearsay
+from p2pswarm.dht.messages import Identified
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.errors import BadMessage, NoRoute
-from p2pswarm.ids import Contact
+from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_scope import believable, expected_of
 from p2pswarm.wire.message import Message
 
@@ -59,13 +60,15 @@ class Joining:
         return NoRoute(f"no answer from {addresses}: is a node running and reachable there?")
 
 
-def met_through(seed: Contact, reply: Message) -> list[Contact]:
+def met_through(seed: Contact, reply: Message, hearsay: Hearsay) -> list[Contact]:
     """The contact of a greeted seed, and then the servers close to us that it knows."""
     if not isinstance(reply, Identified):
         raise BadMessage(f"{type(reply).__name__} does not answer Identify")
     least = expected_of(seed.address.host)
-    named = [each for each in contacts_in(reply.peer_list) if believable(each.address, least)]
-    return [contact_of(reply.peer, str(seed.address)), *named]
+    named = [
+        each for each in hearsay.named(reply.peer_list, seed) if believable(each.address, least)
+    ]
+    return [Contact(PeerId(reply.peer), seed.address), *named]
 
 
 def worth_a_lookup(met: Sequence[Contact], table: Table, *, joined_before: bool) -> bool:

@@ -136,9 +136,9 @@ class Lookup:
         options: LookupOptions,
         timeouts: TimeoutEstimator,
         now_s: float,
-        hearsay: Hearsay | None = None,
+        hearsay: Hearsay,
     ) -> None:
-        """`hearsay`: what came of earlier lookups; None begins with nothing."""
+        """`hearsay`: what came of earlier lookups."""
         self.target = target
         self.finished = False
         self.crowded = False
@@ -149,7 +149,7 @@ class Lookup:
         self._own = own
         self._options = options
         self._timeouts = timeouts
-        self._hearsay = Hearsay() if hearsay is None else hearsay
+        self.hearsay = hearsay
         self._candidates: list[_Candidate] = []
         self._distances: list[int] = []
         self._by_peer: dict[bytes, _Candidate] = {}
@@ -214,7 +214,7 @@ class Lookup:
             candidate = self._next(now_s)
             if candidate is None:
                 break
-            self._hearsay.begin(candidate.contact, candidate.teller, now_s)
+            self.hearsay.begin(candidate.contact, candidate.teller, now_s)
             self._credit[candidate.teller] -= 1
             candidate.state = CandidateState.ASKED
             candidate.slow_at_s = now_s + self._timeouts.hedge_s(candidate.raw)
@@ -239,7 +239,7 @@ class Lookup:
     def _believed(self, candidate: _Candidate, now_s: float) -> bool:
         """Whether a candidate is to be asked now; what else is said of it may be."""
         while candidate.state is CandidateState.NEW:
-            word = self._hearsay.word(candidate.contact, candidate.teller, now_s)
+            word = self.hearsay.word(candidate.contact, candidate.teller, now_s)
             if word is Word.DIAL:
                 return True
             if word is Word.WAIT and (self._prompt or self._slow):

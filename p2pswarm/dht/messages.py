@@ -1,8 +1,9 @@
 """The messages of the DHT.
 
-Every request carries `listen_address`, where its sender can be dialled; this is how servers get
-into each other's routing tables. A client leaves it empty. A list of contacts is one string of
-ids and a tuple of addresses, which is fast to decode: every hop of a lookup reads 20 contacts.
+No request says where its sender can be dialled: the card of its link does, and this is how servers
+get into each other's routing tables. A list of peers has their cards, each as one string, which is
+fast to decode: every hop of a lookup reads 20 of them. Nobody can name an address of a peer that
+the peer has not signed.
 
 The write tokens of BitTorrent's Mainline DHT are left out. They prove that the peer that stores
 has asked before, from the address that it claims; our links prove which peer stores.
@@ -12,32 +13,34 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 Source:  Maymounkov and Mazieres, "Kademlia" (2002); BEP 5 and BEP 44.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
 from p2pswarm.dht.config import CONTACTS_MAX
 from p2pswarm.errors import BadMessage
-from p2pswarm.ids import PEER_ID_BYTES, Address, Contact, PeerId
-from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.ids import PEER_ID_BYTES, Address, Contact
+from p2pswarm.transport.card import CARD_BYTES_MAX, Card
 from p2pswarm.wire.message import Message, Range, Size, message
 
-LISTEN_ADDRESS_CHARS = 262  # the longest host name, brackets, a port
+PEER_LIST_BYTES = 11 * 1024  # of cards in one message: 20 of 560 bytes, most have 150 to 250
 SUBKEY_BYTES_MAX = 64
 VALUE_BYTES_MAX = 4096
 RECORDS_MAX = 128  # in one message: 38 KiB if each has 300 B; `PAGE_BYTES` limits larger ones
-PAGE_BYTES = 48 * 1024  # of records in one message; contacts fit into the frame of 60 KiB, too
+PAGE_BYTES = 48 * 1024  # of records in one message; cards fit into the frame of 60 KiB, too
 RECORD_OVERHEAD_BYTES = 160  # key, public key, signature, two integers, msgpack's own
 VERDICTS_MAX = RECORDS_MAX
 HOPS_MAX = (
     2  # the peer asked carries a get on, and so do the peers it asks: enough for 10,000 nodes
 )
-SEEN_CONTACTS = 16_384  # decoded contacts to remember: 1.5 times the largest simulation, about 5 MB
+SEEN_CONTACTS = 16_384  # read contacts to remember: 1.5 times the largest simulation, about 5 MB
 
 Id = Annotated[bytes, Size(PEER_ID_BYTES, PEER_ID_BYTES)]
-ListenAddress = Annotated[str, Size(LISTEN_ADDRESS_CHARS)]
+CardBytes = Annotated[bytes, Size(1, CARD_BYTES_MAX)]
 Subkey = Annotated[bytes, Size(0, SUBKEY_BYTES_MAX)]
+ReadCard = Callable[[bytes], Card]
+"""Reads a card that anybody passed on, and checks that its peer signed it."""
 
 
 @message(28)
@@ -65,15 +68,15 @@ class Record(Message):
 class PeerList(Message):
     """Some servers, closest first."""
 
-    peers: Annotated[bytes, Size(0, PEER_ID_BYTES * CONTACTS_MAX)]
-    """Their ids, one after another."""
-    listen_addresses: Annotated[tuple[ListenAddress, ...], Size(CONTACTS_MAX)]
+    cards: Annotated[tuple[CardBytes, ...], Size(CONTACTS_MAX)]
+    found: Annotated[bytes, Size(0, CONTACTS_MAX)]
+    """At which direct address of each card the teller found the peer, from 0."""
 
     def __post_init__(self) -> None:
-        if len(self.peers) != PEER_ID_BYTES * len(self.listen_addresses):
-            raise ValueError(
-                f"{len(self.listen_addresses)} addresses for {len(self.peers)} bytes of ids"
-            )
+        if len(self.found) != len(self.cards):
+            raise ValueError(f"{len(self.found)} places in {len(self.cards)} cards")
+        if sum(map(len, self.cards)) > PEER_LIST_BYTES:
+            raise ValueError(f"cards of more than {PEER_LIST_BYTES} bytes")
 
 
 @message(20)
@@ -81,7 +84,6 @@ class PeerList(Message):
 class Identify(Message):
     """The first call to an address whose peer is unknown: it asks for the peer's id."""
 
-    listen_address: ListenAddress
     target: Id
     """The sender's own id; the answer has the servers closest to it."""
 
@@ -100,7 +102,6 @@ class Identified(Message):
 class Find(Message):
     """Asks for the servers closest to `target`."""
 
-    listen_address: ListenAddress
     target: Id
 
 
@@ -117,7 +118,6 @@ class Found(Message):
 class Get(Message):
     """Asks for the records of `key`, or for the servers closest to it."""
 
-    listen_address: ListenAddress
     key: Id
     after: Subkey
     """The page starts after this subkey; empty for the first page."""
@@ -144,7 +144,6 @@ class Got(Message):
 class Store(Message):
     """Asks to keep these records."""
 
-    listen_address: ListenAddress
     records: Annotated[tuple[Record, ...], Size(1, RECORDS_MAX)]
 
 
@@ -162,8 +161,6 @@ class Stored(Message):
 class Ping(Message):
     """Asks whether the peer is there."""
 
-    listen_address: ListenAddress
-
 
 @message(31)
 @dataclass(frozen=True, slots=True)
@@ -171,41 +168,37 @@ class Pong(Message):
     """The answer to `Ping`."""
 
 
-def peer_list(contacts: Iterable[tuple[bytes, str]]) -> PeerList:
-    """Pack (id, address) pairs."""
-    pairs = tuple(contacts)
-    return PeerList(
-        b"".join([raw for raw, _ in pairs]), tuple([listen_address for _, listen_address in pairs])
-    )
+def peer_list(found: Iterable[tuple[Card, Address]]) -> PeerList:
+    """Pack cards, each with the address at which we found its peer, as many as there is room for.
 
-
-def contacts_in(packed: PeerList) -> list[Contact]:
-    """Unpack a peer list, without addresses that no host has; BadMessage if one is invalid."""
-    ids = packed.peers
-    named = [
-        _named(ids[i * PEER_ID_BYTES : (i + 1) * PEER_ID_BYTES], listen_address)
-        for i, listen_address in enumerate(packed.listen_addresses)
-    ]
-    return [contact for contact in named if contact is not None]
-
-
-@lru_cache(maxsize=SEEN_CONTACTS)
-def _named(raw: bytes, listen_address: str) -> Contact | None:
-    """The contact of an id and an address, or None; cached, because the same ones come often."""
-    contact = contact_of(raw, listen_address)
-    return contact if believable(contact.address, Scope.PRIVATE) else None
-
-
-@lru_cache(maxsize=SEEN_CONTACTS)
-def contact_of(raw: bytes, listen_address: str) -> Contact:
-    """The contact of an id and an address; cached, because the same ones come often.
-
-    Raises BadMessage if the address is invalid, or names a host that no resolver accepts.
+    A peer that does not name this address any more is left out.
     """
-    try:
-        address = Address.parse(listen_address)
-        address.host.encode("idna")  # as a resolver does, which would raise UnicodeError
-        contact = Contact(PeerId(raw), address)
-    except ValueError as error:  # UnicodeError is one
-        raise BadMessage(f"not a contact: {error}") from error
-    return contact
+    cards: list[bytes] = []
+    places: list[int] = []
+    left_bytes = PEER_LIST_BYTES
+    for card, address in found:
+        data = card.encode()
+        if address in card.addresses and len(data) <= left_bytes:
+            left_bytes -= len(data)
+            cards.append(data)
+            places.append(card.addresses.index(address))
+    return PeerList(tuple(cards), bytes(places))
+
+
+def peers_in(packed: PeerList, read: ReadCard) -> list[tuple[Contact, Card]]:
+    """Unpack a peer list: each peer where its teller found it.
+
+    Raises BadMessage for a card that its peer did not sign, or that has no such address.
+    """
+    return [
+        _named(read, data, place) for data, place in zip(packed.cards, packed.found, strict=True)
+    ]
+
+
+@lru_cache(maxsize=SEEN_CONTACTS)
+def _named(read: ReadCard, data: bytes, place: int) -> tuple[Contact, Card]:
+    """The contact at a place in a card; cached, because the same ones come often."""
+    card = read(data)
+    if place >= len(card.addresses):
+        raise BadMessage(f"place {place} in a card of {len(card.addresses)} addresses")
+    return Contact(card.peer, card.addresses[place]), card

@@ -75,7 +75,7 @@ class Dht:
         hearsay = self._runner.recorder.hearsay
         self._reader = ValueReader(peer, self.table, self.store, self.timeouts, signatures, hearsay)
         self._answers = Responder(
-            peer, self.table, self.store, self._runner.recorder, self._reader.misses
+            peer, self.table, self.store, self._runner.recorder, self._reader.misses, rpc.cards
         )
         self._carrier = Carrier(peer, config, self.timeouts, signatures, hearsay)
         self._publications = Publications(config, rng)
@@ -147,9 +147,11 @@ class Dht:
     async def _greet(self, seed: Contact) -> Greeting:
         """Ask a seed for its id and contacts; if these are new, look up our own id."""
         runner, known_seeds = self._runner, self._upkeep.seeds
-        hello = Identify(runner.listen_address, self._own.raw)
+        hello = Identify(self._own.raw)
         try:
-            met = met_through(seed, await runner.rpc.call(seed, hello, HELLO_S))
+            met = met_through(
+                seed, await runner.rpc.call(seed, hello, HELLO_S), runner.recorder.hearsay
+            )
         except SwarmError as error:
             log.info("seed %s: %s", seed.address, error)
             known_seeds.learned(seed.address, None)
@@ -168,7 +170,7 @@ class Dht:
         if self._joining is None or self._joining[1].finished:
             lookup = self._search.lookup(self._own.raw, self.config.k)
             _learn(lookup, met)
-            query = FindNode(lookup, self._runner.listen_address, min(len(met), self.config.alpha))
+            query = FindNode(lookup, min(len(met), self.config.alpha))
             self._upkeep.joining = True
             running = self._runner.start_query(query, lambda: self._joined(lookup))
             self._joining = running, lookup
@@ -220,7 +222,7 @@ class Dht:
                 case LookRound():
                     lookup = self._search.lookup(duty.target, self.config.k)
                     _learn(lookup, self._parts.others)
-                    query = FindNode(lookup, self._runner.listen_address)
+                    query = FindNode(lookup)
                     await self._runner.start_query(query).wait()
                     self._refreshed(lookup)
                 case PublishAgain():
@@ -262,9 +264,7 @@ class Dht:
             candidates = await self._search.region(key, candidates)
         failure_share = self.timeouts.failure_share
         options = self._publisher.options(failure_share, spread, waited_for=waited_for)
-        put_value = PutValue(
-            record, self._runner.listen_address, candidates, options, self.timeouts
-        )
+        put_value = PutValue(record, candidates, options, self.timeouts)
         await self._runner.start_query(put_value).wait()
         return put_value
 
@@ -298,7 +298,7 @@ class Dht:
         """Get from the region of a crowded key, whose closest peers may all be hostile."""
         near = self.table.nearest(key, self.config.k)
         holders = await self._search.region(key, [each.contact for each in near])
-        request = Get(self._runner.listen_address, key, b"", False, 0)
+        request = Get(key, b"", False, 0)
         get_value = self._reader.among(request, quorum, holders, self._now_s(), self._wall_s())
         await self._runner.start_query(get_value, lambda: self._got(key, quorum, get_value)).wait()
         return dict(get_value.records) or await self._held(key, anyway=True)
@@ -320,9 +320,7 @@ class Dht:
 
     def _start_get(self, key: bytes, quorum: int) -> tuple[RunningQuery, GetValue]:
         runner = self._runner
-        get_value = self._reader.query(
-            key, quorum, runner.listen_address, self._now_s(), self._wall_s()
-        )
+        get_value = self._reader.query(key, quorum, self._now_s(), self._wall_s())
         running = runner.start_query(get_value, lambda: self._got(key, quorum, get_value))
         if not get_value.finished:
             self._gets[key, quorum] = running, get_value
@@ -369,7 +367,7 @@ class Dht:
             return got
         try:
             get_value = self._carrier.query(
-                request, got, self._runner.listen_address, self._now_s(), self._wall_s()
+                request, self._answers.known(request.key), self._now_s(), self._wall_s()
             )
             await self._runner.start_query(get_value).wait()
         finally:

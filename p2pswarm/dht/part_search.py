@@ -40,9 +40,10 @@ class PartSearch:
 
     async def greet(self, stranger: Contact) -> list[Contact]:
         """Ask a stranger whom it knows next to us; it and these, if we do not know them."""
-        hello = Identify(self._runner.listen_address, self._table.own.raw)
+        runner, hello = self._runner, Identify(self._table.own.raw)
         try:
-            met = met_through(stranger, await self._runner.rpc.call(stranger, hello, HELLO_S))
+            reply = await runner.rpc.call(stranger, hello, HELLO_S)
+            met = met_through(stranger, reply, runner.recorder.hearsay)
         except SwarmError as error:
             log.info("%s: %s", stranger.address, error)
             return []

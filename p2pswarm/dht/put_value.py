@@ -43,7 +43,6 @@ class PutValue:
     def __init__(
         self,
         record: Record,
-        listen_address: str,
         candidates: Sequence[Contact],
         options: PutOptions,
         timeouts: TimeoutEstimator,
@@ -54,7 +53,7 @@ class PutValue:
         """The verdicts of the peers that did not keep it."""
         self.held_by: list[Contact] = []
         """The peers that hold it."""
-        self._request = Store(listen_address, (record,))
+        self._request = Store((record,))
         self._left = list(candidates[::-1])
         self._replicas = min(options.replicas, len(candidates))
         self._success = min(options.success, self._replicas)

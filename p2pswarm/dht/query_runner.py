@@ -56,15 +56,10 @@ class QueryRunner:
         self._changed = changed
         self._depth = 0
         self._reunion_s: float | None = None
-        self.recorder = CallRecorder(table, timeouts, rpc.reach)
+        self.recorder = CallRecorder(table, timeouts, rpc.reach, rpc.cards)
         self._batcher = StoreBatcher(table.config.batches)
         self._batch_alarm: Alarm | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-
-    @property
-    def listen_address(self) -> str:
-        """Where others dial us, empty if we are no server; a link may change it."""
-        return str(self.rpc.contact.address) if self._table.config.server else ""
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` in a task that `close` ends."""
@@ -126,14 +121,14 @@ class QueryRunner:
         """Dial where a peer says that it is, and ask who is there."""
         self.calls += 1
         reply: Message | None = None
-        hello = Identify(self.listen_address, self.own.raw)
+        hello = Identify(self.own.raw)
         with suppress(SwarmError):
             reply = await self.rpc.call(Contact(None, claimed.address), hello, CONFIRM_S)
         self.recorder.checked(claimed, reply, asyncio.get_running_loop().time())
         self.drain()
 
     async def _ping(self, contact: Contact) -> None:
-        await self.call(contact, Ping(self.listen_address))
+        await self.call(contact, Ping())
 
     def post(self, contact: Contact, batched_record: BatchedRecord) -> bool:
         """Store a record a little later; False if too many batches wait already."""
@@ -151,7 +146,7 @@ class QueryRunner:
         self._batch_alarm.set(self._batcher.next_deadline_s())
 
     async def _deliver(self, contact: Contact, batched: list[BatchedRecord]) -> None:
-        store = store_of(self.listen_address, batched)
+        store = store_of(batched)
         if contact.peer == self.own:
             reply: Message | None = self.keep(self.own, store)
         else:

@@ -1,9 +1,12 @@
 """Responder: the answers to other peers, from our routing table and our store.
 
 Units:   seconds on the caller's monotonic clock; `_ms` milliseconds since 1970.
-Errors:  BadMessage for a request with an invalid address of its sender.
+Errors:  none.
 """
 
+from collections.abc import Iterable, Iterator
+
+from p2pswarm.dht.bucket import Neighbour
 from p2pswarm.dht.call_outcomes import CallRecorder
 from p2pswarm.dht.messages import (
     PAGE_BYTES,
@@ -20,18 +23,19 @@ from p2pswarm.dht.messages import (
     Record,
     Store,
     Stored,
-    contact_of,
     peer_list,
 )
 from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.routing_table import Table
-from p2pswarm.ids import PeerId
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.rpc.base import CardSource
+from p2pswarm.transport.card import Card
 from p2pswarm.wire.message import Message
 
 Request = Identify | Find | Get | Store | Ping
 
-NO_PEERS = PeerList(b"", ())
+NO_PEERS = PeerList((), b"")
 
 
 class Responder:
@@ -44,6 +48,7 @@ class Responder:
         store: RecordStore,
         recorder: CallRecorder,
         misses: NegativeCache,
+        cards: CardSource,
     ) -> None:
         """`recorder` learns of every peer that asks; `misses` forgets every stored key."""
         self._own = own
@@ -51,11 +56,11 @@ class Responder:
         self._store = store
         self._recorder = recorder
         self._misses = misses
+        self._cards = cards
 
     def answer(self, peer: PeerId, request: Request, now_s: float, now_ms: int) -> Message:
-        """The reply to a request of a peer; BadMessage if the peer's address is invalid."""
-        if request.listen_address:
-            self._recorder.met(contact_of(peer.raw, request.listen_address), now_s)
+        """The reply to a request of a peer."""
+        self._recorder.asked_by(peer, now_s)
         match request:
             case Identify():
                 return self.identify(peer, request)
@@ -96,10 +101,19 @@ class Responder:
         offer = self._store.offer
         return Stored(bytes([offer(record, peer, now_ms) for record in request.records]))
 
+    def known(self, target: bytes) -> list[Contact]:
+        """The k servers closest to `target` that we know."""
+        return [each.contact for each in self._table.nearest(target, self._table.config.k)]
+
     def _near(self, target: bytes, asker: PeerId) -> PeerList:
-        """The k servers closest to `target`, without the peer that asks."""
+        """The k servers closest to `target` where we found them, without the peer that asks."""
         k = self._table.config.k
         near = self._table.nearest(target, k + 1)
-        return peer_list(
-            [(each.raw, each.listen_address) for each in near if each.raw != asker.raw][:k]
-        )
+        return peer_list(self._found([each for each in near if each.raw != asker.raw][:k]))
+
+    def _found(self, near: Iterable[Neighbour]) -> Iterator[tuple[Card, Address]]:
+        for each in near:
+            assert each.contact.peer is not None
+            card = self._cards.of(each.contact.peer)
+            if card is not None:
+                yield card, each.contact.address

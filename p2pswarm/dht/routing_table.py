@@ -252,7 +252,7 @@ def neighbour(contact: Contact, heard_s: float) -> Neighbour:
     raw = contact.peer.raw
     near_net, wide_net = networks(contact.address.host)
     number = int.from_bytes(raw)
-    return Neighbour(contact, raw, number, str(contact.address), near_net, wide_net, heard_s)
+    return Neighbour(contact, raw, number, near_net, wide_net, heard_s)
 
 
 @lru_cache(maxsize=SEEN_HOSTS)

@@ -33,9 +33,9 @@ class BatchedRecord:
     """None if the outcome does not matter, as with a repair."""
 
 
-def store_of(listen_address: str, batched: Sequence[BatchedRecord]) -> Store:
+def store_of(batched: Sequence[BatchedRecord]) -> Store:
     """The request for all records of a batch."""
-    return Store(listen_address, tuple([each.record for each in batched]))
+    return Store(tuple([each.record for each in batched]))
 
 
 def stored_in(reply: Message | None, count: int) -> list[Stored | None]:

@@ -74,9 +74,7 @@ class ValueReader:
             return True
         return self._own.distance(key) <= near[-1].number ^ int.from_bytes(key)
 
-    def query(
-        self, key: bytes, quorum: int, listen_address: str, now_s: float, wall_s: float
-    ) -> GetValue:
+    def query(self, key: bytes, quorum: int, now_s: float, wall_s: float) -> GetValue:
         """The query of a get that `held` cannot answer."""
         config = self._config
         near = self._table.nearest(key, config.k)
@@ -94,7 +92,7 @@ class ValueReader:
         lookup = Lookup(key, self._own.raw, options, self._timeouts, now_s, self._hearsay)
         lookup.learned([each.contact for each in (replicas if sure else near)])
         get_options = GetOptions(
-            request=Get(listen_address, key, b"", quorum > 1, 0),
+            request=Get(key, b"", quorum > 1, 0),
             quorum=quorum,
             wall_less_loop_s=wall_s - now_s,
             carried=0 if sure or quorum > 1 else config.carried,

@@ -30,6 +30,7 @@ def address_groups(host: str) -> tuple[str, ...]:
     return (f"IPv{address.version}", *map(str, networks))
 
 
+@lru_cache(maxsize=SEEN_HOSTS)
 def network_of(host: str) -> str:
     """The smallest routed network of a host, /24 or /48; a host that is no number stands alone."""
     groups = address_groups(host)

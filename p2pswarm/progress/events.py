@@ -35,6 +35,12 @@ class PeerLine:
     queued: int
     rate_per_s: float
     """Microbatches counted per second."""
+    direct: int = 0
+    """So many of its links to the trainer and other servers lead to them directly."""
+    mapped: int = 0
+    """And so many through a router that forwards a port."""
+    punched: int = 0
+    relayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from random import Random
 from p2pswarm.ids import Address
 
 RETRY_S_MAX = 0.1  # a round trip or two: 4 of 4 whatever the skew, where 50 ms exactly got 0 of 4
+TRIES_MAX = 16  # 1 s of them: who is dialled by mistake is not dialled for long
 HARD_LATER_S = 0.05  # so much later a side dials whose address the other one cannot know
 DIAL_S = 2.5  # the kernel repeats a SYN that was dropped after 1 s
 WAIT_S_MAX = 1.0  # half of a round trip that is longer is no use
@@ -41,7 +42,8 @@ class DialSchedule:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._due_s: dict[PunchDial, float] = {}
-        self._under_way: dict[PunchDial, None] = {}
+        self._tries: dict[PunchDial, int] = {}
+        """How often each was dialled that was due once."""
         self._stopped = False
         self.over_s = float("inf")
         """When the attempt is over, once that is known."""
@@ -49,7 +51,7 @@ class DialSchedule:
     def add(self, dials: Iterable[PunchDial], at_s: float) -> None:
         """Have these dialled from `at_s` on; those that are known already stay as they are."""
         for dial in dials:
-            if dial not in self._under_way and not self._stopped:
+            if dial not in self._tries and not self._stopped:
                 self._due_s.setdefault(dial, at_s)
 
     def end(self, at_s: float) -> None:
@@ -68,14 +70,13 @@ class DialSchedule:
         due = [dial for dial, at_s in self._due_s.items() if at_s <= now_s]
         for dial in due:
             del self._due_s[dial]
-            self._under_way[dial] = None
+            self._tries[dial] = self._tries.get(dial, 0) + 1
         return due
 
     def failed(self, dial: PunchDial, now_s: float) -> None:
         """Note that a dial was refused, or that somebody else has answered: try again."""
-        self._under_way.pop(dial, None)
         at_s = now_s + self._rng.uniform(0, RETRY_S_MAX)
-        if at_s < self.over_s and not self._stopped:
+        if at_s < self.over_s and not self._stopped and self._tries[dial] < TRIES_MAX:
             self._due_s[dial] = at_s
 
     def next_deadline_s(self) -> float | None:

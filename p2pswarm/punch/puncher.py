@@ -10,7 +10,7 @@ Source:  docs/punching.md.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from types import TracebackType
@@ -180,7 +180,7 @@ class Puncher:
         """
         (port, relay), (offer, round_trip_s) = us, heard
         trust = self.view.trust(path, port, chosen=True)
-        to = dialled(offer.candidates, trust)
+        to = self._within_limits(dialled(offer.candidates, trust), stream.peer)
         if path is not None and trust.peer_host and path.remote not in to:
             to.append(path.remote)  # it dials from where it listens, as it did before
         mine = self.view.offer(port, relay, near=neighbours(offer.candidates, trust))
@@ -282,10 +282,19 @@ class Puncher:
         new = judgement.unjudged(offer)
         vouched = await self._vouching.vouched(relay, new)
         addresses = judgement.judge(new, vouched)
-        hosts = self._limits.dialling(peer, [each.host for each in addresses])
-        to.update({each: None for each in addresses if each.host in hosts})
+        new_ones = [each for each in addresses if each not in to]
+        to.update(dict.fromkeys(self._within_limits(new_ones, peer)))
         if offer.open:
             self._plan(attempt, to, 0, _now_s())
+
+    def _within_limits(self, to: Sequence[Address], peer: PeerId) -> list[Address]:
+        """Those addresses that do not exceed what a network may get; of the peer's own host all."""
+        link = self._link_to(peer)
+        path = None if link is None else link.path
+        known = "" if path is None or path.remote.circuit else path.remote.host
+        others = [each.host for each in to if each.host != known]
+        allowed = self._limits.dialling(others, _now_s())
+        return [each for each in to if each.host == known or each.host in allowed]
 
     def _on_greeting(self, connection: Connection, token: bytes) -> None:
         attempt = self._attempts.get(token)

@@ -16,10 +16,10 @@ from p2pswarm.access.guarded_rpc import GuardedRpc, RoleRules
 from p2pswarm.access.messages import AccessList
 from p2pswarm.chain.messages import HandOver, Heartbeat, Prepare, Propose
 from p2pswarm.config import NodeConfig
-from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.errors import BadMessage, RunEnded, Unusable
 from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.owner_folder import OwnerFolder
-from p2pswarm.roles.run_folder import make_folder
+from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RunIdentity
@@ -46,11 +46,14 @@ Say = Callable[[str], None]
 
 def closed_by_us(config: NodeConfig) -> NodeConfig:
     """The settings of a trainer, whose run names the owner's key if it is to be closed."""
-    if not config.train.closed or config.run.owner:
-        return config
+    if not config.train.closed or config.run.owner or config.train.standby:
+        return config  # who stands by learns the owner from the run that it is invited to
     if config.state is None:
         raise Unusable("a closed run needs a folder for its owner's key: set `state` in the file")
     make_folder(config.state)
+    saved = None if config.train.new else RunFolder(config.state).read()
+    if saved is not None and not saved.finished and saved.identity.config.owner:
+        return config  # it goes on with that, whoever closed it
     with OwnerFolder(config.state).key(make=True) as owner:
         run = dataclasses.replace(config.run, owner=owner.public_key.hex())
     return dataclasses.replace(config, run=run)
@@ -82,6 +85,12 @@ async def run_calls(stack: NodeStack, identity: RunIdentity, say: Say) -> AsyncI
 def own_refusal(rpc: Rpc) -> str:
     """Why this node is no member of its closed run any more; empty if it is, or the run is open."""
     return rpc.gate.own_refusal(time.time()) if isinstance(rpc, GuardedRpc) else ""
+
+
+async def until_out(rpc: Rpc) -> None:
+    """Raise RunEnded when this node is no member of its closed run any more; until cancelled."""
+    if isinstance(rpc, GuardedRpc):
+        raise RunEnded(await rpc.until_out())
 
 
 def _keep_lists(rpc: GuardedRpc, folder: OwnerFolder, run: bytes) -> None:

@@ -171,7 +171,7 @@ async def answering(rpc: Rpc, trainers: Sequence[Contact]) -> list[Contact]:
 
 async def _answers(rpc: Rpc, trainer: Contact) -> bool:
     try:
-        await rpc.call(trainer, Ping(""), ANSWER_S)
+        await rpc.call(trainer, Ping(), ANSWER_S)
     except SwarmError as error:
         log.info("%s does not answer: %s", trainer.address, error)
         return False

@@ -168,7 +168,7 @@ def _spread(config: NodeConfig, ours: OwnersRun, access: AccessList, done: str) 
 async def _tell_all(config: NodeConfig, access: AccessList) -> int:
     """Tell every trainer that offers the run; returns how many took the list."""
     with identity_from(None) as identity:
-        async with open_stack(config, identity) as stack:
+        async with open_stack(config, identity, passing=True) as stack:
             trainers = await offered(stack, access.run)
             told = await asyncio.gather(*(_tell(stack, one, access) for one in trainers))
     return sum(told)

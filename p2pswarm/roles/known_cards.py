@@ -1,4 +1,4 @@
-"""KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `PeerCards`.
+"""KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `MemberCards`.
 
 A card that is known already costs a comparison, and no signature is checked.
 
@@ -7,10 +7,13 @@ Errors:  BadMessage for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import PeerId
+from p2pswarm.roles.link_kind import DIRECT, MAPPED, PUNCHED, RELAYED, kind_of_link
+from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.transport.card import Card, decode_card
 from p2pswarm.transport.endpoint import Endpoint
 
@@ -40,6 +43,16 @@ class KnownCards:
         if told.peer.raw != peer:
             raise BadMessage(f"a card of {told.peer.short} for another peer's")
         self._book.learn(told, self._heard_at(teller))
+
+    def links(self, peers: Iterable[bytes]) -> PathCounts:
+        """How links that are up lead to these peers."""
+        wanted, ours = set(peers), self._endpoint.card
+        count = Counter(
+            kind_of_link(link.path, ours, self._book.of(link.peer))
+            for link in self._endpoint.links()
+            if link.path is not None and link.peer.raw in wanted
+        )
+        return PathCounts(count[DIRECT], count[MAPPED], count[PUNCHED], count[RELAYED])
 
     def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
         """Have `on_news` called with each peer whose card has changed; returns what ends that."""

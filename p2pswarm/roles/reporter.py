@@ -4,6 +4,7 @@ Units:   `now_s` seconds on the caller's clock; events count from the first step
 Errors:  none.
 """
 
+import dataclasses
 from collections import deque
 
 from p2pswarm.config import RunConfig
@@ -149,7 +150,12 @@ class Reporter:
             case act.Loaded(incarnation=incarnation, stage=stage, load=load):
                 if before := self._peers.get(incarnation):
                     self._peers[incarnation] = PeerLine(
-                        before.peer, stage, before.ready, load.queued, load.rate_per_s
+                        before.peer,
+                        stage,
+                        before.ready,
+                        load.queued,
+                        load.rate_per_s,
+                        **dataclasses.asdict(load.links),
                     )
                 if now_s < self._peers_told_s + PEERS_EVERY_S:
                     return []

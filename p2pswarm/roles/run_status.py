@@ -20,6 +20,7 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
+from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.swarm.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -95,7 +96,17 @@ class LatestStatus:
     def _servers(self) -> tuple[StageStatus, ...]:
         count = Counter((peer.stage, peer.ready) for peer in self._peers.peers)
         return tuple(
-            StageStatus(count[stage, True], count[stage, False]) for stage in range(self._stages)
+            StageStatus(count[stage, True], count[stage, False], self._links(stage))
+            for stage in range(self._stages)
+        )
+
+    def _links(self, stage: int) -> PathCounts:
+        ours = [peer for peer in self._peers.peers if peer.stage == stage]
+        return PathCounts(
+            sum(peer.direct for peer in ours),
+            sum(peer.mapped for peer in ours),
+            sum(peer.punched for peer in ours),
+            sum(peer.relayed for peer in ours),
         )
 
 

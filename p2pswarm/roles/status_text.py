@@ -10,6 +10,7 @@ from p2pswarm.flow.peer_scores import time_left
 from p2pswarm.ids import PeerId
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.swarm.messages.status import RunStatus
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
@@ -92,9 +93,16 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _links(links: PathCounts) -> str:
+    """How links lead, the kinds that there are; nothing if no server has said."""
+    kinds = [f"{count} {kind}" for kind, count in dataclasses.asdict(links).items() if count]
+    return f" (links: {', '.join(kinds)})" if kinds else ""
+
+
 def _stages(status: RunStatus) -> list[str]:
     return [
         f"stage {number}: {stage.ready} ready"
         + (f" and {stage.joining} joining" if stage.joining else "")
+        + _links(stage.links)
         for number, stage in enumerate(status.stages)
     ]

@@ -26,7 +26,7 @@ from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.closed_run import closed_by_us, run_calls
+from p2pswarm.roles.closed_run import closed_by_us, run_calls, until_out
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.leave_request import LeaveRequest
@@ -160,6 +160,7 @@ async def open_trainer(
         ):
             context = await _context(stack, rpc, corpus, tell, entry)
             announcing = tasks.create_task(announce(stack, entry.identity))
+            out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
                 directory.enter_through(entry.trainers)
                 meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
@@ -168,6 +169,7 @@ async def open_trainer(
                 meeting.cancel()
                 saying.cancel()
             announcing.cancel()
+            out.cancel()
     finally:
         entry.place.store.close()
 

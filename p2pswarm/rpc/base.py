@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 from p2pswarm.ids import Contact, PeerId
+from p2pswarm.transport.card import Card
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
@@ -97,12 +98,33 @@ error. A handler that waits for something else is cancelled then, and at the dea
 """
 
 
+class CardSource(Protocol):
+    """What peers say of themselves."""
+
+    def of(self, peer: PeerId) -> Card | None:
+        """The newest card that is known of a peer; each has one that a link is up to."""
+        ...
+
+    def read(self, data: bytes) -> Card:
+        """The card in bytes that anybody passed on; BadMessage if it is not its peer's."""
+        ...
+
+    def learn(self, card: Card, heard_at: str) -> bool:
+        """Keep a card that came from the host `heard_at`; whether it says anything new."""
+        ...
+
+
 class Rpc(Protocol):
     """Typed calls to peers, and the handlers of calls from peers."""
 
     @property
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
+        ...
+
+    @property
+    def cards(self) -> CardSource:
+        """What peers say of themselves."""
         ...
 
     def reach(self, to: Contact) -> Reach:

@@ -34,7 +34,7 @@ class ConcurrencyLimit:
 
     def __init__(self, limits: HandlerLimits) -> None:
         self._limits = limits
-        self._running: dict[PeerId, int] = {}
+        self._running: dict[bytes, int] = {}  # by the bytes of the id: they keep their hash
         self._networks: dict[str, int] = {}
         self.count = 0
 
@@ -43,11 +43,11 @@ class ConcurrencyLimit:
 
         `network`: the one that the peer is in; empty if that does not count.
         """
-        mine, near = self._running.get(peer, 0), self._networks.get(network, 0)
+        mine, near = self._running.get(peer.raw, 0), self._networks.get(network, 0)
         free = self._limits.total - self.count
         if mine >= self._limits.per_peer or not free or near > free:
             raise Busy(f"{mine} calls of yours and {self.count} in all are under way")
-        self._running[peer] = mine + 1
+        self._running[peer.raw] = mine + 1
         if network:
             self._networks[network] = near + 1
         self.count += 1
@@ -55,7 +55,7 @@ class ConcurrencyLimit:
     def leave(self, peer: PeerId, network: str = "") -> None:
         """Count a handler of `peer` that has ended."""
         self.count -= 1
-        _take_one(self._running, peer)
+        _take_one(self._running, peer.raw)
         if network:
             _take_one(self._networks, network)
 

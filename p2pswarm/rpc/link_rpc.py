@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
-from p2pswarm.rpc.base import StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import CardSource, StreamHandler, UnaryHandler
 from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
@@ -148,6 +148,11 @@ class LinkRpc:
     def contact(self) -> Contact:
         """Our own contact, as others should dial it."""
         return self._endpoint.contact
+
+    @property
+    def cards(self) -> CardSource:
+        """What peers say of themselves."""
+        return self._endpoint.cards
 
     def reach(self, to: Contact) -> Reach:
         """What links show of the peer's address; see `Rpc`."""

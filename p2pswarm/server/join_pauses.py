@@ -12,6 +12,9 @@ Errors:  none.
 REJOIN_FIRST_S, REJOIN_MAX_S = 0.25, 2.0
 ELECTION_S = 5.0  # after a coordinator of several is lost, another leads by then: ask often
 SEEK_S = 10.0  # between two tries once the trainer has been gone for `rejoin_s`
+KNOCK_FIRST_S = 1.0  # a first try may have gone into a cut that is over by then; round the world 3x
+KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
+DIAL_S = 5.0  # as long as a dial may take by itself
 STEADY_S = 10.0  # a session this long was a good one: the pauses start small again
 
 
@@ -25,6 +28,8 @@ class JoinPauses:
         self.tried_s = now_s
         """When a trainer was asked last."""
         self._seen_s = now_s
+        self._knock_s = DIAL_S
+        """How long the next try may take to reach a trainer."""
 
     def tries(self, now_s: float) -> None:
         """A trainer is asked."""
@@ -32,7 +37,18 @@ class JoinPauses:
 
     def in_run(self, now_s: float) -> None:
         """The server was in the run until now."""
-        self._seen_s = now_s
+        self._seen_s, self._knock_s = now_s, KNOCK_FIRST_S
+
+    def knock_s(self, *, others: bool) -> float | None:
+        """How long the next try may take to reach a trainer; None: as long as a dial takes.
+
+        Whoever was just in the run tries anew soon: the kernel asks less and less often, and what
+        it is in the run for waits. `others`: there are other trainers to ask.
+        """
+        knock_s, self._knock_s = self._knock_s, min(2 * self._knock_s, DIAL_S)
+        if others:
+            return min(knock_s, KNOCK_S)
+        return knock_s if knock_s < DIAL_S else None
 
     def gone_s(self, now_s: float) -> float:
         """How long it has been out of the run."""

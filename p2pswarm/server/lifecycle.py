@@ -29,7 +29,6 @@ from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.wire.message import Message
 
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
-KNOCK_S = 2.0  # to dial a trainer while there is another one to ask
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
 LEFT = "left"
 
@@ -143,6 +142,10 @@ class Lifecycle:
         """What the user is to be told; drained by reading."""
         remarks, self._remarks = self._remarks, []
         return remarks
+
+    def knock_s(self) -> float | None:
+        """How long this try may take to reach a trainer; None: as long as a dial takes."""
+        return self._pauses.knock_s(others=bool(self.trainers.others))
 
     def may_change_run(self, now_s: float) -> bool:
         """Whether it may go to another run: its own trainer never answered, or not for long."""

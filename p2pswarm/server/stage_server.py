@@ -22,7 +22,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.leadership import Leadership
-from p2pswarm.server.lifecycle import JOIN_S, KNOCK_S, Lifecycle, ServerState
+from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.session import ServerContext
@@ -193,8 +193,7 @@ class StageServer:
         )
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
-            patience_s = KNOCK_S if lifecycle.trainers.others else None
-            stream = await self.seeker.knocking(patience_s, opening)
+            stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
             if lifecycle.end is not None:
                 return
             self.leadership.heard()

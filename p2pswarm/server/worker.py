@@ -11,7 +11,7 @@ Errors:  Busy, NotServing, TooLarge or BadMessage to the sender; the trainer is 
 import asyncio
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from p2pswarm.compute.base import Key
 from p2pswarm.compute.sketch import Sketcher
@@ -129,7 +129,8 @@ class Worker:
     def load(self, now_s: float) -> Load:
         """Sum up what was done since the last report."""
         scheduler, stage = self._session.scheduler, self._session.engine.stage
-        return load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
+        load = load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
+        return replace(load, links=self._session.links())
 
     async def _compute(self, item: WorkItem, job: _PendingInput) -> None:
         session, loop = self._session, asyncio.get_running_loop()

@@ -65,8 +65,11 @@ class DhtWorld:
         """Add a node, which knows no peer yet."""
         identity = identity or Identity.generate(self.rng.randbytes(32))
         rpc = self.net.rpc(identity.peer_id, address=address)
+        config = config or self.config.dht
+        if not config.server:
+            self.net.cards.say(identity.peer_id)
         rng = random.Random(self.rng.random())
-        self.nodes.append(Dht(rpc, identity, config or self.config.dht, rng, self.wall_s))
+        self.nodes.append(Dht(rpc, identity, config, rng, self.wall_s))
         self.rpcs.append(rpc)
         return self.nodes[-1]
 
@@ -90,4 +93,7 @@ class DhtWorld:
         count = round(self.config.nodes * stale / (1 - stale))
         address = Address(DEAD_NET, 1)
         ids = [PeerId(self.rng.randbytes(32)) for _ in range(count)]
-        return [neighbour(Contact(peer, address), 0.0) for peer in ids]
+        dead = [Contact(peer, address) for peer in ids]
+        for peer, contact in zip(ids, dead, strict=True):
+            self.net.cards.say(peer, contact)
+        return [neighbour(contact, 0.0) for contact in dead]

@@ -36,12 +36,12 @@ from p2pswarm.dht.messages import (
     Record,
     Store,
     Stored,
-    peer_list,
 )
 from p2pswarm.dht.node import Dht
 from p2pswarm.dht.record_store import Verdict
 from p2pswarm.dht.routing_table import ID_BITS, neighbour
-from p2pswarm.ids import Address, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.cards import unsigned_list
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.full_tables import fill_tables
 from p2pswarm.sim.rpc import SimRpc
@@ -140,12 +140,12 @@ class AttackedDht:
         lies = self.world.rng.random() < self.config.lying
         _HostileNode(self, rpc, lies=lies)
 
-    def friends(self, target: bytes) -> list[tuple[bytes, str]]:
+    def friends(self, target: bytes) -> list[Contact]:
         """The hostile nodes next to a target: nearly the closest ones, and found at once."""
         at = bisect(self._numbers, int.from_bytes(target))
         near = self._hostile[max(0, at - K) : at + K]
         near.sort(key=lambda each: each.number ^ int.from_bytes(target))
-        return [(each.raw, each.listen_address) for each in near[:K]]
+        return [each.contact for each in near[:K]]
 
 
 class _HostileNode:
@@ -169,10 +169,11 @@ class _HostileNode:
             close = (int.from_bytes(target) ^ chance.getrandbits(128) for _ in range(K // 2))
             hosts = (public_address(chance.randrange(1 << 20, 1 << 22)) for _ in range(K // 2))
             invented = [
-                (number.to_bytes(32), str(at)) for number, at in zip(close, hosts, strict=True)
+                Contact(PeerId(number.to_bytes(32)), at)
+                for number, at in zip(close, hosts, strict=True)
             ]
             named = invented + named[: K // 2]
-        return peer_list(named)
+        return unsigned_list(named)
 
     def _got(self, _: PeerId, get: Get) -> Got:
         forged: tuple[Record, ...] = ()

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.cards import UnsignedCards
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.link import DEAD_AFTER_S, SimLink
 from p2pswarm.sim.suspension import WORLD, Suspension
@@ -38,6 +39,11 @@ class SimProcess:
         """The process at the other end, by the index of its host, and since when the link is up."""
         self._dialled: dict[int, None] = {}
         """The hosts that have answered us, by index; the latest last."""
+
+    @property
+    def cards(self) -> UnsignedCards:
+        """What peers say of themselves."""
+        return self.population.cards
 
     @cached_property
     def clock(self) -> SimClock:
@@ -129,6 +135,8 @@ class Population(Generic[P]):
         """`clock` gives the event loop that runs the world, once it runs."""
         self.world = World(seed, config or WorldConfig(), self.watch)
         self.clock = clock
+        self.cards = UnsignedCards()
+        """What every peer says of itself: where its host is."""
         self._running: dict[int, P] = {}
         self._links: dict[tuple[int, int], SimLink] = {}
         """The links that streams use, by the indices of their hosts."""
@@ -143,6 +151,7 @@ class Population(Generic[P]):
         for link in self.links_of(host):
             link.end_after(0.0)  # the new kernel knows nothing of it
         host.alive = True
+        self.cards.say(peer, Contact(peer, host.address))
         return host
 
     def start(self, process: P) -> P:

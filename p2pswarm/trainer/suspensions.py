@@ -7,8 +7,7 @@ that has died is mostly known at once, and one that answers is given more time.
 
 Units:   seconds on the caller's clock.
 Errors:  none.
-Source:  docs/training.md, "A sum that outlives its link"; Karlin, Manasse, Rudolph and Sleator,
-         "Competitive snoopy caching" (1988), for how long to wait.
+Source:  docs/training.md, "A sum that outlives its link".
 """
 
 from collections import Counter
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from p2pswarm.swarm.view import Incarnation
 
 SUSPENDED_S = 1.0  # to answer, or to dial again behind the pause before it
+REDO_SHARE = 0.25  # of the time to do its work again: if it does not come, no more is lost
 SUSPENDED_MAX_S = 5.0  # however much it has summed: a machine that changes its network needs less
 ANSWERED_S = 4.0  # its process lives and is reached: it asks other trainers first, perhaps in vain
 TIMES_MAX = 3  # in one step: a peer that loses its link on purpose holds no step up for longer
@@ -86,14 +86,13 @@ class Suspensions:
         """Suspend an incarnation that is over; False if its peer had that too often.
 
         `silent`: it was waited for already; it is not, once its stage has another server. `redo_s`:
-        about how long it would take to do again what it has summed. Whoever waits for as long as
-        that and no longer loses twice the time at most, whatever becomes of the server.
+        about how long it would take to do again what it has summed. Of that a quarter may be lost.
         """
         assert one.peer not in self._suspended, "whoever joins is suspended no longer"
         if self._times[one.peer] >= self._times_max:
             return False
         self._times[one.peer] += 1
-        limit_s = 0.0 if silent else max(self._limit_s, min(redo_s, self._limit_max_s))
+        limit_s = 0.0 if silent else max(self._limit_s, min(REDO_SHARE * redo_s, self._limit_max_s))
         self._suspended[one.peer] = _Suspended(one, stage, limit_s)
         return True
 

@@ -10,20 +10,26 @@ A change goes out at once if there was none shortly before; what changes within 
 that goes out together at its end. The pause grows with the members, so that the messages in a
 second have a limit, however many join.
 
+A card is several times as long as the rest of a record. So a large run's views leave out the cards
+that name the address beside them: who is told the address finds the peer there, and has its card
+from the peer itself. A card that no longer does is always told.
+
 Units:   seconds on the caller's clock; views of a stage count from 1.
 Errors:  none.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from p2pswarm.swarm.member_cards import leads_there
 from p2pswarm.swarm.messages.membership import MemberRecord, View
 from p2pswarm.swarm.view import view_parts
 from p2pswarm.trainer.membership import MemberChange
 
 PAUSE_S = 0.1  # a server computes for longer than that between two microbatches
 PAUSE_PER_MEMBER_S = 0.0005  # at most 2,000 messages a second in all
+CARDS_MEMBERS_MAX = 300  # 10 stages of 30: 7 MB of cards in all; 1,000 servers would get 70 MB
 REMEMBERED = 64  # views: more than six seconds of changes without a pause
 
 
@@ -115,24 +121,36 @@ class StageViews:
         self._made = {}
         return True
 
-    def since(self, number: int) -> list[View]:
-        """What to tell a member that has the view `number`, 0 if none."""
+    def since(self, number: int, *, large: bool) -> list[View]:
+        """What to tell a member that has the view `number`, 0 if none; `large`: the run is."""
         behind = self.number - number
         if behind and number not in self._made:
             whole = number == 0 or behind > len(self._last)
-            self._made[number] = self._whole() if whole else self._difference(number, behind)
+            self._made[number] = (
+                self._whole(large=large) if whole else self._difference(number, behind, large=large)
+            )
         return self._made[number] if behind else []
 
-    def _whole(self) -> list[View]:
-        return view_parts(self.number, tuple(self._members.values()))
+    def _whole(self, *, large: bool) -> list[View]:
+        return view_parts(self.number, _told(self._members.values(), large=large))
 
-    def _difference(self, since: int, behind: int) -> list[View]:
+    def _difference(self, since: int, behind: int, *, large: bool) -> list[View]:
         changed = ViewDifference()
         for one in list(self._last)[-behind:]:
             changed.add(one)
-        joined = (*changed.joined.values(), *changed.carded.values())
-        gone, ready = tuple(changed.gone), changed.ready
-        return view_parts(self.number, joined, since, gone=gone, ready=tuple(ready))
+        joined = _told((*changed.joined.values(), *changed.carded.values()), large=large)
+        gone, ready = tuple(changed.gone), tuple(changed.ready)
+        return view_parts(self.number, joined, since, gone=gone, ready=ready)
+
+
+def _told(records: Iterable[MemberRecord], *, large: bool) -> tuple[MemberRecord, ...]:
+    """Records as they are told; `large`: without the cards that say the same."""
+    if not large:
+        return tuple(records)
+    return tuple(
+        replace(record, card=b"") if leads_there(record.card, record.address) else record
+        for record in records
+    )
 
 
 class Views:
@@ -149,7 +167,7 @@ class Views:
         self._pause_s = pause_s
         self._pause_per_member_s = pause_per_member_s
         self._not_before_s = float("-inf")
-        self._changed = False
+        self._changed = self._large = False
 
     def change(self, changes: Iterable[MemberChange]) -> None:
         """The membership has changed."""
@@ -166,13 +184,14 @@ class Views:
     def publish(self, members: int, now_s: float) -> list[int]:
         """Make the new views; the stages that have one. `members`: how many are told."""
         self._changed = False
+        self._large = members > CARDS_MEMBERS_MAX
         self._not_before_s = now_s + self._pause_s + members * self._pause_per_member_s
         return [stage for stage, views in enumerate(self._of) if views.publish()]
 
     def since(self, stage: int, number: int) -> tuple[int, list[View]]:
         """The newest view of a stage, and how to tell it to a member that has `number`."""
         views = self._of[stage]
-        return views.number, views.since(number)
+        return views.number, views.since(number, large=self._large)
 
     def next_deadline_s(self) -> float | None:
         """When the pause is over, if something waits for that."""

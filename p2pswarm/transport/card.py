@@ -132,7 +132,7 @@ class SignedCard(Message):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Card:
-    """What a peer said of itself. `read` and `make` are the only ways to have one."""
+    """What a peer said of itself. `read` and `make` are the only ways to have one that is."""
 
     peer: PeerId
     seq: int
@@ -140,7 +140,11 @@ class Card:
     relays: tuple[RelayAddress, ...]
     flags: CardFlags
     signed: SignedCard
-    """The bytes to pass on."""
+    """What the peer signed."""
+    addresses: tuple[Address, ...]
+    """The direct addresses, as the peer ordered them."""
+    data: bytes
+    """The card as bytes, to pass on."""
 
     @classmethod
     def make(
@@ -159,8 +163,8 @@ class Card:
                 identity.public_key,
                 seq,
                 (
-                    *(_direct(each) for each in direct),
-                    *(replace(_direct(each), kind=AddressKind.MAPPED) for each in mapped),
+                    *(direct_address(each) for each in direct),
+                    *(replace(direct_address(each), kind=AddressKind.MAPPED) for each in mapped),
                 ),
                 tuple(_relay(each) for each in relays),
                 flags,
@@ -170,10 +174,14 @@ class Card:
             raise ValueError(f"the addresses take {len(body)} bytes, over {BODY_BYTES_MAX}")
         return read(SignedCard(body, identity.sign(TAG, body)))
 
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        """The direct addresses, as the peer ordered them."""
-        return tuple(each.address for each in self.direct)
+    @classmethod
+    def of(cls, peer: PeerId, body: CardBody, signed: SignedCard) -> "Card":
+        """The card of a peer, when it is known that the peer has signed this body."""
+        addresses = tuple(each.address for each in body.direct)
+        flags = CardFlags(body.flags)
+        return cls(
+            peer, body.seq, body.direct, body.relays, flags, signed, addresses, encode(signed)
+        )
 
     @property
     def dialable(self) -> bool:
@@ -182,7 +190,7 @@ class Card:
 
     def encode(self) -> bytes:
         """The card as bytes, with its signature."""
-        return encode(self.signed)
+        return self.data
 
     def __eq__(self, other: object) -> bool:
         return self.peer == other.peer if isinstance(other, Card) else NotImplemented
@@ -198,8 +206,7 @@ def read(signed: SignedCard) -> Card:
         raise BadMessage(f"a card with a {type(body).__name__} in it")
     if not verify(body.public_key, TAG, signed.body, signed.signature):
         raise BadMessage("a card that its peer did not sign")
-    peer = PeerId.of_key(body.public_key)
-    return Card(peer, body.seq, body.direct, body.relays, CardFlags(body.flags), signed)
+    return Card.of(PeerId.of_key(body.public_key), body, signed)
 
 
 @lru_cache(maxsize=CARDS_READ)
@@ -250,13 +257,13 @@ def _believed(
     named: Iterable[Contact], us: Sequence[Address], heard_at: str, least: Scope
 ) -> list[Contact]:
     least = max(least, expected_of(heard_at))
-    here = _is_loopback(heard_at)
+    here = is_loopback(heard_at)
     return [
         each
         for each in named
         if each.address not in us
         and believable(each.address, least)
-        and (here or not _is_loopback(each.address.host))
+        and (here or not is_loopback(each.address.host))
     ]
 
 
@@ -282,7 +289,8 @@ def _canonical(host: str) -> str:
         return host.lower().rstrip(".")
 
 
-def _direct(address: Address) -> DirectAddress:
+def direct_address(address: Address) -> DirectAddress:
+    """An address as a card has it; ValueError if no card may."""
     host = _canonical(address.host)
     return DirectAddress(_kinds_of(host)[0], host, address.port)
 
@@ -290,10 +298,10 @@ def _direct(address: Address) -> DirectAddress:
 def _relay(contact: Contact) -> RelayAddress:
     if contact.peer is None:
         raise ValueError(f"the relay at {contact.address} has no id yet: greet it first")
-    return RelayAddress(contact.peer.raw, _direct(contact.address))
+    return RelayAddress(contact.peer.raw, direct_address(contact.address))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a host is the reader's own machine, by number or name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback

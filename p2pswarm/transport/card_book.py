@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.address_groups import address_groups
 from p2pswarm.net.address_scope import Scope, expected_of
-from p2pswarm.transport.card import Card, believed, believed_relays, newer
+from p2pswarm.transport.card import Card, believed, believed_relays, decode_card, newer
 from p2pswarm.transport.fair_places import FairPlaces
 
 CARDS_MAX = 4096  # about 8 MB: four times as many peers as a node has links
@@ -81,6 +81,11 @@ class CardBook:
         """The newest card that we have of a peer."""
         kept = self._kept.get(peer)
         return None if kept is None else kept.card
+
+    @staticmethod
+    def read(data: bytes) -> Card:
+        """The card in bytes of unknown origin; BadMessage if it is none, or is not signed."""
+        return decode_card(data)
 
     def linked(self, peer: PeerId) -> None:
         """Note a link to a peer: its card stays while there is one."""

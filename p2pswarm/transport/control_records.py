@@ -37,7 +37,7 @@ class ControlRecords:
         self._cutter = _new_cutter()
         self._opener = Opener(keys.receive_key, keys.suite, LABEL)
         self.seal = Sealer(keys.send_key, keys.suite, LABEL, now_s).seal
-        """Makes a record of a plaintext: give it to `unacked.add`, unless it is the last."""
+        """Makes a record of a plaintext: add it to `unacked`, unless it is the last."""
         self.unacked = ResendBuffer(memory)
         """The records that the peer may not have."""
         self.broken: BadRecord | None = None

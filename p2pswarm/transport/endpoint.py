@@ -104,7 +104,7 @@ class Endpoint:
         self._quiet = asyncio.Event()
         self._closing = False
         self.on_event = _ignore
-        self.on_card = _ignore_card
+        self.on_card = _ignore
         self.on_up = _ignore_link
 
     @property
@@ -360,7 +360,7 @@ class Endpoint:
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
-        self.cards.learn(session.card, connection.remote.host)
+        self._cards.learn(session.card, connection.remote)
         await connection.become_control(ControlPath(link, path))
         self._resumer.climb(link)
         return self._table.best(link.peer) or link
@@ -384,12 +384,8 @@ class Endpoint:
         return (*self.listening, self.contact.address)
 
 
-def _ignore(_link: Link, _event: StreamEvent) -> None:
-    """Drop an event: until rpc sets `on_event`, nobody wants it."""
-
-
-def _ignore_card(_link: Link, _card: Card) -> None:
-    """Tell no card: until rpc sets `on_card`, nothing carries it."""
+def _ignore(_link: Link, _event_or_card: object) -> None:
+    """Drop it: until rpc sets `on_event` and `on_card`, nobody wants or carries it."""
 
 
 def _ignore_link(_link: Link) -> None:

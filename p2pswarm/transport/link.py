@@ -58,21 +58,20 @@ class LinkMachine:
         "_abort_at_s",
         "_config",
         "_ended",
-        "_keep",
-        "_mute",
         "_name",
         "_quiet",
         "_seal",
+        "_unacked",
         "bulk",
         "error",
         "life",
+        "mute",
         "mux",
         "news",
         "path",
         "peer_closed",
         "received_bytes",
         "records",
-        "sent_bytes",
         "state",
     )
 
@@ -94,11 +93,11 @@ class LinkMachine:
         """The streams; call `data_to_send` after each method of it."""
         self.records = ControlRecords(session.keys, now_s, LinkReplies(unacknowledged))
         """What is sealed and opened; only read it here."""
-        self._seal, self._keep = self.records.seal, self.records.unacked.add
+        self._seal, self._unacked = self.records.seal, self.records.unacked
         self.state = LinkState.UP
         self.error: SwarmError | None = None
         """What ended the link; None while it can be used."""
-        self.sent_bytes = self.received_bytes = 0
+        self.received_bytes = 0
         self.news: list[LinkNews] = []
         """The events that `link_events` will return; only read it here."""
         self._ended: list[StreamEvent] = []
@@ -110,7 +109,7 @@ class LinkMachine:
         """What is known of the present path; only read it."""
         self.peer_closed = False
         """Whether the peer has said that it ends the link: call `fail` when all is reported."""
-        self._mute = 0
+        self.mute = 0  # not 0 while something holds records back; only read it elsewhere
         self._quiet = QuietWatch()
         self._abort_at_s: float | None = None
 
@@ -158,13 +157,15 @@ class LinkMachine:
 
     def data_to_send(self, now_s: float) -> bytes:
         """The next record, or empty bytes; call until it is empty; may change the deadline."""
-        if self._mute:
+        if self.mute:
             return self._sparingly(now_s)
         if not (plaintext := self.mux.data_to_send()):
             return b""
         record = self._seal(plaintext, now_s)
-        self.sent_bytes += len(record)
-        if self._keep(record):
+        unacked = self._unacked
+        unacked.records.append(record)
+        unacked.sent_bytes += len(record)
+        if unacked.sent_bytes >= unacked.check_at:
             self._ask_what_came(now_s)
         return record
 
@@ -177,16 +178,16 @@ class LinkMachine:
 
     def pause_writing(self) -> None:
         """The kernel takes no more: messages stay queued here, in order of priority."""
-        self._mute |= PAUSED
+        self.mute |= PAUSED
 
     def resume_writing(self) -> None:
         """The kernel takes more again: call `data_to_send`."""
-        self._mute &= ~PAUSED
+        self.mute &= ~PAUSED
 
     @property
     def has_path(self) -> bool:
         """Whether a connection carries the link now."""
-        return not self._mute & NO_PATH
+        return not self.mute & NO_PATH
 
     def path_lost(self, error: SwarmError, now_s: float) -> None:
         """The control connection is gone; changes the deadline.
@@ -197,7 +198,7 @@ class LinkMachine:
             self._stop()
             return
         self.records.path_lost()
-        self._mute = (self._mute | NO_PATH) & ~(PAUSED | AGAIN)
+        self.mute = (self.mute | NO_PATH) & ~(PAUSED | AGAIN)
         self.path.lost(error, now_s + self._config.path_wait_s)
         self.news.append(PathWanted(error))
 
@@ -208,9 +209,9 @@ class LinkMachine:
         which the peer told us to. Raises BadHandshake if we do not have that one any more.
         """
         self.records.path_up(announced, wanted)
-        self._mute &= ~(NO_PATH | PAUSED | AGAIN)
+        self.mute &= ~(NO_PATH | PAUSED | AGAIN)
         if self.records.resends:
-            self._mute |= AGAIN
+            self.mute |= AGAIN
         self._hold_up()
         self.life.heard = True
         self.path.up(dialled=dialled)
@@ -252,10 +253,7 @@ class LinkMachine:
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float, bulk_bytes: int = 0, *, bulk_busy: bool = False) -> None:
-        """Do what is due: ping, or end the link; changes the deadline.
-
-        `bulk_bytes`: what bulk connections have carried so far. `bulk_busy`: tensors are under way.
-        """
+        """Do what is due; changes the deadline. `bulk_bytes`, `bulk_busy`: see `BulkWishes`."""
         if self.error is not None:
             if _is_due(self._abort_at_s, now_s):
                 self._stop()
@@ -282,9 +280,9 @@ class LinkMachine:
             self.mux.go_away()
 
     def close_if_quiet(self, now_s: float, *, bulk_busy: bool) -> bool:
-        """Close a link that we left and that has nothing left to do; returns whether it closed.
+        """Close a link that we left and that has nothing to do; whether it did.
 
-        `bulk_busy`: tensors are under way. Changes the deadline if the link closes.
+        Changes the deadline then. `bulk_busy`: tensors are under way.
         """
         busy = bulk_busy or self.mux.live > 0
         if not self._quiet.over(self.state, now_s, self._config.dead_after_s, busy=busy):
@@ -310,7 +308,7 @@ class LinkMachine:
     def _stop(self) -> None:
         """Nothing leaves any more."""
         self.state = LinkState.ENDED
-        self._mute |= OVER
+        self.mute |= OVER
         self._abort_at_s = None
 
     def _end(self, error: SwarmError, state: LinkState) -> None:
@@ -319,13 +317,13 @@ class LinkMachine:
         if state is LinkState.ENDED:
             self._stop()
         self.mux.replies.leave()
-        self.records.unacked.close()
+        self._unacked.close()
         self._hold_up()
         self.news.clear()
         self._ended.append(LinkEnded(error))
 
     def _ping(self, now_s: float) -> None:
-        self.mux.ping(self.life.ping(self.records.unacked.asked(), now_s))
+        self.mux.ping(self.life.ping(self._unacked.asked(), now_s))
 
     def _on_period(self, now_s: float) -> None:
         """A period between two pings is over."""
@@ -351,37 +349,37 @@ class LinkMachine:
 
     def _sparingly(self, now_s: float) -> bytes:
         """As `data_to_send`, when something holds it back."""
-        if self._mute & (PAUSED | NO_PATH | OVER):
+        if self.mute & (PAUSED | NO_PATH | OVER):
             return b""
-        if self._mute & AGAIN:
+        if self.mute & AGAIN:
             record = self.records.again()
             if not self.records.resends:
-                self._mute &= ~AGAIN
+                self.mute &= ~AGAIN
             return record
         if not (plaintext := self.mux.control_to_send()):
             return b""
         record = self._seal(plaintext, now_s)
-        if self._keep(record):
+        if self._unacked.keep(record):
             self._ask_what_came(now_s)
         return record
 
     def _ask_what_came(self, now_s: float) -> None:
         """Ping, if so much was sent that its records should be forgotten; wait, if too much was."""
         try:
-            if self.error is None and self.records.unacked.wants_ack():
+            if self.error is None and self._unacked.wants_ack():
                 self._ping(now_s)
                 self._hold_up()
         except PeerError as error:
             self.fail(error)
 
     def _hold_up(self) -> None:
-        self._mute = self._mute | FULL if self.records.unacked.full else self._mute & ~FULL
+        self.mute = self.mute | FULL if self._unacked.full else self.mute & ~FULL
 
     def _on_link_event(self, event: LinkEvent, now_s: float) -> None:
         match event:
             case Ponged(payload):
                 if upto := self.life.ponged(payload, now_s):
-                    self.records.unacked.acknowledged(upto)
+                    self._unacked.acknowledged(upto)
                     self._hold_up()
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)

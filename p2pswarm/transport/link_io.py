@@ -66,6 +66,8 @@ class Link:
         self._owner = owner
         self.paths = LinkPaths(self._machine, session, shared.counts)
         """The connections that carry the link, or want to."""
+        self.path: Path | None = None
+        """What carries the link now; None while it looks for another path, and at its end."""
         self._send: Callable[[bytes], None] = no_pipe
         self._gathering = AnswerGathering()
         self._receiving = False
@@ -91,12 +93,6 @@ class Link:
         return self.session.remote
 
     @property
-    def path(self) -> Path | None:
-        """What carries the link now; None while it looks for another path, and at its end."""
-        current = self.paths.current
-        return None if current is None else current.path
-
-    @property
     def over(self) -> bool:
         """Whether the link has ended."""
         return self._machine.error is not None
@@ -110,7 +106,8 @@ class Link:
     def stats(self) -> LinkStats:
         """What the link has carried so far."""
         machine, bulk = self._machine, self._channels.carried
-        return LinkStats(machine.sent_bytes, machine.received_bytes, *bulk, machine.path.altered)
+        sent = machine.records.unacked.sent_bytes
+        return LinkStats(sent, machine.received_bytes, *bulk, machine.path.altered)
 
     @property
     def use(self) -> LinkUse:
@@ -217,7 +214,7 @@ class Link:
         self._open_sockets += 1
         if not self.paths.opened(path, self._loop.time()):
             return
-        self._send = path.pipe.send
+        self.path, self._send = path.path, path.pipe.send
         self.path_news.set()
         self._channels.close()  # those of the old path: their chunks are sent again
         self._set_timer()
@@ -229,7 +226,7 @@ class Link:
     def path_lost(self, path: ControlPath, error: SwarmError) -> None:
         """A connection is gone."""
         if self.paths.lost(path, error, self._loop.time()):
-            self._send = no_pipe
+            self.path, self._send = None, no_pipe
             self._set_timer()
             self._deliver()
         self._open_sockets -= 1
@@ -274,10 +271,12 @@ class Link:
             or (self._gathering.count and self._gathering.holds_back())
         ):
             return
-        now_s = self._loop.time()
-        while record := machine.data_to_send(now_s):
+        now_s, mux = self._loop.time(), self._mux
+        while mux.lines.count or mux.control or machine.mute:  # else a call of it would cost 1 %
+            if not (record := machine.data_to_send(now_s)):
+                break
             self._send(record)
-        if self._mux.happened:  # later, because the caller of `send` is not ready for events
+        if mux.happened:  # later, because the caller of `send` is not ready for events
             self._loop.call_soon(self._deliver)
         if machine.state is not UP and (
             machine.close_if_quiet(now_s, bulk_busy=self._channels.busy) or self.over
@@ -290,7 +289,7 @@ class Link:
         while machine.news:
             for news in machine.link_events():
                 self._tell(news)
-        events = machine.events()
+        events = self._mux.events() if machine.error is None else machine.events()
         for event in events:
             if isinstance(event, LinkEnded):
                 self._end(event)
@@ -340,7 +339,7 @@ class Link:
         while record := self._machine.data_to_send(now_s):
             self._send(record)
         self.paths.leave(now_s)
-        self._send = no_pipe
+        self.path, self._send = None, no_pipe
         self._channels.close()
         self._set_timer()
 

@@ -11,7 +11,7 @@ Source:  docs/wire.md, "One link".
 """
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Generic, TypeVar
 
 from p2pswarm.ids import Address, Contact, PeerId
@@ -21,7 +21,7 @@ SAME_TIME_S = 10.0  # the time of two handshakes: links further apart were not d
 L = TypeVar("L")
 
 
-class Reach(Enum):
+class Reach(IntEnum):
     """What the links that are up show of an address where a peer is said to be."""
 
     CLAIMED = auto()

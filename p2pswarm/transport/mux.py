@@ -54,9 +54,9 @@ class Mux:
         self._newest = 0  # the largest number that the peer has opened
         self._reopened = 0
         self._count = [0, 0]  # live streams: the peer's, ours
-        self._control: list[bytes] = []
+        self.control: list[bytes] = []  # frames that wait; only read it and `lines` elsewhere
         self._control_bytes = 0
-        self._lines = SendLines()
+        self.lines = SendLines()
         self._credit = SESSION_WINDOW_BYTES
         self._allowance = SESSION_WINDOW_BYTES
         self._owed = 0
@@ -212,12 +212,12 @@ class Mux:
 
     def data_to_send(self) -> bytes:
         """The plaintext of the next record, or empty bytes."""
-        lines = self._lines
-        if not (lines.count or self._control):
+        lines = self.lines
+        if not (lines.count or self.control):
             return b""
         parts: list[bytes] = []
         size = 0
-        if self._control:
+        if self.control:
             parts, size = self._take_control()
         while lines.count and (stream := lines.take(self._credit, frames.RECORD_BYTES_MAX - size)):
             parts.append(self._take(stream))
@@ -232,17 +232,17 @@ class Mux:
 
     def _take_control(self) -> tuple[list[bytes], int]:
         """The control frames that fit into one record, and their bytes."""
-        parts, self._control = self._control, []
+        parts, self.control = self.control, []
         size, self._control_bytes = self._control_bytes, 0
         if size > frames.RECORD_BYTES_MAX:
             count, size = frames.fitting(parts)
-            self._control = parts[count:]
-            self._control_bytes = sum(map(len, self._control))
+            self.control = parts[count:]
+            self._control_bytes = sum(map(len, self.control))
             del parts[count:]
         return parts, size
 
     def _say(self, frame: bytes) -> None:
-        self._control.append(frame)
+        self.control.append(frame)
         self._control_bytes += len(frame)
 
     def _enqueue(self, stream: StreamState, data: bytes, flags: int) -> None:
@@ -250,7 +250,7 @@ class Mux:
         stream.queued_bytes += len(data)
         if stream.theirs:
             self.held_bytes += len(data)
-        self._lines.add(stream)
+        self.lines.add(stream)
 
     def _take(self, stream: StreamState) -> bytes:
         """Take a message of the stream, and put it into line again if it has another."""
@@ -268,7 +268,7 @@ class Mux:
             if stream.remote_ended:
                 self._forget(stream)
         elif stream.queue:
-            self._lines.add(stream)
+            self.lines.add(stream)
         if stream.wanted and stream.queued_bytes < QUEUE_BYTES:
             stream.wanted = False
             self.happened.append(CreditGained(stream.handle))
@@ -360,7 +360,7 @@ class Mux:
                 return
             stream.credit += gained
             credit = stream.credit
-            self._lines.add(stream)
+            self.lines.add(stream)
         if credit > CREDIT_MAX:
             raise BadFrame(f"credit of {credit} bytes on stream {number}")
 
@@ -394,7 +394,7 @@ class Mux:
             self.held_bytes -= STREAM_BYTES + stream.queued_bytes
         else:
             self._count[1] -= 1
-        self._lines.remove(stream)
+        self.lines.remove(stream)
         stream.queue.clear()
         if stream.unconsumed:
             self._repay(stream.unconsumed)

@@ -18,7 +18,7 @@ from p2pswarm.errors import BadFrame, BadHandshake
 from p2pswarm.transport.reply_memory import LINK_BYTES_FREE, LINK_BYTES_MAX, LinkReplies
 
 RECORD_COST_BYTES = 64  # about what Python adds to a record
-CHECK_BYTES = LINK_BYTES_FREE  # looked at this often: what a link may hold in any case
+CHECK_BYTES = 5 * 1024  # looked at this often: LINK_BYTES_FREE with the cost of tiny records
 ACK_BYTES = 512 * 1024  # a ping for so much: its answer costs 20 us, a hundredth of sending this
 HELD_BYTES_MAX = LINK_BYTES_MAX + 1024 * 1024  # control frames alone, beyond what is full
 
@@ -26,18 +26,27 @@ HELD_BYTES_MAX = LINK_BYTES_MAX + 1024 * 1024  # control frames alone, beyond wh
 class ResendBuffer:
     """What one side of a link has sent and cannot forget yet."""
 
-    __slots__ = ("_asked", "_check_at", "_forgotten", "_kept", "_memory", "_records", "first")
+    __slots__ = ("_asked", "_forgotten", "_memory", "check_at", "first", "records", "sent_bytes")
 
     def __init__(self, memory: LinkReplies) -> None:
         """`memory`: this link's part of what all links may hold."""
         self._memory = memory
-        self._records: deque[bytes] = deque()
+        self.records: deque[bytes] = deque()
+        """What is held. Add each record that is sent here, and its bytes to `sent_bytes`: a method
+        for it would cost a small call one part in a hundred."""
+        self.sent_bytes = 0
+        """The bytes of all records that were sent."""
+        self.check_at = CHECK_BYTES
+        """When `sent_bytes` reaches this, call `wants_ack`."""
         self.first = 0
         """The number of the oldest record that is held."""
-        self._kept = 0  # bytes of all records, with their cost; the next three count the same
-        self._forgotten = 0
+        self._forgotten = 0  # bytes of records with their cost, as `_kept`
         self._asked = 0  # when the peer was asked what it has
-        self._check_at = CHECK_BYTES
+
+    @property
+    def _kept(self) -> int:
+        """The bytes of all records that were ever held, with their cost."""
+        return self.sent_bytes + RECORD_COST_BYTES * self.next
 
     @property
     def held_bytes(self) -> int:
@@ -47,13 +56,13 @@ class ResendBuffer:
     @property
     def next(self) -> int:
         """The number of the next record."""
-        return self.first + len(self._records)
+        return self.first + len(self.records)
 
-    def add(self, record: bytes) -> bool:
-        """Keep a record that is sent now; returns whether to call `wants_ack`."""
-        self._records.append(record)
-        self._kept += len(record) + RECORD_COST_BYTES
-        return self._kept >= self._check_at
+    def keep(self, record: bytes) -> bool:
+        """Keep a record where a call more does not matter; returns whether to call `wants_ack`."""
+        self.records.append(record)
+        self.sent_bytes += len(record)
+        return self.sent_bytes >= self.check_at
 
     def wants_ack(self) -> bool:
         """Whether to ask the peer now what it has, with a ping; BadFrame if it never answers."""
@@ -61,13 +70,13 @@ class ResendBuffer:
             raise BadFrame(f"{self.held_bytes} bytes were sent that the peer does not acknowledge")
         if self._kept - self._asked >= ACK_BYTES or self.full:
             return True
-        self._check_at = self._kept + CHECK_BYTES
+        self.check_at = self.sent_bytes + CHECK_BYTES
         return False
 
     def asked(self) -> int:
         """Note that a ping goes out; returns the number of the next record."""
         self._asked = self._kept
-        self._check_at = self._kept + CHECK_BYTES
+        self.check_at = self.sent_bytes + CHECK_BYTES
         return self.next
 
     @property
@@ -77,7 +86,7 @@ class ResendBuffer:
 
     def acknowledged(self, upto: int) -> None:
         """Forget the records before number `upto`, which the peer has."""
-        records = self._records
+        records = self.records
         while records and self.first < upto:
             self._forgotten += len(records.popleft()) + RECORD_COST_BYTES
             self.first += 1
@@ -88,10 +97,11 @@ class ResendBuffer:
         if not self.first <= start <= self.next:
             raise BadHandshake(f"the peer wants record {start}, kept are {self.first}..{self.next}")
         self.acknowledged(start)
-        return self._records.copy()
+        return self.records.copy()
 
     def close(self) -> None:
         """Forget everything: the link is over."""
-        self._records.clear()
         self._forgotten = self._kept
+        self.first += len(self.records)
+        self.records.clear()
         self._memory.leave()

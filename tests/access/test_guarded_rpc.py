@@ -24,7 +24,7 @@ from p2pswarm.access.gate import OTHER_ROLE, REVOKED, UNINVITED
 from p2pswarm.access.grant import Access, serial_of
 from p2pswarm.access.guarded_rpc import GuardedRpc, RoleRules
 from p2pswarm.access.messages import ShowToken, TellAccess, TokenShown
-from p2pswarm.errors import NotAdmitted, RunEnded, SwarmError
+from p2pswarm.errors import NotAdmitted, NotServing, RunEnded, SwarmError
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.rpc import SimWorld
 from p2pswarm.swarm.messages.membership import MayLeave, WillLeave
@@ -318,5 +318,32 @@ def test_a_member_without_a_token_says_so_itself():
         founder, ann = await closed.join(FOUNDER), await closed.join(ANN)
         with pytest.raises(RunEnded, match=UNINVITED[:20]):
             await ask(ann, founder)
+
+    played(story)
+
+
+def test_a_run_that_was_left_answers_nothing_any_more():
+    async def story(closed):
+        founder, ann = await closed.join(FOUNDER), await closed.join(ANN, INVITED)
+        await founder.__aexit__(None, None, None)
+
+        with pytest.raises(NotServing):
+            await ask(ann, founder)
+        with pytest.raises(NotServing):
+            await closed.net.rpc(EVE).call(founder.contact, TellAccess(revoking()), 5.0)
+
+    played(story)
+
+
+def test_who_waits_to_be_out_is_told_why():
+    async def story(closed):
+        founder, ann = await closed.join(FOUNDER), await closed.join(ANN, INVITED)
+        waiting = asyncio.ensure_future(ann.until_out())
+        await ask(ann, founder)
+        assert not waiting.done()
+
+        ann.learn(revoking(peers=[ANN.raw]))
+
+        assert await waiting == REVOKED
 
     played(story)

@@ -2,19 +2,21 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
-from p2pswarm.dht.messages import Record
+from p2pswarm.dht.messages import PeerList, Record, peers_in
 from p2pswarm.dht.node import Dht
 from p2pswarm.dht.record_store import RecordStore, Verdict
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.cards import UnsignedCards, read_unsigned, unsigned
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.rpc import SimRpc
 from p2pswarm.sim.world import WorldConfig
@@ -41,6 +43,36 @@ def anywhere(_: Contact) -> Reach:
     return Reach.DIALLED
 
 
+class HomeCards(UnsignedCards):
+    """Whoever has said nothing else is at HOME."""
+
+    def of(self, peer: PeerId):
+        return super().of(peer) or read_unsigned(unsigned(peer, contact_at(peer.raw, HOME)))
+
+
+CARDS = HomeCards()
+
+
+def told(named: Iterable[tuple[bytes, str]]) -> PeerList:
+    """A list of peers by id, each found at the address of this text; bad bytes if it is none."""
+    cards = []
+    for peer, text in named:
+        try:
+            cards.append(unsigned(PeerId(peer), Contact(None, Address.parse(text))))
+        except ValueError:
+            cards.append(b"no card")
+    return PeerList(tuple(cards), bytes(len(cards)))
+
+
+def listed(packed: PeerList) -> list[Contact]:
+    """The peers in a list."""
+    return [contact for contact, _ in peers_in(packed, read_unsigned)]
+
+
+def contact_at(peer: bytes, text: str) -> Contact:
+    return Contact(PeerId(peer), Address.parse(text))
+
+
 def raw(number: int) -> bytes:
     return number.to_bytes(32)
 
@@ -55,7 +87,7 @@ def contacts(*numbers: int) -> list[Contact]:
 
 def a_lookup(*start: int, settle: int = 3, patience_s: float = 5.0) -> Lookup:
     options = LookupOptions(width=20, settle=settle, patience_s=patience_s)
-    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0)
+    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0, Hearsay(CARDS))
     lookup.learned(contacts(*start))
     return lookup
 

@@ -1,14 +1,15 @@
 """Whom a node believes which addresses: what strangers name is not all dialled or handed out."""
 
 import pytest
-from dht.harness import CONFIG, KEY, OWN, anywhere, raw
+from dht.harness import CONFIG, KEY, OWN, anywhere, contact_at, listed, raw, told
 
 from p2pswarm.dht.call_outcomes import CallRecorder
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.find_node import FindNode
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.joining import met_through
 from p2pswarm.dht.lookup import Lookup, LookupOptions
-from p2pswarm.dht.messages import Find, Found, Identified, contacts_in, peer_list
+from p2pswarm.dht.messages import Find, Found, Identified
 from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.records import SignatureCache
@@ -17,22 +18,23 @@ from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.address_scope import scope_of
+from p2pswarm.sim.cards import UnsignedCards
 
-PUBLIC, HOME_NET, NOWHERE = "8.8.8.8:4000", "192.168.1.1:80", "224.0.0.1:4000"
+PUBLIC, HOME_NET = "8.8.8.8:4000", "192.168.1.1:80"
 SAME_HOST = "127.0.0.1:22"
-ALL = (PUBLIC, HOME_NET, SAME_HOST, NOWHERE)
+ALL = (PUBLIC, HOME_NET, SAME_HOST)
 
 
 def dialled(teller: str, *named: str) -> list[str]:
     """The addresses that a lookup asks after one peer has named them."""
     options = LookupOptions(width=20, settle=3, patience_s=5.0)
-    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0)
+    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0, Hearsay(UnsignedCards()))
     first = Contact(PeerId(raw(99)), Address.parse(teller))
     lookup.learned([first])
-    search = FindNode(lookup, PUBLIC)
+    search = FindNode(lookup)
     search.poll(0.0)
     there = [(raw(number), each) for number, each in enumerate(named, 1)]
-    search.on_response(first, Found(peer_list(there)), 0.1)
+    search.on_response(first, Found(told(there)), 0.1)
     return [str(ask.contact.address) for ask in search.poll(0.1)]
 
 
@@ -49,9 +51,9 @@ def test_a_public_peer_cannot_make_us_dial_our_own_network(teller, believed):
 
 
 def test_a_public_seed_is_not_believed_private_addresses():
-    named = Identified(raw(7), peer_list([(raw(i), each) for i, each in enumerate(ALL, 1)]))
+    named = Identified(raw(7), told([(raw(i), each) for i, each in enumerate(ALL, 1)]))
 
-    met = met_through(Contact(None, Address.parse("8.8.4.4:4000")), named)
+    met = met_through(Contact(None, Address.parse("8.8.4.4:4000")), named, Hearsay(UnsignedCards()))
 
     assert [str(each.address) for each in met] == ["8.8.4.4:4000", PUBLIC]
 
@@ -66,20 +68,22 @@ def test_a_public_seed_is_not_believed_private_addresses():
 )
 def test_what_a_peer_says_of_itself_is_handed_out_only_if_it_is_believable(config, handed_out):
     table, timeouts = Table(PeerId(OWN), config), TimeoutEstimator(config)
-    store, recorder = RecordStore(config, SignatureCache()), CallRecorder(table, timeouts, anywhere)
-    node = Responder(PeerId(OWN), table, store, recorder, NegativeCache(8, 5.0))
+    cards, store = UnsignedCards(), RecordStore(config, SignatureCache())
+    recorder = CallRecorder(table, timeouts, anywhere, cards)
+    node = Responder(PeerId(OWN), table, store, recorder, NegativeCache(8, 5.0), cards)
     for number, each in enumerate(ALL, 1):
-        node.answer(PeerId(raw(number)), Find(each, KEY), 0.0, 0)
+        cards.say(PeerId(raw(number)), contact_at(raw(number), each))
+        node.answer(PeerId(raw(number)), Find(KEY), 0.0, 0)
 
-    found = node.find(PeerId(raw(50)), Find("", KEY))
+    found = node.find(PeerId(raw(50)), Find(KEY))
 
-    assert {str(each.address) for each in contacts_in(found.peer_list)} == handed_out
+    assert {str(each.address) for each in listed(found.peer_list)} == handed_out
 
 
 def test_a_known_peer_stays_where_it_was_when_it_claims_what_nobody_believes():
     table, known = Table(PeerId(OWN), CONFIG), Contact(PeerId(raw(1)), Address.parse(PUBLIC))
     table.heard(known, 0.0)
 
-    table.heard(Contact(known.peer, Address.parse(NOWHERE)), 9.0)
+    table.heard(Contact(known.peer, Address.parse("224.0.0.1:4000")), 9.0)
 
     assert [each.contact for each in table] == [known]

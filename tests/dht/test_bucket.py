@@ -11,7 +11,7 @@ from p2pswarm.ids import Address, Contact, PeerId
 def neighbour(number: int, heard_s: float = 0.0, net: str = "") -> Neighbour:
     raw = number.to_bytes(32)
     contact = Contact(PeerId(raw), Address(f"sim{number}", 1))
-    return Neighbour(contact, raw, number, str(contact.address), net, net, heard_s)
+    return Neighbour(contact, raw, number, net, net, heard_s)
 
 
 def raw(number: int) -> bytes:

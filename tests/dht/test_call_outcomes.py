@@ -1,11 +1,11 @@
 """What the outcome of a call means for the table and the round trips."""
 
 import pytest
-from dht.harness import CONFIG, HOME, KEY, OWN, a_table, anywhere, contact, raw
+from dht.harness import CARDS, CONFIG, KEY, OWN, a_table, anywhere, contact, raw, told
 
 from p2pswarm.dht.call_outcomes import CallOutcome, CallRecorder, outcome_of
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.messages import Find, Get, Identified, Pong, peer_list
+from p2pswarm.dht.messages import Find, Get, Identified, Pong
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import (
@@ -22,14 +22,14 @@ from p2pswarm.errors import (
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.transport.link_table import Reach
 
-FIND = Find(HOME, KEY)
-PLAIN_GET = Get(HOME, KEY, b"", False, 0)
-CARRIED_GET = Get(HOME, KEY, b"", False, 2)
+FIND = Find(KEY)
+PLAIN_GET = Get(KEY, b"", False, 0)
+CARRIED_GET = Get(KEY, b"", False, 2)
 
 
 def a_recorder(*known: int) -> tuple[CallRecorder, Table, TimeoutEstimator]:
     table, timeouts = a_table(*known), TimeoutEstimator(CONFIG)
-    return CallRecorder(table, timeouts, anywhere), table, timeouts
+    return CallRecorder(table, timeouts, anywhere, CARDS), table, timeouts
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_newcomer_to_a_full_bucket_makes_us_check_an_old_contact(how):
     config = DhtConfig(k=1, beta=1, replicas=1, replicas_success=1)
     far = 1 << 255
     table = a_table(far, config=config)
-    recorder = CallRecorder(table, TimeoutEstimator(config), anywhere)
+    recorder = CallRecorder(table, TimeoutEstimator(config), anywhere, CARDS)
 
     if how == "called us":
         recorder.met(contact(far + 1), 9.0)
@@ -147,11 +147,11 @@ CLAIM = Contact(contact(1).peer, Address("10.0.0.9", 9))
 def a_recorder_without_links(*known: int) -> tuple[CallRecorder, Table]:
     """Its links show of nobody where it is."""
     table = a_table(*known)
-    return CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.CLAIMED), table
+    return CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.CLAIMED, CARDS), table
 
 
 def identified(number: int) -> Identified:
-    return Identified(raw(number), peer_list([]))
+    return Identified(raw(number), told([]))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_checks_that_are_over_make_room_for_others():
 
 def test_a_peer_that_called_us_is_dialled_back_before_it_enters_the_table():
     table = a_table()
-    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.HOST)
+    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), lambda _: Reach.HOST, CARDS)
 
     recorder.met(CLAIM, 1.0)
     recorder.met(CLAIM, 1.1)
@@ -237,7 +237,7 @@ def test_a_peer_that_called_us_is_dialled_back_before_it_enters_the_table():
 
 def test_a_peer_that_could_not_be_dialled_back_leaves_its_neighbours_alone():
     """Another node of the same machine, at another port, is no less believed."""
-    recorder = CallRecorder(a_table(), TimeoutEstimator(CONFIG), lambda _: Reach.HOST)
+    recorder = CallRecorder(a_table(), TimeoutEstimator(CONFIG), lambda _: Reach.HOST, CARDS)
     recorder.met(CLAIM, 1.0)
     recorder.checked(*recorder.claims(), None, 4.0)
 
@@ -252,7 +252,7 @@ def test_a_peer_that_has_no_place_in_the_table_is_not_dialled_at_each_request():
     config = DhtConfig(k=1, beta=1, replicas=1, replicas_success=1)
     far = 1 << 255
     table = a_table(far, config=config)
-    recorder = CallRecorder(table, TimeoutEstimator(config), lambda _: Reach.HOST)
+    recorder = CallRecorder(table, TimeoutEstimator(config), lambda _: Reach.HOST, CARDS)
     recorder.met(contact(far + 1), 9.0)
     recorder.checked(*recorder.claims(), identified(far + 1), 9.1)
     assert recorder.checks() == [contact(far)]  # it waits for that one's place

@@ -1,22 +1,22 @@
 """Gets that we carry on for others: which, how many at once, and with what answer."""
 
 import pytest
-from dht.harness import CONFIG, EPOCH_S, HOME, KEY, OWN, contact, raw
+from dht.harness import CARDS, CONFIG, EPOCH_S, HOME, KEY, OWN, contact, listed, raw, told
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.carrier import Carrier, to_be_carried
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.get_value import GetValue
 from p2pswarm.dht.hearsay import Hearsay
-from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, Record, peer_list
+from p2pswarm.dht.messages import PAGE_BYTES, RECORDS_MAX, Get, Got, Record
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import PeerId
 
 ALICE = Identity.generate(b"alice")
 OURS = "10.0.0.9:9"
-ASKED = Get(HOME, KEY, b"", True, 2)
-PLAIN = Got((), False, peer_list([(raw(number), HOME) for number in range(1, 6)]))
+ASKED = Get(KEY, b"", True, 2)
+PLAIN = Got((), False, told([(raw(number), HOME) for number in range(1, 6)]))
 
 
 def a_record(subkey: bytes = b"a", value: bytes = b"v") -> Record:
@@ -24,17 +24,17 @@ def a_record(subkey: bytes = b"a", value: bytes = b"v") -> Record:
 
 
 def a_carrier(config: DhtConfig = CONFIG) -> Carrier:
-    return Carrier(PeerId(OWN), config, TimeoutEstimator(config), SignatureCache(), Hearsay())
+    return Carrier(PeerId(OWN), config, TimeoutEstimator(config), SignatureCache(), Hearsay(CARDS))
 
 
 def carried(carrier: Carrier) -> GetValue:
-    return carrier.query(ASKED, PLAIN, OURS, 0.0, EPOCH_S)
+    return carrier.query(ASKED, listed(PLAIN.peer_list), 0.0, EPOCH_S)
 
 
 def test_a_get_that_found_nothing_here_is_carried_on():
     assert to_be_carried(ASKED, PLAIN)
     assert not to_be_carried(ASKED, Got((a_record(),), False, PLAIN.peer_list))
-    assert not to_be_carried(Get(HOME, KEY, b"", True, 0), PLAIN)
+    assert not to_be_carried(Get(KEY, b"", True, 0), PLAIN)
 
 
 def test_only_so_many_are_carried_at_once():
@@ -52,7 +52,7 @@ def test_a_few_of_the_closest_are_asked_in_our_name_with_one_hop_less():
     asks = get_value.poll(0.0)
 
     assert [ask.contact for ask in asks] == [contact(1), contact(2), contact(3)]
-    assert [ask.request for ask in asks] == [Get(OURS, KEY, b"", False, 1)] * 3
+    assert [ask.request for ask in asks] == [Get(KEY, b"", False, 1)] * 3
     for each in (1, 2, 3):
         get_value.on_failure(contact(each))
     assert get_value.poll(0.1) == []
@@ -74,10 +74,10 @@ def test_what_was_found_is_the_answer_in_the_order_of_subkeys():
     get_value.poll(0.0)
     found = a_record(b"b"), a_record(b"a")
 
-    get_value.on_response(contact(1), Got(found, False, peer_list([])), 0.1)
+    get_value.on_response(contact(1), Got(found, False, told([])), 0.1)
 
     answer = carrier.answer(get_value, PLAIN)
-    assert answer == Got((a_record(b"a"), a_record(b"b")), False, peer_list([]))
+    assert answer == Got((a_record(b"a"), a_record(b"b")), False, told([]))
 
 
 def test_what_was_not_found_leaves_the_plain_answer():
@@ -91,7 +91,7 @@ def test_a_holder_with_more_than_one_page_leaves_the_plain_answer():
     get_value = carried(carrier)
     get_value.poll(0.0)
 
-    get_value.on_response(contact(1), Got((a_record(),), True, peer_list([])), 0.1)
+    get_value.on_response(contact(1), Got((a_record(),), True, told([])), 0.1)
 
     assert carrier.answer(get_value, PLAIN) == PLAIN
 
@@ -109,7 +109,7 @@ def test_more_than_fits_a_message_leaves_the_plain_answer(count, size_bytes):
     records = [a_record(b"%03d" % i, b"v" * size_bytes) for i in range(count)]
 
     for number, half in ((1, records[::2]), (2, records[1::2])):
-        get_value.on_response(contact(number), Got(tuple(half), False, peer_list([])), 0.1)
+        get_value.on_response(contact(number), Got(tuple(half), False, told([])), 0.1)
 
     assert len(get_value.records) == count
     assert carrier.answer(get_value, PLAIN) == PLAIN

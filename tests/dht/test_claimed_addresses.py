@@ -5,11 +5,11 @@ import random
 from collections import Counter
 
 import pytest
-from dht.harness import address, swarm
+from dht.harness import address, listed, swarm, told
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.messages import Find, Found, Get, Got, PeerList, contacts_in, peer_list
+from p2pswarm.dht.messages import Find, Found, Get, Got, PeerList
 from p2pswarm.dht.node import Dht
 from p2pswarm.ids import Address, Contact
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
@@ -48,10 +48,14 @@ async def handed_out(rpc: SimRpc, node: Dht, targets: list[bytes]) -> set[Addres
     """All addresses that a node names to a stranger."""
     named: set[Address] = set()
     for target in targets:
-        found = await rpc.call(node.contact, Find("", target), 5.0)
+        found = await rpc.call(node.contact, Find(target), 5.0)
         assert isinstance(found, Found)
-        named |= {each.address for each in contacts_in(found.peer_list)}
+        named |= {each.address for each in listed(found.peer_list)}
     return named
+
+
+def claims_to_be(liar: SimRpc, at: Address) -> None:
+    liar.cards.say(liar.host.peer, Contact(liar.host.peer, at))
 
 
 def strangers(world: DhtWorld, count: int) -> list[SimRpc]:
@@ -69,7 +73,8 @@ def test_of_300_invented_addresses_none_is_handed_out_and_none_is_dialled_twice(
             targets = [each.host.peer.raw for each in liars]
             for _ in range(ROUNDS):
                 for liar, claim in zip(liars, claims, strict=True):
-                    await liar.call(node.contact, Find(str(claim), node.table.own.raw), 5.0)
+                    claims_to_be(liar, claim)
+                    await liar.call(node.contact, Find(node.table.own.raw), 5.0)
                     await asyncio.sleep(0.1)
                 assert not await handed_out(liars[0], node, targets) & set(claims)
 
@@ -94,7 +99,8 @@ def test_a_victim_that_300_ids_claim_to_be_is_asked_once_and_stays_what_it_is():
             liars = strangers(world, IDS)
             for number, liar in enumerate(liars):
                 claim = Address(victim.contact.address.host, 1 + number)
-                await liar.call(node.contact, Find(str(claim), bytes(32)), 5.0)
+                claims_to_be(liar, claim)
+                await liar.call(node.contact, Find(bytes(32)), 5.0)
                 await asyncio.sleep(0.05)
 
             hosts = [each.host for each in rpc.called]
@@ -103,7 +109,7 @@ def test_a_victim_that_300_ids_claim_to_be_is_asked_once_and_stays_what_it_is():
             honest = victim.contact.address
             assert {each.port for each in named if each.host == honest.host} <= {honest.port}
 
-            await victim.call(node.contact, Find(str(honest), bytes(32)), 5.0)
+            await victim.call(node.contact, Find(bytes(32)), 5.0)
             await asyncio.sleep(1)  # it is dialled back
             assert honest in await handed_out(stranger, node, [victim.host.peer.raw])
 
@@ -113,7 +119,7 @@ def test_a_victim_that_300_ids_claim_to_be_is_asked_once_and_stays_what_it_is():
 def led_to(victim: Address, target: bytes) -> PeerList:
     """Twenty ids next to a target, all of them where the victim is."""
     near = [(int.from_bytes(target) ^ number).to_bytes(32) for number in range(1, 21)]
-    return peer_list([(raw, str(victim)) for raw in near])
+    return told([(raw, str(victim)) for raw in near])
 
 
 @pytest.mark.parametrize("member", [False, True], ids=["nobody of the swarm", "a member"])

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from dht.harness import CONFIG, KEY, OWN, contact, contacts
+from dht.harness import CARDS, CONFIG, KEY, OWN, contact, contacts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +25,7 @@ from p2pswarm.dht.crowding import (
     points_around,
     size_of,
 )
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import Lookup, LookupOptions
 from p2pswarm.dht.routing_table import ID_BITS, Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
@@ -184,7 +185,7 @@ TABLE = contacts(*range(1, 21))
 
 def a_lookup(*start: Contact, size: float, **options: object) -> Lookup:
     plan = LookupOptions(width=20, settle=8, patience_s=5.0, size=size, **options)  # type: ignore[arg-type]
-    lookup = Lookup(KEY, OWN, plan, TimeoutEstimator(CONFIG), 0.0)
+    lookup = Lookup(KEY, OWN, plan, TimeoutEstimator(CONFIG), 0.0, Hearsay(CARDS))
     lookup.learned(start)
     return lookup
 

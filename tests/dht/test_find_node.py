@@ -1,25 +1,25 @@
 """Finding peers: a lookup that asks `Find`."""
 
 import pytest
-from dht.harness import HOME, KEY, a_lookup, contact, raw
+from dht.harness import HOME, KEY, a_lookup, contact, raw, told
 
 from p2pswarm.dht.find_node import FindNode
-from p2pswarm.dht.messages import Find, Found, Pong, peer_list
+from p2pswarm.dht.messages import Find, Found, Pong
 from p2pswarm.dht.query import QueryRequest
 from p2pswarm.errors import BadMessage
 
 
 def found(*numbers: int) -> Found:
-    return Found(peer_list([(raw(number), HOME) for number in numbers]))
+    return Found(told([(raw(number), HOME) for number in numbers]))
 
 
 def test_it_asks_and_learns():
-    search = FindNode(a_lookup(10), HOME)
-    assert search.poll(0.0) == [QueryRequest(contact(10), Find(HOME, KEY))]
+    search = FindNode(a_lookup(10))
+    assert search.poll(0.0) == [QueryRequest(contact(10), Find(KEY))]
 
     search.on_response(contact(10), found(5), 0.1)
 
-    assert search.poll(0.1) == [QueryRequest(contact(5), Find(HOME, KEY))]
+    assert search.poll(0.1) == [QueryRequest(contact(5), Find(KEY))]
     search.on_response(contact(5), found(), 0.2)
     assert search.poll(0.2) == []
     assert search.finished
@@ -27,7 +27,7 @@ def test_it_asks_and_learns():
 
 
 def test_a_peer_that_fails_is_passed_over():
-    search = FindNode(a_lookup(10, 20), HOME)
+    search = FindNode(a_lookup(10, 20))
     search.poll(0.0)
 
     search.on_failure(contact(10))
@@ -38,7 +38,7 @@ def test_a_peer_that_fails_is_passed_over():
 
 
 def test_an_answer_to_another_question_is_a_breach():
-    search = FindNode(a_lookup(10), HOME)
+    search = FindNode(a_lookup(10))
     search.poll(0.0)
 
     with pytest.raises(BadMessage, match="Pong does not answer Find"):
@@ -46,7 +46,7 @@ def test_an_answer_to_another_question_is_a_breach():
 
 
 def test_a_newcomer_is_ready_after_the_first_round():
-    search = FindNode(a_lookup(10, 20), HOME, first_round=2)
+    search = FindNode(a_lookup(10, 20), first_round=2)
     search.poll(0.0)
     search.on_response(contact(10), found(1, 2, 3), 0.1)
     assert not search.ready

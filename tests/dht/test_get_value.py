@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from dht.harness import CONFIG, EPOCH_S, HOME, KEY, a_lookup, contact, raw
+from dht.harness import CONFIG, EPOCH_S, HOME, KEY, a_lookup, contact, raw, told
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.get_value import GetOptions, GetValue
-from p2pswarm.dht.messages import Get, Got, Pong, Record, peer_list
+from p2pswarm.dht.messages import Get, Got, Pong, Record
 from p2pswarm.dht.query import QueryRequest
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.errors import BadMessage
 
 ALICE = Identity.generate(b"alice")
-PLAIN = Get(HOME, KEY, b"", False, 0)
+PLAIN = Get(KEY, b"", False, 0)
 
 
 def record(subkey: bytes = b"a", seq: int = 1, ttl_s: float = 60.0, key: bytes = KEY) -> Record:
@@ -21,7 +21,7 @@ def record(subkey: bytes = b"a", seq: int = 1, ttl_s: float = 60.0, key: bytes =
 
 
 def got(*records: Record, closer: tuple[int, ...] = (), more: bool = False) -> Got:
-    return Got(records, more, peer_list([(raw(number), HOME) for number in closer]))
+    return Got(records, more, told([(raw(number), HOME) for number in closer]))
 
 
 def gathering(*start: int, quorum: int = 1, **options: int) -> GetValue:

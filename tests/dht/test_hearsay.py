@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from dht.harness import CONFIG, KEY, OWN
+from dht.harness import CARDS, CONFIG, KEY, OWN
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,7 +51,7 @@ def others_answer(hearsay: Hearsay, now_s: float) -> None:
 
 
 def test_a_host_is_dialled_in_vain_once_an_hour_on_one_networks_word():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
 
     assert dialled(hearsay, named(1)) is Word.DIAL
     assert dialled(hearsay, named(2), now_s=2.0) is Word.IGNORE
@@ -60,7 +60,7 @@ def test_a_host_is_dialled_in_vain_once_an_hour_on_one_networks_word():
 
 
 def test_another_network_may_name_the_same_host():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     dialled(hearsay, named(1), "liar")
 
     assert dialled(hearsay, named(2), "honest", found=True) is Word.DIAL
@@ -68,7 +68,7 @@ def test_another_network_may_name_the_same_host():
 
 
 def test_while_a_host_is_dialled_others_there_wait():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     hearsay.begin(named(1), ALONE, 1.0)
 
     assert hearsay.word(named(2), ALONE, 1.0) is Word.WAIT
@@ -80,7 +80,7 @@ def test_while_a_host_is_dialled_others_there_wait():
 
 def test_where_another_peer_is_the_same_port_is_not_dialled_again_and_others_are():
     """A machine may have several nodes; and who is named under many ids is a third party."""
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
 
     assert dialled(hearsay, named(1), found=False, somebody=True) is Word.DIAL
     assert dialled(hearsay, named(2), now_s=2.0) is Word.IGNORE
@@ -88,7 +88,7 @@ def test_where_another_peer_is_the_same_port_is_not_dialled_again_and_others_are
 
 
 def test_who_names_few_that_are_there_is_not_believed_for_a_minute():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     for number in range(NAMES_LEAST):
         assert dialled(hearsay, named(number, f"9.9.{number}.9")) is Word.DIAL
 
@@ -99,7 +99,7 @@ def test_who_names_few_that_are_there_is_not_believed_for_a_minute():
 
 
 def test_a_teller_in_a_swarm_of_which_half_has_left_is_believed():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
 
     for number in range(50):
         one = named(number, f"9.9.{number}.9")
@@ -107,7 +107,7 @@ def test_a_teller_in_a_swarm_of_which_half_has_left_is_believed():
 
 
 def test_nothing_is_held_against_anybody_while_our_own_network_fails():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     others_answer(hearsay, 0.5)
     for number in range(20):
         hearsay.begin(named(number, f"9.9.{number}.9"), ALONE, 1.0)
@@ -119,7 +119,7 @@ def test_nothing_is_held_against_anybody_while_our_own_network_fails():
 
 def test_whom_we_have_found_ourselves_is_asked_whoever_names_it():
     home = named(1)
-    hearsay = Hearsay(lambda contact: contact == home)
+    hearsay = Hearsay(CARDS, lambda contact: contact == home)
     assert dialled(hearsay, named(2)) is Word.DIAL
 
     assert dialled(hearsay, home) is Word.DIAL
@@ -144,7 +144,7 @@ def test_it_is_a_network_that_is_believed_or_not(target, teller, network):
 
 
 def test_what_is_remembered_is_bounded():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     for number in range(HOSTS_MAX + 300):
         host = f"{11 + number // 65536}.{number // 256 % 256}.{number % 256}.1"
         dialled(hearsay, named(number, host), f"teller {number}")
@@ -166,7 +166,7 @@ events = st.lists(
 
 @given(events)
 def test_whatever_is_told_no_host_is_dialled_twice_in_vain_on_one_word(told):
-    hearsay, now_s = Hearsay(), 0.0
+    hearsay, now_s = Hearsay(CARDS), 0.0
     vain_s: dict[tuple[str, str], float] = {}
     under_way: dict[Contact, str] = {}
     for number, host, teller, pause_s, ends in told:
@@ -209,7 +209,7 @@ def fail(lookup: Lookup, hearsay: Hearsay, who: Contact) -> None:
 
 
 def test_a_lookup_dials_a_host_once_though_twenty_ids_are_said_to_be_there():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     lookup = a_lookup(LIAR, hearsay=hearsay)
     assert lookup.poll(0.0) == [LIAR]
     answer(lookup, LIAR, *[named(number) for number in range(1, 21)])
@@ -226,7 +226,7 @@ def test_a_lookup_dials_a_host_once_though_twenty_ids_are_said_to_be_there():
 
 
 def test_a_liar_cannot_hide_a_peer_by_naming_it_elsewhere_first():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     lookup = a_lookup(LIAR, HONEST, hearsay=hearsay)
     lookup.poll(0.0)
     answer(lookup, LIAR, named(1, "9.9.9.1"))
@@ -239,7 +239,7 @@ def test_a_liar_cannot_hide_a_peer_by_naming_it_elsewhere_first():
 
 
 def test_a_peer_that_has_failed_at_one_address_is_asked_at_another_that_is_told_later():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     lookup = a_lookup(LIAR, HONEST, hearsay=hearsay)
     lookup.poll(0.0)
     answer(lookup, LIAR, named(1, "9.9.9.1"))
@@ -257,7 +257,7 @@ def test_a_peer_that_has_failed_at_one_address_is_asked_at_another_that_is_told_
 
 
 def test_a_lookup_tries_few_addresses_of_one_peer():
-    hearsay = Hearsay()
+    hearsay = Hearsay(CARDS)
     tellers = [named(500 + i, f"{20 + i}.0.0.1") for i in range(6)]
     lookup = a_lookup(*tellers, hearsay=hearsay)
     lookup.poll(0.0)

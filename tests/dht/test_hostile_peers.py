@@ -1,17 +1,19 @@
 """Whatever peers send, and whenever: the machines raise BadMessage only and keep their bounds."""
 
 import random
+from contextlib import suppress
 
-from dht.harness import CONFIG, EPOCH_S, HOME, KEY, OWN, a_lookup, contact, raw
+from dht.harness import CONFIG, EPOCH_S, HOME, KEY, OWN, a_lookup, contact, contact_at, raw, told
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.config import CONTACTS_MAX, DhtConfig
 from p2pswarm.dht.find_node import FindNode
 from p2pswarm.dht.get_value import PAGES_MAX, GetOptions, GetValue
 from p2pswarm.dht.lookup import ASKS_MAX, CANDIDATES_MAX
 from p2pswarm.dht.messages import (
+    PEER_LIST_BYTES,
     Found,
     Get,
     Got,
@@ -19,8 +21,7 @@ from p2pswarm.dht.messages import (
     Pong,
     Record,
     Stored,
-    contact_of,
-    peer_list,
+    peers_in,
 )
 from p2pswarm.dht.put_value import PutOptions, PutValue
 from p2pswarm.dht.query import Query
@@ -30,7 +31,10 @@ from p2pswarm.dht.routing_table import ID_BITS, Table
 from p2pswarm.dht.seeds import SEEDS_MAX, Seeds
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import BadMessage
-from p2pswarm.ids import Contact, PeerId
+from p2pswarm.ids import Contact
+from p2pswarm.sim.cards import read_unsigned
+from p2pswarm.transport.card import CARD_BYTES_MAX, decode_card
+from p2pswarm.wire.message import decode, encode
 
 ALICE = Identity.generate(b"alice")
 US = contact(int.from_bytes(OWN))
@@ -48,7 +52,7 @@ addresses = st.one_of(
     st.sampled_from(["8.8.8.8:1", "8.8.4.4:9", "[2600::1]:1", "[2600::1%x]:1", "a.example.org:7"]),
     st.text(max_size=20),
 )
-peer_lists = st.lists(st.tuples(ids, addresses), max_size=20).map(peer_list)
+peer_lists = st.lists(st.tuples(ids, addresses), max_size=20).map(told)
 genuine = st.builds(
     lambda subkey, seq, ttl_s: sign(ALICE, KEY, subkey, b"v", seq, TIME_MS + 1000 * ttl_s),
     st.binary(max_size=2),
@@ -107,7 +111,7 @@ def play(query: Query, data: st.DataObject, asks_max: int) -> None:
 
 @given(st.data(), st.lists(st.integers(1, 30), max_size=20))
 def test_a_search_for_peers_survives_any_answers(data, start):
-    query = FindNode(a_lookup(*start), HOME)
+    query = FindNode(a_lookup(*start))
 
     play(query, data, ASKS_MAX)
 
@@ -119,7 +123,7 @@ def test_a_search_for_peers_survives_any_answers(data, start):
 def test_a_get_survives_any_answers(data, start, quorum):
     signatures = SignatureCache()
     options = GetOptions(
-        request=Get(HOME, KEY, b"", False, 0), quorum=quorum, wall_less_loop_s=EPOCH_S, carried=3
+        request=Get(KEY, b"", False, 0), quorum=quorum, wall_less_loop_s=EPOCH_S, carried=3
     )
     query = GetValue(a_lookup(*start, settle=8), options, CONFIG, signatures)
 
@@ -134,7 +138,7 @@ def test_a_put_survives_any_answers(data, candidates, success):
     record = sign(ALICE, KEY, b"", b"v", 1, TIME_MS)
     options = PutOptions(replicas=3, success=success, first=success, patience_s=5.0)
     known = [contact(number) for number in candidates]
-    query = PutValue(record, HOME, known, options, TimeoutEstimator(CONFIG))
+    query = PutValue(record, known, options, TimeoutEstimator(CONFIG))
 
     play(query, data, len(candidates))
 
@@ -154,8 +158,8 @@ def test_a_table_keeps_its_bounds_whatever_happens_and_whenever(history, key, no
     for event, peer, address, at_s in history:
         if event == "heard":
             try:
-                check = table.heard(contact_of(peer, address), at_s)
-            except BadMessage:
+                check = table.heard(contact_at(peer, address), at_s)
+            except ValueError:
                 continue
             assert check is None or table.get(check.peer.raw) is not None
         elif event == "failed":
@@ -185,8 +189,8 @@ def test_seeds_are_bounded_and_never_ourselves(history):
     seeds = Seeds(US, CONFIG, random.Random(1))
     for event, peer, text, at_s in history:
         try:
-            one = contact_of(peer, text)
-        except BadMessage:
+            one = contact_at(peer, text)
+        except ValueError:
             continue
         if event == "start":
             seeds.start([Contact(None, one.address), one], at_s)
@@ -202,12 +206,27 @@ def test_seeds_are_bounded_and_never_ourselves(history):
         assert (seeds.next_deadline_s() is None) == (not known)
 
 
-@given(st.binary(max_size=96), st.lists(addresses, max_size=4))
-def test_a_peer_list_is_whole_or_no_message(packed, texts):
+@given(st.lists(st.binary(max_size=1200), max_size=24), st.binary(max_size=24))
+def test_a_peer_list_is_whole_or_no_message(cards, found):
+    fits = all(1 <= len(each) <= CARD_BYTES_MAX for each in cards)
+    fits = fits and len(cards) == len(found) <= CONTACTS_MAX
+    fits = fits and sum(map(len, cards)) <= PEER_LIST_BYTES
     try:
-        known = PeerList(packed, tuple(texts))
+        known = decode(encode(PeerList(tuple(cards), found)))
     except ValueError:
-        assert len(packed) != 32 * len(texts)
+        assert not fits
         return
-    assert len(known.peers) == 32 * len(texts)
-    assert PeerId(raw(1)) == contact(1).peer
+    assert fits
+    assert isinstance(known, PeerList)
+    with suppress(BadMessage):
+        assert len(peers_in(known, decode_card)) == 0  # no bytes of chance are signed
+
+
+@given(peer_lists)
+def test_what_a_list_names_is_signed_and_has_an_address(packed):
+    with suppress(BadMessage):
+        for named, card in peers_in(packed, read_unsigned):
+            assert named.peer == card.peer
+            assert named.address in card.addresses
+            assert named.address.port > 0
+            named.address.host.encode("idna")  # as a resolver does

@@ -1,8 +1,9 @@
 """Joining through seeds: the first answer is enough, and when all are silent they are named."""
 
 import pytest
-from dht.harness import CONFIG, HOME, OWN, a_table, contact, raw
+from dht.harness import CARDS, CONFIG, HOME, OWN, a_table, contact, raw, told
 
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.joining import (
     Greeting,
     Joining,
@@ -10,7 +11,7 @@ from p2pswarm.dht.joining import (
     unknown_neighbours,
     worth_a_lookup,
 )
-from p2pswarm.dht.messages import Found, Identified, peer_list
+from p2pswarm.dht.messages import Found, Identified
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact
 
@@ -69,9 +70,9 @@ def test_a_seed_that_is_ourselves_is_not_named_among_the_silent():
 
 
 def test_a_greeting_tells_who_the_seed_is_and_whom_it_knows():
-    reply = Identified(raw(7), peer_list([(raw(5), HOME)]))
+    reply = Identified(raw(7), told([(raw(5), HOME)]))
 
-    met = met_through(FIRST, reply)
+    met = met_through(FIRST, reply, Hearsay(CARDS))
 
     assert [each.peer and each.peer.raw for each in met] == [raw(7), raw(5)]
     assert [each.address for each in met] == [FIRST.address, contact(5).address]
@@ -79,12 +80,12 @@ def test_a_greeting_tells_who_the_seed_is_and_whom_it_knows():
 
 @pytest.mark.parametrize(
     "reply",
-    [Found(peer_list([])), Identified(raw(7), peer_list([(raw(5), "nowhere")]))],
+    [Found(told([])), Identified(raw(7), told([(raw(5), "nowhere")]))],
     ids=["another answer", "no contacts"],
 )
 def test_a_wrong_greeting_is_a_breach(reply):
     with pytest.raises(BadMessage):
-        met_through(FIRST, reply)
+        met_through(FIRST, reply, Hearsay(CARDS))
 
 
 def test_a_first_seed_is_worth_a_lookup_even_if_it_is_known():

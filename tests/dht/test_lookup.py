@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.dht.config import DhtConfig
+from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.lookup import ASKS_MAX, CANDIDATES_MAX, Lookup, LookupOptions
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.cards import UnsignedCards
 
 CONFIG = DhtConfig(alpha=3, alpha_lossy=3)
 OWN = (1 << 200).to_bytes(32)
@@ -39,7 +41,9 @@ def numbers(known: list[Contact]) -> list[int]:
 
 def lookup_of(*start: int, timeouts: TimeoutEstimator | None = None, **options: int) -> Lookup:
     plan = {"width": 5, "settle": 2, "patience_s": PATIENCE_S, **options}
-    lookup = Lookup(TARGET, OWN, LookupOptions(**plan), timeouts or TimeoutEstimator(CONFIG), 0.0)  # type: ignore[arg-type]
+    limits = LookupOptions(**plan)  # type: ignore[arg-type]
+    timeouts = timeouts or TimeoutEstimator(CONFIG)
+    lookup = Lookup(TARGET, OWN, limits, timeouts, 0.0, Hearsay(UnsignedCards()))
     lookup.learned(contacts(*start))
     return lookup
 

@@ -1,10 +1,14 @@
 """The DHT's messages on the wire."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
 
+import pytest
+from dht.harness import listed, told
+
+from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.messages import (
+    PAGE_BYTES,
+    PEER_LIST_BYTES,
     Find,
     Found,
     Get,
@@ -17,32 +21,35 @@ from p2pswarm.dht.messages import (
     Record,
     Store,
     Stored,
-    contact_of,
-    contacts_in,
     peer_list,
+    peers_in,
 )
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.sim.cards import unsigned
+from p2pswarm.transport.card import TAG, Card, CardFlags, SignedCard, decode_card
 from p2pswarm.wire.message import decode, encode
 
 ID = bytes(range(32))
 HOME = "203.0.113.7:4000"
 RECORD = Record(ID, b"sub", b"value", 7, 1_700_000_000_000, ID, bytes(64))
-TWO = peer_list([(ID, HOME), (ID[::-1], "[::1]:1")])
+ALICE, BOB = Identity.generate(b"alice"), Identity.generate(b"bob")
+HERE, THERE = Address("8.8.8.8", 4000), Address("2600::1", 4000)
+TWO = told([(ID, HOME), (ID[::-1], "[::1]:1")])
 
 
 @pytest.mark.parametrize(
     "sent",
     [
-        Identify(HOME, ID),
+        Identify(ID),
         Identified(ID, TWO),
-        Find("", ID),
+        Find(ID),
         Found(TWO),
-        Get(HOME, ID, b"after", True, 2),
+        Get(ID, b"after", True, 2),
         Got((RECORD, RECORD), True, TWO),
-        Store(HOME, (RECORD,)),
+        Store((RECORD,)),
         Stored(b"\0\7"),
-        Ping(HOME),
+        Ping(),
         Pong(),
     ],
     ids=lambda sent: type(sent).__name__,
@@ -52,52 +59,78 @@ def test_what_is_sent_arrives(sent):
 
 
 def test_a_peer_list_holds_contacts():
-    assert contacts_in(TWO) == [
+    assert listed(TWO) == [
         Contact(PeerId(ID), Address("203.0.113.7", 4000)),
         Contact(PeerId(ID[::-1]), Address("::1", 1)),
     ]
 
 
-def test_ids_without_addresses_are_malformed():
-    with pytest.raises(BadMessage):
-        decode(encode(Found(TWO)).replace(b"[::1]:1", b"[::1]:1" + b"\xa1x"))
-    with pytest.raises(ValueError, match="1 addresses for 64 bytes"):
-        PeerList(ID + ID, (HOME,))
+def signed(seq: int = 1, identity: Identity = ALICE, addresses: tuple[Address, ...] = (HERE,)):
+    return Card.make(identity, seq, addresses)
 
 
-@pytest.mark.parametrize("listen_address", ["", "nowhere", "host:99999", "a b:1", "[]:1", "[::1:1"])
-def test_a_contact_needs_an_address(listen_address):
-    with pytest.raises(BadMessage, match="not a contact"):
-        contact_of(ID, listen_address)
+def test_cards_without_places_are_malformed():
+    with pytest.raises(ValueError, match="0 places in 1 cards"):
+        PeerList((signed().encode(),), b"")
+    with pytest.raises(ValueError, match="more than"):
+        PeerList((bytes(1000),) * 12, bytes(12))
+
+
+def test_what_peers_signed_is_what_is_read():
+    card = signed(addresses=(HERE, THERE))
+
+    packed = peer_list([(card, THERE), (signed(identity=BOB), HERE)])
+
+    assert [each for each, _ in peers_in(packed, decode_card)] == [
+        Contact(ALICE.peer_id, THERE),
+        Contact(BOB.peer_id, HERE),
+    ]
+
+
+def test_who_does_not_name_the_address_where_we_found_it_is_not_told():
+    assert peer_list([(signed(addresses=(THERE,)), HERE)]) == PeerList((), b"")
+    client = Card.make(ALICE, 1, (), flags=CardFlags.CLIENT)
+    assert peer_list([(client, HERE)]) == PeerList((), b"")
+
+
+def forged() -> bytes:
+    return encode(SignedCard(signed().signed.body, BOB.sign(TAG, signed().signed.body)))
 
 
 @pytest.mark.parametrize(
-    "host", ["a..b", "..", "x" * 64 + ".com", "\u00e4" * 80, "a\0b", "a\x7fb"], ids=ascii
+    ("card", "place", "why"),
+    [
+        (forged(), 0, "did not sign"),
+        (signed().encode(), 1, "place 1 in a card of 1"),
+        (signed().encode(), 255, "place 255"),
+        (Card.make(ALICE, 1, (), flags=CardFlags.CLIENT).encode(), 0, "of 0 addresses"),
+        (b"no card", 0, "."),
+        (signed().encode()[:-1], 0, "."),
+        (unsigned(ALICE.peer_id, Contact(None, HERE)), 0, "did not sign"),
+    ],
 )
-def test_a_host_that_no_resolver_takes_is_no_contact(host):
-    """Dialling it would raise UnicodeError or ValueError, which no caller of a peer expects."""
-    with pytest.raises(BadMessage, match="not a contact"):
-        contact_of(ID, f"{host}:1")
+def test_an_address_that_its_peer_did_not_sign_is_a_breach(card, place, why):
+    with pytest.raises(BadMessage, match=why):
+        peers_in(PeerList((card,), bytes([place])), decode_card)
 
 
-@given(st.binary(min_size=32, max_size=32), st.text(max_size=262))
-def test_whatever_a_peer_calls_an_address_is_a_contact_or_a_breach(peer, listen_address):
-    try:
-        known = contact_of(peer, listen_address)
-    except BadMessage:
-        return
-    assert known.peer == PeerId(peer)
-    known.address.host.encode("idna")
+def test_cards_that_leave_no_room_are_left_out():
+    many = tuple(Address(f"{'x' * 60}.{'y' * 40}.{i}.example.org", 1 + i) for i in range(8))
+    large = [signed(identity=Identity.generate(bytes([i])), addresses=many) for i in range(20)]
+    assert len(large[0].encode()) > PEER_LIST_BYTES // 20
 
+    packed = peer_list([(each, many[0]) for each in large])
 
-def test_an_id_of_another_length_is_no_contact():
-    with pytest.raises(BadMessage, match="not a contact"):
-        contact_of(ID[1:], HOME)
+    assert 0 < len(packed.cards) < 20
+    assert sum(map(len, packed.cards)) <= PEER_LIST_BYTES
 
 
 def test_a_full_answer_fits_a_frame():
-    far = "x" * 252 + ":65535"
-    records = tuple([RECORD] * 128)
-    full = peer_list([(ID, far)] * 20)
+    left = PEER_LIST_BYTES - 10 * 1096
+    full = PeerList((bytes(1096),) * 10 + (bytes(left),) * (left > 0), bytes(10 + (left > 0)))
+    large = replace(RECORD, value=bytes(4096))
+    count = PAGE_BYTES // large.size_bytes
+    records = (large,) * count + (RECORD,) * ((PAGE_BYTES - count * large.size_bytes) // 168)
 
     assert len(encode(Got(records, True, full))) < 60 * 1024
+    assert len(encode(Got((RECORD,) * 128, True, full))) < 60 * 1024

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from dht.harness import SEED, STRANGER, SWARM_KEY, TTL_S, address, now_s, rpc_of, swarm
+from dht.harness import SEED, STRANGER, SWARM_KEY, TTL_S, address, now_s, rpc_of, swarm, told
 
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.messages import Find, Found, Identify, Ping, Pong, peer_list
+from p2pswarm.dht.messages import Find, Found, Identify, Ping, Pong
 from p2pswarm.dht.upkeep import REFRESH_PAUSE_S
 from p2pswarm.errors import Busy, NoRoute, NotServing
 from p2pswarm.ids import Address, Contact
@@ -52,7 +52,7 @@ def test_a_seed_with_a_wrong_answer_is_no_seed():
             await newcomer.bootstrap(address(*world.nodes))
             assert len(newcomer.table) == 2
 
-            rpc_of(world, world.nodes[1]).serve_unary(Identify, lambda *_: Found(peer_list([])))
+            rpc_of(world, world.nodes[1]).serve_unary(Identify, lambda *_: Found(told([])))
             with pytest.raises(NoRoute):
                 await world.enter().bootstrap(address(*world.nodes[:2]))
 
@@ -203,7 +203,7 @@ def test_clients_are_in_nobodys_table():
             assert len(client.table) == 5
             assert all(node.table.get(client.contact.peer.raw) is None for node in world.nodes[:5])
             with pytest.raises(NotServing):
-                await world.rpcs[0].call(client.contact, Ping(""), 1.0)
+                await world.rpcs[0].call(client.contact, Ping(), 1.0)
 
     run(main(), SEED)
 
@@ -242,7 +242,7 @@ def test_a_full_bucket_checks_its_silent_contact_before_it_takes_a_newcomer():
 
             for _ in range(2):
                 await asyncio.sleep(6)
-                await newcomer._runner.call(node.contact, Ping(newcomer._runner.listen_address))
+                await newcomer._runner.call(node.contact, Ping())
             await asyncio.sleep(6)
 
             assert [each.contact for each in node.table] == [newcomer.contact]

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from dht.harness import CONFIG, HOME, KEY, OWN, STRANGER, contact, contacts
+from dht.harness import CONFIG, KEY, OWN, STRANGER, contact, contacts
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
@@ -115,7 +115,7 @@ def placed(*verdicts: int) -> PutValue:
     known = contacts(*range(1, len(verdicts) + 1))
     publisher = a_publisher()
     record = publisher.sign(publisher.publication(KEY, b"", b"v", 60.0, NOW_MS), NOW_MS)
-    put_value = PutValue(record, HOME, known, options, TimeoutEstimator(CONFIG))
+    put_value = PutValue(record, known, options, TimeoutEstimator(CONFIG))
     put_value.poll(0.0)
     for each, verdict in zip(known, verdicts, strict=True):
         put_value.on_response(each, Stored(bytes([verdict])), 0.1)

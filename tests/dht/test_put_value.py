@@ -1,7 +1,7 @@
 """Placing a record: who is asked at once, who later, and when it is safe."""
 
 import pytest
-from dht.harness import CONFIG, HOME, KEY, contact, contacts
+from dht.harness import CONFIG, KEY, contact, contacts
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.messages import Pong, Store, Stored
@@ -18,13 +18,13 @@ KEPT = Stored(bytes([Verdict.KEPT]))
 def placing(candidates: int, replicas: int = 4, success: int = 2, first: int = 2) -> PutValue:
     options = PutOptions(replicas=replicas, success=success, first=first, patience_s=5.0)
     known = contacts(*range(1, candidates + 1))
-    return PutValue(RECORD, HOME, known, options, TimeoutEstimator(CONFIG))
+    return PutValue(RECORD, known, options, TimeoutEstimator(CONFIG))
 
 
 def asked(put_value: PutValue, now_s: float = 0.0, *, at_leisure: bool = False) -> list[int]:
     """Whom it asks now, in order; all at once or all at leisure."""
     asks = put_value.poll(now_s)
-    assert all(ask.request == Store(HOME, (RECORD,)) for ask in asks)
+    assert all(ask.request == Store((RECORD,)) for ask in asks)
     assert all(ask.at_leisure is at_leisure for ask in asks)
     return [int.from_bytes(ask.contact.peer.raw) for ask in asks if ask.contact.peer]
 
@@ -62,7 +62,7 @@ def test_a_newer_value_under_ones_own_id_is_ones_own():
     alice = Identity.generate(b"alice")
     record = sign(alice, KEY, alice.peer_id.raw, b"value", 1, 1_700_000_000_000)
     options = PutOptions(replicas=1, success=1, first=1, patience_s=5.0)
-    put_value = PutValue(record, HOME, contacts(1), options, TimeoutEstimator(CONFIG))
+    put_value = PutValue(record, contacts(1), options, TimeoutEstimator(CONFIG))
     put_value.poll(0.0)
 
     put_value.on_response(contact(1), Stored(bytes([Verdict.OLDER])), 0.1)

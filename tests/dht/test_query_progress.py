@@ -1,26 +1,26 @@
 """Where a query's requests go, and when those who wait are released."""
 
 import pytest
-from dht.harness import HOME, KEY, OWN, a_lookup, contact, raw
+from dht.harness import KEY, OWN, a_lookup, contact, raw, told
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.find_node import FindNode
-from p2pswarm.dht.messages import Find, Found, Get, Pong, Store, peer_list
+from p2pswarm.dht.messages import Find, Found, Get, Pong, Store
 from p2pswarm.dht.query import QueryRequest
 from p2pswarm.dht.query_progress import QueryProgress, QueryState, Route
 from p2pswarm.dht.records import sign
 from p2pswarm.ids import PeerId
 
 RECORD = sign(Identity.generate(b"alice"), KEY, b"", b"value", 1, 1_700_000_000_000)
-STORE = Store(HOME, (RECORD,))
+STORE = Store((RECORD,))
 US = PeerId(OWN)
 OURS = contact(int.from_bytes(OWN))
-NOBODY_CLOSER = Found(peer_list([]))
+NOBODY_CLOSER = Found(told([]))
 
 
 def searching(*start: int, first_round: int | None = None) -> QueryProgress:
     """A search for peers that has asked everyone in `start`."""
-    query = FindNode(a_lookup(*start, settle=len(start)), HOME, first_round)
+    query = FindNode(a_lookup(*start, settle=len(start)), first_round)
     query.poll(0.0)
     return QueryProgress(query, US)
 
@@ -28,8 +28,8 @@ def searching(*start: int, first_round: int | None = None) -> QueryProgress:
 @pytest.mark.parametrize(
     ("ask", "route"),
     [
-        (QueryRequest(contact(5), Find(HOME, KEY)), Route.CALL),
-        (QueryRequest(contact(5), Get(HOME, KEY, b"", False, 0)), Route.CALL),
+        (QueryRequest(contact(5), Find(KEY)), Route.CALL),
+        (QueryRequest(contact(5), Get(KEY, b"", False, 0)), Route.CALL),
         (QueryRequest(contact(5), STORE), Route.CALL),
         (QueryRequest(contact(5), STORE, at_leisure=True), Route.BATCH),
         (QueryRequest(OURS, STORE, at_leisure=True), Route.BATCH),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from dht.harness import HOME, KEY, contact
+from dht.harness import KEY, contact
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,7 +68,7 @@ def test_batches_are_bounded():
 
 
 def test_one_request_carries_the_records_in_their_order():
-    assert store_of(HOME, [SMALL, LARGE]) == Store(HOME, (SMALL.record, LARGE.record))
+    assert store_of([SMALL, LARGE]) == Store((SMALL.record, LARGE.record))
 
 
 def test_the_reply_tells_of_each_record():

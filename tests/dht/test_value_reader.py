@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from dht.harness import (
+    CARDS,
     CONFIG,
     EPOCH_S,
     HOME,
@@ -14,12 +15,13 @@ from dht.harness import (
     contact,
     contacts,
     raw,
+    told,
 )
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.get_value import GetValue
 from p2pswarm.dht.hearsay import Hearsay
-from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record, peer_list
+from p2pswarm.dht.messages import HOPS_MAX, Get, Got, Record
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.records import SignatureCache, sign
 from p2pswarm.dht.routing_table import Table
@@ -41,7 +43,9 @@ def a_reader(table: Table, *held: Record) -> ValueReader:
     store = RecordStore(CONFIG, signatures)
     for record in held:
         store.offer(record, ALICE.peer_id, NOW_MS)
-    return ValueReader(PeerId(OWN), table, store, TimeoutEstimator(CONFIG), signatures, Hearsay())
+    return ValueReader(
+        PeerId(OWN), table, store, TimeoutEstimator(CONFIG), signatures, Hearsay(CARDS)
+    )
 
 
 def held(reader: ValueReader) -> dict[bytes, Record]:
@@ -49,7 +53,7 @@ def held(reader: ValueReader) -> dict[bytes, Record]:
 
 
 def query(reader: ValueReader, quorum: int = 1) -> GetValue:
-    return reader.query(KEY, quorum, HOME, 0.0, EPOCH_S)
+    return reader.query(KEY, quorum, 0.0, EPOCH_S)
 
 
 def asked(get_value: GetValue) -> list[tuple[int, Get]]:
@@ -78,16 +82,16 @@ def test_around_a_crowded_key_all_of_the_region_are_asked_and_none_that_they_nam
     reader = a_reader(a_table())
     region = contacts(*range(1, 31))
 
-    get_value = reader.among(Get(HOME, KEY, b"", False, 0), 1, region, 0.0, EPOCH_S)
+    get_value = reader.among(Get(KEY, b"", False, 0), 1, region, 0.0, EPOCH_S)
 
     seen: list[int] = []
     while asks := get_value.poll(0.0):
         for ask in asks:
             seen.append(int.from_bytes(ask.contact.peer.raw))
-            get_value.on_response(ask.contact, Got((), False, peer_list([(raw(99), HOME)])), 0.1)
+            get_value.on_response(ask.contact, Got((), False, told([(raw(99), HOME)])), 0.1)
     assert sorted(seen) == list(range(1, 31))
     assert get_value.finished
-    assert not reader.among(Get(HOME, KEY, b"", False, 0), 1, [], 0.0, EPOCH_S).poll(0.0)
+    assert not reader.among(Get(KEY, b"", False, 0), 1, [], 0.0, EPOCH_S).poll(0.0)
 
 
 def test_a_key_with_a_crowd_around_it_is_not_remembered_as_missing():
@@ -126,7 +130,7 @@ def test_what_we_hold_comes_in_pages_that_are_soon_checked():
 def test_where_the_table_is_sure_one_holder_is_asked():
     get_value = query(a_reader(a_sure_table(*range(1, 12))))
 
-    assert asked(get_value) == [(1, Get(HOME, KEY, b"", False, 0))]
+    assert asked(get_value) == [(1, Get(KEY, b"", False, 0))]
 
 
 def test_where_the_table_is_sure_nobody_but_the_holders_is_asked():
@@ -140,8 +144,8 @@ def test_where_the_table_is_sure_nobody_but_the_holders_is_asked():
 
 def test_a_quorum_wants_to_hear_of_peers_that_are_closer():
     assert asked(query(a_reader(a_sure_table(1, 2, 3)), quorum=2)) == [
-        (1, Get(HOME, KEY, b"", True, 0)),
-        (2, Get(HOME, KEY, b"", True, 0)),
+        (1, Get(KEY, b"", True, 0)),
+        (2, Get(KEY, b"", True, 0)),
     ]
 
 
@@ -174,8 +178,8 @@ def test_what_was_found_is_no_miss_and_repairs_the_holders_that_lack_it():
     reader.misses.add(KEY, 0.0)
     get_value = query(reader)
     get_value.poll(0.0)
-    get_value.on_response(contact(1), Got((), False, peer_list([(raw(2), HOME)])), 0.1)
-    get_value.on_response(contact(2), Got((a_record(),), False, peer_list([])), 0.2)
+    get_value.on_response(contact(1), Got((), False, told([(raw(2), HOME)])), 0.1)
+    get_value.on_response(contact(2), Got((a_record(),), False, told([])), 0.2)
 
     assert list(reader.ended(KEY, get_value, 1.0)) == [(contact(1), a_record())]
 
@@ -187,7 +191,7 @@ def answered_with(ttl_s: float) -> GetValue:
     record = sign(ALICE, KEY, b"a", b"v", 1, int(1000 * (EPOCH_S + ttl_s)))
     get_value = query(a_reader(a_table(1)))
     get_value.poll(0.0)
-    get_value.on_response(contact(1), Got((record,), False, peer_list([])), 0.1)
+    get_value.on_response(contact(1), Got((record,), False, told([])), 0.1)
     return get_value
 
 
@@ -228,7 +232,7 @@ def test_a_record_that_is_over_tells_nothing_beside_one_that_is_not():
     reader = a_reader(a_table(1))
     get_value = query(reader)
     get_value.poll(0.0)
-    get_value.on_response(contact(1), Got((over, good), False, peer_list([])), 0.1)
+    get_value.on_response(contact(1), Got((over, good), False, told([])), 0.1)
 
     list(reader.ended(KEY, get_value, 1.0))
 
@@ -241,6 +245,6 @@ def test_a_record_that_is_forged_tells_nothing_of_clocks():
 
     get_value = query(a_reader(a_table(1)))
     get_value.poll(0.0)
-    get_value.on_response(contact(1), Got((forged,), False, peer_list([])), 0.1)
+    get_value.on_response(contact(1), Got((forged,), False, told([])), 0.1)
 
     assert not get_value.clocks_differ

@@ -4,7 +4,7 @@ Used by tests/fuzzing/test_corpus.py, which replays tests/corpus, and by bench/f
 is a function in one of the files that are imported here, with valid inputs in `seeds.py`.
 """
 
-from fuzzing import link_parsers, nat_parsers, text_parsers
+from fuzzing import access_parsers, link_parsers, nat_parsers, text_parsers
 from fuzzing.base import PARSERS
 
-__all__ = ["PARSERS", "link_parsers", "nat_parsers", "text_parsers"]
+__all__ = ["PARSERS", "access_parsers", "link_parsers", "nat_parsers", "text_parsers"]

@@ -8,7 +8,8 @@ from chain.harness import RUN as CHAIN_RUN
 from chain.harness import genesis, unsigned
 from checkpoint.harness import RUN
 from checkpoint.test_manifest import DATA as CHECKPOINT
-from dht.harness import ALICE, HOME, KEY, record
+from dht.harness import ALICE, KEY, record
+from fuzzing.access_parsers import ACCESS_SEEDS
 from fuzzing.base import joined
 from fuzzing.examples import examples
 from fuzzing.link_parsers import HELLO, NETWORK
@@ -26,9 +27,9 @@ from p2pswarm.dht.messages import (
     Got,
     Identified,
     Identify,
+    PeerList,
     Ping,
     Store,
-    peer_list,
 )
 from p2pswarm.errors import Busy
 from p2pswarm.ids import Address, Contact, PeerId
@@ -46,7 +47,6 @@ from p2pswarm.transport.session import Introduction
 from p2pswarm.wire.message import encode
 
 Seeds = list[bytes]
-PEERS = peer_list([(b"p" * 32, HOME), (b"q" * 32, "[2001:db8::1]:4000")])
 BRIEF = record(seq=2, ttl_ms=100)
 SIGNED = record(b"value", subkey=b"subkey")
 CARD = Card.make(
@@ -55,6 +55,7 @@ CARD = Card.make(
     [Address("2600::1", 4000), Address("8.8.8.8", 4000)],
     relays=[Contact(PeerId(b"r" * 32), Address("9.9.9.9", 443))],
 ).encode()
+PEERS = PeerList((CARD, CARD), b"\0\1")
 INTRODUCTION = encode(Introduction(b"i" * 16, 4001, "203.0.113.7", CARD))
 CONFIG_JSON = run_to_json(RUN)
 RECORD = sign(unsigned(genesis().head(), 1), Identity.generate(b"a"))
@@ -141,7 +142,7 @@ def chain_logs() -> Seeds:
 def messages() -> Seeds:
     return [
         INTRODUCTION,
-        encode(Find(HOME, KEY)),
+        encode(Find(KEY)),
         encode(Got((SIGNED,), False, PEERS)),
         encode(RECORD),
         *manifests()[:1],
@@ -178,18 +179,16 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
     ],
     "message": messages,
     "opening": lambda: [
-        pack_opening(Kind.UNARY, 1.0, encode(Ping(HOME))),
-        pack_opening(Kind.STREAM, None, encode(Find(HOME, KEY))),
+        pack_opening(Kind.UNARY, 1.0, encode(Ping())),
+        pack_opening(Kind.STREAM, None, encode(Find(KEY))),
     ],
-    "reply": lambda: [pack_good(Ping(HOME)), pack_error(Busy("full", 0.5))],
+    "reply": lambda: [pack_good(Ping()), pack_error(Busy("full", 0.5))],
     "tensor_meta": tensors,
     "codec": encoded_tensors,
     "dht_request": lambda: [
-        joined(encode(Identify(HOME, KEY)), encode(Ping("")), encode(Find("host:1", KEY))),
-        joined(encode(Store(HOME, (SIGNED,))), encode(Get(HOME, KEY, b"", True, 2))),
-        joined(
-            encode(Store("", (record(seq=2, ttl_ms=100),))), encode(Get("", KEY, b"a", False, 0))
-        ),
+        joined(encode(Identify(KEY)), encode(Ping()), encode(Find(KEY))),
+        joined(encode(Store((SIGNED,))), encode(Get(KEY, b"", True, 2))),
+        joined(encode(Store((record(seq=2, ttl_ms=100),))), encode(Get(KEY, b"a", False, 0))),
     ],
     "dht_answer": lambda: [
         encode(Identified(b"p" * 32, PEERS)),
@@ -217,5 +216,6 @@ SEEDS: dict[str, Callable[[], Seeds]] = {
         str(ALICE.peer_id).encode(),
     ],
     **NAT_SEEDS,
+    **ACCESS_SEEDS,
 }
 """By parser: inputs that it reads to their end."""

@@ -26,7 +26,7 @@ from p2pswarm.crypto.handshake import Hello, StaticKey
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.suite import Suite
 from p2pswarm.dht.call_outcomes import CallRecorder
-from p2pswarm.dht.messages import Find, Get, Identify, PeerList, Ping, Record, Store, contacts_in
+from p2pswarm.dht.messages import Find, Get, Identify, PeerList, Ping, Record, Store, peers_in
 from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.records import SignatureCache
@@ -48,6 +48,8 @@ from p2pswarm.swarm.manifest import MANIFEST_TAG, read_offer, signed_part
 from p2pswarm.swarm.messages.run import Manifest
 from p2pswarm.tensors.codecs.registry import BY_CODE, decoder
 from p2pswarm.tensors.meta import Dtype, TensorMeta, layout
+from p2pswarm.transport.card import decode_card
+from p2pswarm.transport.card_book import CardBook
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.wire.message import decode, encode
 
@@ -124,8 +126,9 @@ def dht_request(data: bytes) -> None:
     table = a_table(5, 4, 3)
     store = RecordStore(CONFIG, SignatureCache())
     store.offer(record(), ALICE.peer_id, NOW_MS)
-    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), anywhere)
-    node = Responder(PeerId(KEY), table, store, recorder, NegativeCache(8, 5.0))
+    cards = CardBook(PeerId(KEY))
+    recorder = CallRecorder(table, TimeoutEstimator(CONFIG), anywhere, cards)
+    node = Responder(PeerId(KEY), table, store, recorder, NegativeCache(8, 5.0), cards)
     for now_s, piece in enumerate(parts(data)):
         with contextlib.suppress(BadMessage):
             request = decode(piece)
@@ -140,9 +143,10 @@ def dht_answer(data: bytes) -> None:
     """Contacts and records that a peer hands out."""
     with contextlib.suppress(BadMessage):
         told = decode(data)
-        listed = told if isinstance(told, PeerList) else getattr(told, "peer_list", None)
-        if listed is not None:
-            contacts_in(listed)
+        packed = told if isinstance(told, PeerList) else getattr(told, "peer_list", None)
+        if packed is not None:
+            for named, card in peers_in(packed, decode_card):
+                assert named.address in card.addresses
         found = told if isinstance(told, Record) else None
         for each in getattr(told, "records", (found,)):
             if isinstance(each, Record):

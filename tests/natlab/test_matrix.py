@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from natlab.lab import LabUnavailable, NatLab, Site
-from natlab.matrix import PathKind, path_of, table
+from natlab.matrix import PathKind, path_of, rounds, summary, table
 from natlab.picture import draw
 from natlab.profiles import PROFILES
 
@@ -143,6 +143,30 @@ def test_table_tells_how_often_each_path_was_taken_and_the_median_time():
 
     assert shown[0].split() == ["a", "\\", "b", "none", "double"]
     assert shown[1].split(maxsplit=1)[1] == "direct 3/3 0.30 s  relayed 1/3 1.00 s, no 2/3"
+
+
+@pytest.mark.parametrize(("a", "b"), [("abc", "xyz"), ("abcd", "xy"), ("a", "xyz"), ("a", "x")])
+def test_rounds_have_every_pair_once_and_no_site_twice_at_a_time(a, b):
+    made = list(rounds(a, b))
+
+    pairs = [pair for apart in made for pair in apart]
+    assert sorted(pairs) == sorted((one, other) for one in a for other in b)
+    for apart in made:
+        assert len({one for one, _ in apart}) == len({other for _, other in apart}) == len(apart)
+
+
+def test_summary_tells_how_fast_links_left_their_relay():
+    def row(path: str, seconds: float, **more: object) -> dict:
+        return {"a": "none", "b": "double", "path": path, "seconds": seconds, **more}
+
+    first = {"path": "relayed", "seconds": 0.4}
+    rows = [row("punched", 0.7, first=first), row("direct", 0.2), row("relayed", 0.5)]
+
+    told = summary(rows).splitlines()
+
+    assert told[0].startswith("without a relay: 2 of 3: p50 0.200 s, ")
+    assert told[1].startswith("usable through a relay: 2 of 3: p50 0.400 s, ")
+    assert told[2].endswith("p50 0.300 s")
 
 
 def test_picture_names_every_profile_and_path(tmp_path):

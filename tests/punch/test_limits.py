@@ -16,6 +16,7 @@ from p2pswarm.punch.back_off import (
     PunchBackOff,
 )
 from p2pswarm.punch.limits import (
+    DIALLED_MAX,
     KNOWN_MAX,
     NETWORK_MAX,
     PEER_MAX,
@@ -57,6 +58,15 @@ def test_so_many_attempts_go_on_at_once():
     assert limits.begin(peer(999), 0.0, known=False)
 
 
+def test_so_many_networks_are_dialled_and_remembered():
+    limits = PunchLimits()
+    hosts = [f"11.{number >> 8}.{number & 255}.1" for number in range(DIALLED_MAX)]
+
+    assert limits.dialling(hosts, 0.0) == set(hosts)
+    assert limits.dialling(["12.1.1.1"], 0.0) == set()
+    assert limits.dialling(["12.1.1.1"], WINDOW_S) == {"12.1.1.1"}
+
+
 @given(
     asks=st.lists(
         st.tuples(st.floats(0.0, 20.0), st.integers(0, 400), st.integers(0, 3)), max_size=400
@@ -69,7 +79,7 @@ def test_no_network_is_dialled_more_often_than_allowed_whoever_asks(asks):
         now_s += pause_s / 20
         if not limits.begin(peer(who), now_s, known=False):
             continue
-        if limits.dialling(peer(who), [f"11.2.{network}.{1 + who % 200}"]):
+        if limits.dialling([f"11.2.{network}.{1 + who % 200}"], now_s):
             dialled.append((now_s, network))
         limits.ended()
 

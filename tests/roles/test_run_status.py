@@ -24,6 +24,7 @@ from p2pswarm.progress.events import (
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer
+from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.swarm.messages.status import (
     BANS_TOLD_MAX,
     AskStatus,
@@ -180,11 +181,24 @@ def test_a_trainer_that_does_not_answer_is_said_to_be_gone():
     assert as_lines(OFFER, None)[1].startswith("  its trainer does not answer")
 
 
+def test_people_see_how_the_links_of_a_stage_lead():
+    latest = LatestStatus(RUN, stages=2)
+    at_home = PeerLine("a", 0, True, 0, 0.0, direct=1, punched=2)
+    latest.told(Peers(1.0, (at_home, PeerLine("b", 0, True, 0, 0.0, relayed=3))), 1.0)
+
+    stages = latest.answer(ASK, 2.0).stages
+
+    assert stages[0].links == PathCounts(direct=1, punched=2, relayed=3)
+    said = as_lines(OFFER, status(stages=stages))[2]
+    assert "stage 0: 2 ready (links: 1 direct, 2 punched, 3 relayed), stage 1: 0 ready" in said
+
+
 def test_scripts_get_every_run_on_one_line():
     told = json.loads(as_json([(OFFER, status()), (OFFER, None)]))["runs"]
 
     assert told[0]["name"] == "ours"
-    assert told[0]["status"]["stages"][1] == {"ready": 1, "joining": 1}
+    links = {"direct": 0, "mapped": 0, "punched": 0, "relayed": 0}
+    assert told[0]["status"]["stages"][1] == {"ready": 1, "joining": 1, "links": links}
     assert told[1]["status"] is None
 
 

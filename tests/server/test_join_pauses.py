@@ -4,6 +4,8 @@ import pytest
 
 from p2pswarm.server.join_pauses import (
     ELECTION_S,
+    KNOCK_FIRST_S,
+    KNOCK_S,
     REJOIN_FIRST_S,
     REJOIN_MAX_S,
     SEEK_S,
@@ -89,3 +91,15 @@ def test_a_trainer_that_is_gone_for_long_is_looked_for_seldom_until_it_is_back()
     pauses.in_run(100_000.0)
     assert not pauses.gone(100_000.0)
     assert pauses.gone_s(100_001.0) == 1.0
+
+
+def test_who_was_just_in_the_run_tries_to_reach_a_trainer_anew_soon():
+    pauses = JoinPauses(REJOIN_S, 0.0)
+    assert pauses.knock_s(others=False) is None  # its first dial may take its time
+    assert pauses.knock_s(others=True) == KNOCK_S
+
+    lost(pauses, 0.0, 1.0)
+    assert [pauses.knock_s(others=False) for _ in range(4)] == [1.0, 2.0, 4.0, None]
+
+    lost(pauses, 2.0, 3.0)
+    assert [pauses.knock_s(others=True) for _ in range(3)] == [KNOCK_FIRST_S, KNOCK_S, KNOCK_S]

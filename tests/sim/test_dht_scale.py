@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from sim.seed import SEED
 
-from p2pswarm.dht.messages import Find, Found, Get, Got, PeerList, peer_list
+from p2pswarm.dht.messages import Find, Found, Get, Got, PeerList
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import NoRoute
 from p2pswarm.ids import Contact, PeerId
+from p2pswarm.sim.cards import unsigned_list
 from p2pswarm.sim.dht import DhtWorld, DhtWorldConfig
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.world import WorldConfig
@@ -173,12 +174,7 @@ def test_a_fifth_of_liars_hides_no_value():
         liars = world.rng.sample(range(20, 500), 100)
         names = keys(100)
         await put_all(world.nodes[:20], names)
-        circle_of_liars = peer_list(
-            [
-                (world.nodes[i].contact.peer.raw, str(world.nodes[i].contact.address))
-                for i in liars[:20]
-            ]
-        )
+        circle_of_liars = unsigned_list([world.nodes[i].contact for i in liars[:20]])
         for i in liars:
             lie(world, i, circle_of_liars)
         found, _ = await got(world.nodes[:20], names)

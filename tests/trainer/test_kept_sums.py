@@ -16,7 +16,7 @@ from p2pswarm.trainer.in_flight import RETRY_MAX_S
 from p2pswarm.trainer.silence import SILENT_S
 from p2pswarm.trainer.suspensions import (
     ANSWERED_S,
-    SUSPENDED_MAX_S,
+    REDO_SHARE,
     SUSPENDED_S,
     TIMES_MAX,
     SumKept,
@@ -98,7 +98,7 @@ def test_much_work_is_waited_for_longer_than_little():
     play.coordinator.silence.heard(bob, play.now_s)
 
     play.lose(ann)
-    play.wait(SUSPENDED_MAX_S - 0.1)
+    play.wait(REDO_SHARE * 10.0 - 0.1)
     assert play.seen(SumVoided) == []
     play.wait(0.1)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.suspensions import (
     ANSWERED_S,
+    REDO_SHARE,
     SUSPENDED_MAX_S,
     SUSPENDED_S,
     TIMES_MAX,
@@ -81,6 +82,6 @@ def test_it_is_waited_for_as_long_as_its_work_would_take_within_limits(redo_s: f
     waits_s = suspensions.next_deadline_s() - 5.0
     assert waits_s + 1e-9 >= SUSPENDED_S
     assert waits_s - 1e-9 <= SUSPENDED_MAX_S
-    assert waits_s >= min(redo_s, SUSPENDED_MAX_S) - 1e-9
+    assert waits_s >= min(REDO_SHARE * redo_s, SUSPENDED_MAX_S) - 1e-9
     suspensions.answered(ANN)
     assert suspensions.next_deadline_s() >= 5.0 + max(ANSWERED_S, waits_s) - 1e-9

@@ -5,10 +5,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Address
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.trainer.membership import MemberChange, Membership
-from p2pswarm.trainer.views import REMEMBERED, Views
+from p2pswarm.trainer.views import CARDS_MEMBERS_MAX, REMEMBERED, Views
+from p2pswarm.transport.card import Card
 
 STAGES = 4
 
@@ -171,6 +174,24 @@ def test_another_card_of_a_member_goes_to_those_that_know_it_and_nothing_else_do
         assert [record.card for record in part.joined] == [b"second"]
         assert (part.gone, part.ready) == ((), ())
         assert each.view.record(peers[0]) == members.records()[0]
+
+
+def test_a_large_run_is_told_cards_only_where_the_address_leads_nowhere_any_more():
+    views, key = Views(STAGES), Identity.generate()
+    told, at, other = Told(views, 0), Address("203.0.114.7", 1), Address("203.0.114.8", 1)
+    members = Membership(STAGES)
+    members.admit(key.peer_id.raw, str(at), 0, 0)
+
+    def told_after(card: Card) -> bytes:
+        members.carded(key.peer_id.raw, card.encode())
+        views.change(members.changes())
+        views.publish(CARDS_MEMBERS_MAX + 1, 0.0)
+        (part,) = told.take()
+        return part.joined[0].card
+
+    moved = Card.make(key, 2, [other])
+    assert told_after(Card.make(key, 1, [other, at])) == b""
+    assert told_after(moved) == moved.encode()
 
 
 @given(

@@ -1,6 +1,11 @@
 """Which errors count against a peer, and what is told of a ban."""
 
+from enum import Enum
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transport.harness import LinkPair
 
 from p2pswarm.errors import (
     BadChunk,
@@ -78,3 +83,48 @@ def test_a_home_has_one_host_in_ipv6(place):
 
     assert breach(bans, EVE, BadFrame("x"), times=1, remote=Address("2001:db8:1:23ff::9", 1))
     assert not breach(bans, ANN, BadFrame("x"), times=1, remote=Address("2001:db8:1:2400::9", 1))
+
+
+class Change(Enum):
+    """What somebody on the way, or a relay, can do to the bytes of a link."""
+
+    FLIP = "change a byte"
+    CUT = "swallow some"
+    AGAIN = "send some again"
+    INSERT = "put in some of his own"
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.binary(max_size=50)), min_size=1, max_size=6),
+    st.sampled_from(Change),
+    st.integers(0, 10_000),
+    st.integers(1, 255),
+)
+def test_nobody_on_the_way_can_have_a_peer_banned(calls, change, place, value):
+    """Whatever is done to the bytes of an honest peer: nothing that follows counts against it."""
+    pair = LinkPair()
+    for by_dialler, data in calls:
+        side = pair.dialler if by_dialler else pair.acceptor
+        side.mux.open(data or b"x", ended=True, priority=0)
+    sent = bytearray()
+    while record := pair.dialler.data_to_send(0.0):
+        sent += record
+    if sent:
+        at = place % len(sent)
+        match change:
+            case Change.FLIP:
+                sent[at] ^= value
+            case Change.CUT:
+                del sent[at : at + value]
+            case Change.AGAIN:
+                sent[at:at] = sent[max(0, at - value) : at]
+            case Change.INSERT:
+                sent[at:at] = bytes([value]) * value
+    pair.acceptor.receive(bytes(sent), 0.0)
+    for now_s in (1.0, 20.0, 40.0):
+        due_s = pair.acceptor.next_deadline_s()
+        if due_s is not None and due_s <= now_s:
+            pair.acceptor.on_deadline(now_s)
+
+    bans = PeerBans()
+    assert breach(bans, EVE, pair.acceptor.error, times=10) is None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.ids import Contact
+from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
     VIEW_PART_MAX,
@@ -186,6 +187,8 @@ class Load(Message):
     """Backward passes that computed their graph again, because memory was short."""
     unheard_s: Seconds = 0.0
     """For how long nothing has come from the trainer."""
+    links: PathCounts = NO_PATHS
+    """To the trainer and to the members that it knows."""
 
 
 @message(106)

@@ -6,6 +6,7 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
+from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.types import (
     MEMBERS_MAX,
     STAGES_MAX,
@@ -39,6 +40,8 @@ class StageStatus(Message):
     ready: Servers
     joining: Servers
     """They have a stage, and do not compute yet."""
+    links: PathCounts = NO_PATHS
+    """Of all of them, to the trainer and to each other."""
 
 
 @dataclass(frozen=True, slots=True)

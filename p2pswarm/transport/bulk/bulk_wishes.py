@@ -9,16 +9,26 @@ Errors:  none; `late` tells that nobody has joined in time.
 Source:  docs/paths.md, docs/bulk.md.
 """
 
+from p2pswarm.ids import Address
 from p2pswarm.transport.bulk.connection_count import ConnectionCount
 from p2pswarm.transport.bulk.count_memory import BestCount
 from p2pswarm.transport.bulk.goodput import GoodputMeter
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.events import BulkSpare, BulkWanted
+from p2pswarm.transport.path import Path, PathKind
 
 AGAIN_S = 1.0  # between a connection that joined and the one that replaces it: no storm of joins
 BULK_MAX = 16  # the most that any path is asked for: each costs two threads
 NUMBERS_MAX = 4096  # remembered: far more than are on their way at a time
 SIDE = 1 << 31  # set in the numbers of the side that accepted the link's first path
+
+
+def goes_elsewhere(path: Path, remote: Address, live: int) -> bool:
+    """Whether a connection of a punched path goes by a relay although others do not need to.
+
+    The first one may: else there would be none. `live`: how many have joined.
+    """
+    return live > 0 and path.kind is PathKind.PUNCHED and bool(remote.circuit)
 
 
 class BulkWishes:

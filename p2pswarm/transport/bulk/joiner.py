@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from p2pswarm.errors import BadHandshake, PathError, SwarmError
+from p2pswarm.errors import BadHandshake, DialFailed, PathError, SwarmError
 from p2pswarm.net.base import Connection
 from p2pswarm.transport.admission import check_join, join_error
 from p2pswarm.transport.bulk import join
 from p2pswarm.transport.bulk.bulk_places import BulkPlaces
+from p2pswarm.transport.bulk.bulk_wishes import goes_elsewhere
 from p2pswarm.transport.bulk.channel import BulkKeys
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
@@ -70,6 +71,8 @@ class BulkJoiner:
             link.bulk.given_up(number)
             raise
         try:
+            if goes_elsewhere(path, connection.remote, link.bulk.live):
+                raise DialFailed(f"no other connection to {link.peer.short} can be punched")
             await connection.send(asked.raw)
             answer = await connection.receive(join.ANSWER_BYTES)
             nonce = asked.check_answer(exporter, answer)

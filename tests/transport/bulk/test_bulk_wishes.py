@@ -1,7 +1,17 @@
 """Which bulk connections a link wants, and which may join."""
 
-from p2pswarm.transport.bulk.bulk_wishes import AGAIN_S, NUMBERS_MAX, SIDE, BulkWishes
+from p2pswarm.ids import Address, PeerId
+from p2pswarm.transport.bulk.bulk_wishes import (
+    AGAIN_S,
+    NUMBERS_MAX,
+    SIDE,
+    BulkWishes,
+    goes_elsewhere,
+)
+from p2pswarm.transport.bulk.count_memory import BestCount
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.events import BulkSpare, BulkWanted
+from p2pswarm.transport.path import Path, PathKind
 
 
 def wishes(*, dialled: bool, **settings) -> BulkWishes:
@@ -80,6 +90,60 @@ def test_a_connection_that_the_peer_has_ended_does_not_join_any_more():
     assert not theirs.given_up(number)
     assert theirs.claim(number)
     assert theirs.may_join(number)
+
+
+def test_of_a_punched_path_the_first_connection_alone_may_go_by_the_relay():
+    relay = Address("192.0.2.1", 4000)
+    circuit = relay.through(PeerId(b"p" * 32))
+    punched, relayed = (Path(kind, relay, None) for kind in (PathKind.PUNCHED, PathKind.RELAYED))
+
+    assert not goes_elsewhere(punched, circuit, 0)
+    assert goes_elsewhere(punched, circuit, 1)
+    assert not goes_elsewhere(punched, relay, 1)
+    assert not goes_elsewhere(relayed, circuit, 1)
+
+
+def test_what_carries_more_is_dialled_and_what_does_not_is_given_up():
+    held, now_s, carried = wishes(dialled=True), 0.0, 0
+    held.path_opened(16, best := BestCount())
+    for _ in range(held.want(0.1, now_s)):
+        held.joined(held.take_number(), now_s)
+    news = []
+    while now_s < 25.0:
+        held.begin_work(carried, now_s)
+        now_s = held.measure_at_s
+        carried += 1000 * min(held.live, 4)
+        if (one := held.measure(carried, now_s, busy=True)) is None:
+            continue
+        news.append(one)
+        for _ in range(one.connections):
+            if isinstance(one, BulkWanted):
+                held.joined(held.take_number(), now_s)
+            else:
+                held.lost(now_s)
+
+    assert news == [BulkWanted(2), BulkWanted(4), BulkSpare(4)]
+    assert held.live == held.wanted == best.count == 4
+    assert held.missing() == 0
+
+
+def test_near_peers_keep_what_they_have():
+    held = wishes(dialled=True)
+    held.want(0.0001, 0.0)
+
+    assert not held.begin_work(0, 0.0)
+    assert held.measure_at_s is None
+
+
+def test_one_that_cannot_be_made_beside_others_is_not_asked_for_again_at_once():
+    held = wishes(dialled=True)
+    held.want(0.1, 0.0)
+    held.joined(held.take_number(), 1.0)
+
+    held.failed(2.0)
+
+    assert held.again_at_s is None
+    assert held.wanted == 1
 
 
 def test_while_another_connection_is_on_its_way_there_is_hope():

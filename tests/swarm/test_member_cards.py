@@ -4,11 +4,12 @@ import pytest
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
-from p2pswarm.ids import Address, PeerId
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.swarm.member_cards import NO_CARDS, leads_there, learn_all, with_cards
 from p2pswarm.swarm.messages.membership import Leaving, MemberRecord, View
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
-from p2pswarm.swarm.peer_cards import NO_CARDS, learn_all, with_cards
 from p2pswarm.transport.card import Card, CardFlags
+from p2pswarm.wire.message import encode
 
 TELLER = PeerId(b"t" * 32)
 
@@ -77,3 +78,17 @@ def test_the_longest_card_fits_into_a_record():
 
     assert len(card.signed.body) > 1000
     assert member(1, card.encode()).card == card.encode()
+
+
+def test_a_card_leads_to_its_addresses_and_to_the_peer_at_its_relays():
+    key, at = Identity.generate(), Address("203.0.114.7", 4000)
+    relay = Contact(TELLER, Address("203.0.114.9", 4000))
+    card = Card.make(key, 1, [at], relays=[relay]).encode()
+
+    assert leads_there(card, str(at))
+    assert leads_there(card, str(relay.address.through(key.peer_id)))
+    assert not leads_there(card, "203.0.114.8:4000")
+    assert not leads_there(card, "no address")
+    assert not leads_there(b"", str(at))
+    assert not leads_there(card[:-1], str(at))
+    assert not leads_there(encode(Leaving()), str(at))

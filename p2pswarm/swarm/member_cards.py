@@ -1,4 +1,4 @@
-"""PeerCards: the cards of peers, as the messages of a run carry them.
+"""MemberCards: the cards of peers, as the messages of a run carry them.
 
 Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
 their own; a simulation without links has none.
@@ -8,17 +8,23 @@ Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
-from p2pswarm.ids import PeerId
+from p2pswarm.errors import BadMessage
+from p2pswarm.ids import Address, PeerId
 from p2pswarm.swarm.messages.membership import View
+from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
-from p2pswarm.wire.message import Message
+from p2pswarm.transport.card import CardBody, SignedCard
+from p2pswarm.wire.message import Message, decode
+
+CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
-class PeerCards(Protocol):
+class MemberCards(Protocol):
     """The newest cards that this node knows."""
 
     def of(self, peer: bytes) -> bytes:
@@ -32,13 +38,17 @@ class PeerCards(Protocol):
         """
         ...
 
+    def links(self, peers: Iterable[bytes]) -> PathCounts:
+        """How links that are up lead to these peers."""
+        ...
+
     def watch(self, on_news: Callable[[bytes], None]) -> Callable[[], None]:
         """Have `on_news` called with each peer whose card has changed; returns what ends that."""
         ...
 
 
 class NoCards:
-    """Where peers have no cards: implements `PeerCards`."""
+    """Where peers have no cards: implements `MemberCards`."""
 
     def of(self, _peer: bytes) -> bytes:
         """No card."""
@@ -46,6 +56,10 @@ class NoCards:
 
     def learn(self, _peer: bytes, _card: bytes, _teller: PeerId | None) -> None:
         """Whatever is told, nobody dials by it."""
+
+    def links(self, _peers: Iterable[bytes]) -> PathCounts:
+        """Nobody knows."""
+        return NO_PATHS
 
     def watch(self, _on_news: Callable[[bytes], None]) -> Callable[[], None]:
         """Nothing ever changes."""
@@ -55,7 +69,25 @@ class NoCards:
 NO_CARDS = NoCards()
 
 
-def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) -> None:
+@lru_cache(maxsize=CARDS_LOOKED_INTO)
+def leads_there(card: bytes, address: str) -> bool:
+    """Whether a card names this address, of its peer or of the peer at a relay of its.
+
+    No signature is checked: who asks has done that.
+    """
+    try:
+        signed = decode(card)
+        body = decode(signed.body) if isinstance(signed, SignedCard) else None
+        at = Address.parse(address)
+    except (BadMessage, ValueError):
+        return False
+    if not isinstance(body, CardBody):
+        return False
+    named = [each.address for each in body.direct]
+    return at in named or at.place in [each.at.address for each in body.relays]
+
+
+def learn_all(cards: MemberCards, message: Message | None, teller: PeerId | None) -> None:
     """Take the cards of all peers that a message names; raises BadMessage for one that is none."""
     match message:
         case View(joined=joined):
@@ -66,7 +98,7 @@ def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) 
                 cards.learn(where.peer, where.card, teller)
 
 
-def with_cards(cards: PeerCards, told: Trainers) -> Trainers:
+def with_cards(cards: MemberCards, told: Trainers) -> Trainers:
     """The same, with the newest card of each peer that it names."""
 
     def carded(where: Whereabouts) -> Whereabouts:
