@@ -13,7 +13,10 @@ EXAMPLES = ROOT / "examples"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAMED_TEST = re.compile(r"`(tests/[^`]+\.py)`")
 INCLUDED = re.compile(r'^--8<-- "(.+)"$')
-FRAGMENTS = {"dht.md"}  # shows calls on objects that its text describes: parsed, not run
+FRAGMENTS = {
+    "dht.md",
+    "directory.md",
+}  # shows calls on objects that its text describes: parsed, not run
 QUESTIONS_MIN = 20
 
 

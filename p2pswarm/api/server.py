@@ -92,7 +92,10 @@ class Server:
             return LEFT
         threads = role.StageThreads()
         try:
-            async with role.run_calls(stack, offer.identity, log.info) as rpc:
+            async with (
+                role.run_calls(stack, offer.identity, log.info) as rpc,
+                role.run_directory(stack, rpc, offer.run),
+            ):
                 outside = rpc, log.info
                 self._server = role.stage_server(stack, offer, threads, device, outside)
                 reason: str = await role.serve_run(

@@ -4,6 +4,8 @@ Every call updates the routing table and the round-trip times. A busy peer stays
 table. A peer that does not serve the DHT, or broke the protocol, leaves the table at once.
 A peer that does not answer leaves it after `strikes` failures in a row.
 
+Who has left it for that is remembered, and so is who comes: see `reunion.py`.
+
 A peer enters the table only at an address where we have dialled it ourselves. At the host from
 which its own link comes it is dialled back first: see `dial_backs.py`. For another address that it
 claims there are narrower bounds: see `address_checks.py`.
@@ -12,6 +14,7 @@ Units:   seconds on the caller's monotonic clock.
 Errors:  none.
 """
 
+import random
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -19,6 +22,7 @@ from p2pswarm.dht.address_checks import AddressChecks
 from p2pswarm.dht.dial_backs import DialBacks
 from p2pswarm.dht.hearsay import Hearsay
 from p2pswarm.dht.messages import Get, Identified
+from p2pswarm.dht.reunion import Reunion
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
@@ -77,6 +81,7 @@ class CallRecorder:
         self.timeouts = timeouts
         self._reach = reach
         self.hearsay = Hearsay(cards, self._at_home)
+        self.reunion = Reunion(random.Random(table.own.raw))
         self._dial_backs = DialBacks()
         self._addresses = AddressChecks()
         self._checks: list[Contact] = []
@@ -103,7 +108,7 @@ class CallRecorder:
                 self.met(contact, now_s)
             case CallOutcome.LATE | CallOutcome.LOST:
                 self.timeouts.failed()
-                self._table.failed(raw)
+                self._failed(raw, now_s)
             case _:  # the peer broke the protocol, or does not serve
                 self._table.drop(raw)
 
@@ -113,6 +118,12 @@ class CallRecorder:
         there = well or self._reach(contact) is Reach.DIALLED
         somebody = there or outcome is CallOutcome.BREACH
         self.hearsay.ended(contact, now_s, found=there, somebody=somebody)
+
+    def _failed(self, raw: bytes, now_s: float) -> None:
+        known = self._table.get(raw)
+        self._table.failed(raw)
+        if known is not None and self._table.get(raw) is None:
+            self.reunion.lost(known.contact, now_s)
 
     def _at_home(self, contact: Contact) -> bool:
         """Whether a peer is in the table at this address."""
@@ -168,9 +179,15 @@ class CallRecorder:
         return self._addresses.begin(contact.address, now_s)
 
     def _found(self, contact: Contact, now_s: float) -> None:
+        raw = raw_id(contact)
+        new = self._table.get(raw) is None
         check = self._table.heard(contact, now_s)
         if check is not None:
             self._checks.append(check)
+        if new:
+            self.reunion.stranger(contact, now_s)
+            if self._table.get(raw) is not None:
+                self.reunion.came(contact, now_s)
 
     def claims(self) -> list[Contact]:
         """The contacts whose addresses to dial, since the last call; report with `checked`."""

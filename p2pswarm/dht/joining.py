@@ -75,3 +75,18 @@ def worth_a_lookup(met: Sequence[Contact], table: Table, *, joined_before: bool)
     """Whether to look up our own id: the first time, or if there are new contacts."""
     strangers = [each for each in met if each.peer and table.get(each.peer.raw) is None]
     return bool(strangers) or not joined_before
+
+
+def unknown_neighbours(met: Sequence[Contact], table: Table) -> list[Contact]:
+    """Those of the peers that one of them names that we do not know, and that are next to us."""
+    k, own = table.config.k, int.from_bytes(table.own.raw)
+    nearest = table.nearest(table.own.raw, k)
+    radius = nearest[-1].number ^ own if len(nearest) == k else 1 << 256
+    return [
+        each
+        for each in met[1:]
+        if each.peer is not None
+        and each.peer != table.own
+        and int.from_bytes(each.peer.raw) ^ own < radius
+        and table.get(each.peer.raw) is None
+    ]

@@ -22,6 +22,7 @@ from p2pswarm.dht.holder_search import HolderSearch
 from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
 from p2pswarm.dht.lookup import Lookup
 from p2pswarm.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
+from p2pswarm.dht.part_search import HELLO_S, PartSearch
 from p2pswarm.dht.publications import Publications
 from p2pswarm.dht.publisher import Publisher, holders_of
 from p2pswarm.dht.put_value import PutValue
@@ -32,7 +33,7 @@ from p2pswarm.dht.responder import Request, Responder
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.store_batches import BatchedRecord
 from p2pswarm.dht.timeouts import TimeoutEstimator
-from p2pswarm.dht.upkeep import Duty, GreetSeed, LookRound, PublishAgain, Upkeep
+from p2pswarm.dht.upkeep import Duty, GreetSeed, GreetStranger, LookRound, PublishAgain, Upkeep
 from p2pswarm.dht.value_reader import ValueReader
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact, PeerId
@@ -41,7 +42,6 @@ from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
 
-HELLO_S = 3.0  # to dial a seed that may be dead or far away, and to get its answer
 PROVE_AFTER_S = 0.5  # after a record was read: the check delays no answer
 PROVE_PAUSE_S = 0.05  # between some checks and the next: they take a tenth of a processor
 
@@ -80,8 +80,12 @@ class Dht:
         self._carrier = Carrier(peer, config, self.timeouts, signatures, hearsay)
         self._publications = Publications(config, rng)
         self._publisher = Publisher(identity, config, self._publications)
-        self._upkeep = Upkeep(self.contact, self.table, self.store, self._publications, rng)
+        reunion = self._runner.recorder.reunion
+        self._upkeep = Upkeep(
+            self.contact, self.table, self.store, self._publications, rng, reunion
+        )
         self._search = HolderSearch(self.table, self._runner, rng)
+        self._parts = PartSearch(self.table, self._runner, self._upkeep, reunion)
         self._gets: dict[tuple[bytes, int], tuple[RunningQuery, GetValue]] = {}
         self._joining: tuple[RunningQuery, Lookup] | None = None
         self._proving: Alarm | None = None
@@ -156,6 +160,7 @@ class Dht:
             known_seeds.is_us(seed.address)
             return Greeting.OURSELVES
         known_seeds.learned(seed.address, met[0].peer)
+        self._parts.met(met)
         if worth_a_lookup(met, self.table, joined_before=self._joining is not None):
             await self._join(met)
         return Greeting.ANSWERED
@@ -211,8 +216,12 @@ class Dht:
             match duty:
                 case GreetSeed():
                     await self._greet(duty.seed)
+                case GreetStranger():
+                    if met := await self._parts.greet(duty.stranger):
+                        await self._join(met)
                 case LookRound():
                     lookup = self._search.lookup(duty.target, self.config.k)
+                    _learn(lookup, self._parts.others)
                     query = FindNode(lookup)
                     await self._runner.start_query(query).wait()
                     self._refreshed(lookup)
@@ -373,6 +382,7 @@ class Dht:
 
 
 def _learn(lookup: Lookup, met: Sequence[Contact]) -> None:
-    """Add a seed, which has answered, and the contacts that it named."""
-    lookup.learned(met[:1])
-    lookup.learned(met[1:], met[0])
+    """Add a peer that has answered, and the contacts that it named; nothing if there is none."""
+    if met:
+        lookup.learned(met[:1])
+        lookup.learned(met[1:], met[0])

@@ -44,7 +44,7 @@ class QueryRunner:
         table: Table,
         timeouts: TimeoutEstimator,
         keep: KeepRecords,
-        table_grew: Callable[[], None],
+        changed: Callable[[], None],
     ) -> None:
         self.rpc = rpc
         self.keep = keep
@@ -53,8 +53,9 @@ class QueryRunner:
         self.calls = 0
         """The number of requests sent so far."""
         self._table = table
-        self._table_grew = table_grew
+        self._changed = changed
         self._depth = 0
+        self._reunion_s: float | None = None
         self.recorder = CallRecorder(table, timeouts, rpc.reach, rpc.cards)
         self._batcher = StoreBatcher(table.config.batches)
         self._batch_alarm: Alarm | None = None
@@ -104,14 +105,17 @@ class QueryRunner:
         return reply
 
     def drain(self) -> None:
-        """Act on what calls have changed: ping contacts, check addresses, report new buckets."""
+        """Act on what calls have changed: ping contacts, check addresses, report what is due."""
         for contact in self.recorder.checks():
             self.start(self._ping(contact))
         for claimed in self.recorder.claims():
             self.start(self._check(claimed))
-        if self._table.depth > self._depth:
+        due_s = self.recorder.reunion.next_deadline_s()
+        sooner = due_s is not None and (self._reunion_s is None or due_s < self._reunion_s)
+        if self._table.depth > self._depth or sooner:
             self._depth = self._table.depth
-            self._table_grew()
+            self._changed()
+        self._reunion_s = due_s
 
     async def _check(self, claimed: Contact) -> None:
         """Dial where a peer says that it is, and ask who is there."""

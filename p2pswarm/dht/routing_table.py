@@ -224,6 +224,10 @@ class Table:
         latest_s = now_s - self.config.refresh_s
         return [self._id_in(i, rng) for i in range(self.depth) if self._looked_s(i) <= latest_s]
 
+    def at_every_distance(self, rng: random.Random) -> list[bytes]:
+        """A random id in each bucket."""
+        return [self._id_in(index, rng) for index in range(self.depth)]
+
     def next_refresh_s(self) -> float | None:
         """When the first bucket is due, -inf for one never refreshed; None for an empty table."""
         looked_s = [self._looked_s(index) for index in range(self.depth)]

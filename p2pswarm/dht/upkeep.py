@@ -1,8 +1,8 @@
 """Upkeep: the work that a node does from time to time to stay in the DHT.
 
-There are four kinds of work: greet seeds again, publish our own values again, refresh
-buckets, and forget expired records. `poll` returns the duties that the pump is to do, and
-forgets expired records itself.
+There are five kinds of work: greet seeds again, greet who is gone or new, publish our own
+values again, refresh buckets, and forget expired records. `poll` returns the duties that the pump
+is to do, and forgets expired records itself.
 
 Refreshing makes one lookup at a time, because it is never urgent. It waits while the node
 joins, and pauses for REFRESH_PAUSE_S after a round, so that buckets that appear together
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from p2pswarm.dht.publications import Publication, Publications
 from p2pswarm.dht.record_store import RecordStore
+from p2pswarm.dht.reunion import Reunion
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.seeds import Seeds
 from p2pswarm.ids import Contact
@@ -32,9 +33,16 @@ REPUBLISH_TOGETHER = 16  # of our values, at the same time
 
 @dataclass(frozen=True, slots=True)
 class GreetSeed:
-    """Greet a seed again."""
+    """Greet a seed again, or a peer that is gone."""
 
     seed: Contact
+
+
+@dataclass(frozen=True, slots=True)
+class GreetStranger:
+    """Ask a peer that has come whom it knows next to us."""
+
+    stranger: Contact
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class PublishAgain:
     publication: Publication
 
 
-Duty = GreetSeed | LookRound | PublishAgain
+Duty = GreetSeed | GreetStranger | LookRound | PublishAgain
 
 
 class Upkeep:
@@ -64,6 +72,7 @@ class Upkeep:
         store: RecordStore,
         publications: Publications,
         rng: random.Random,
+        reunion: Reunion,
     ) -> None:
         assert own.peer is not None
         self._own = own.peer.raw
@@ -71,6 +80,7 @@ class Upkeep:
         self._store = store
         self._publications = publications
         self._rng = rng
+        self._reunion = reunion
         self.seeds = Seeds(own, table.config, rng)
         self.joining = False
         """Whether we look up our own id to join; refreshing waits for it."""
@@ -92,6 +102,7 @@ class Upkeep:
             self._expire_s = now_s + EXPIRE_EVERY_S
         self._expire(now_s, now_ms)
         duties: list[Duty] = [GreetSeed(seed) for seed in self.seeds.due(now_s)]
+        duties += self._reunite(now_s)
         duties += self._publish(now_s)
         duties += self._refresh(now_s)
         return duties
@@ -108,6 +119,7 @@ class Upkeep:
         """When to poll again, unless a duty ends earlier; None if nothing will be due."""
         deadlines_s = (
             self.seeds.next_deadline_s(),
+            None if self.joining else self._reunion.next_deadline_s(),
             self._publications.next_deadline_s(),
             self._next_refresh_s(),
             self._next_expiry_s(),
@@ -127,6 +139,18 @@ class Upkeep:
         if first_ms is None:
             return None
         return max(self._expire_s, first_ms / 1000 - self._wall_less_loop_s)
+
+    def _reunite(self, now_s: float) -> list[Duty]:
+        """Greet who is gone, and who came close; joining goes first."""
+        if self.joining:
+            return []
+        gone, stranger = self._reunion.probe(now_s), self._reunion.newcomer(now_s)
+        duties: list[Duty] = [GreetSeed(gone)] if gone is not None else []
+        return duties if stranger is None else [*duties, GreetStranger(stranger)]
+
+    def merge(self) -> None:
+        """Another part of the DHT was met: look at every distance, ourselves last."""
+        self._targets += [*self._table.at_every_distance(self._rng), self._own]
 
     def _publish(self, now_s: float) -> list[Duty]:
         self._to_publish += self._publications.due(now_s)

@@ -27,7 +27,7 @@ from p2pswarm.gossip.messages import (
 )
 from p2pswarm.gossip.places import PLACES_MAX, Places
 from p2pswarm.gossip.record import HASH_BYTES, PeerRecord
-from p2pswarm.ids import PeerId
+from p2pswarm.ids import Contact, PeerId
 
 REMEMBERED_S = 3600.0  # a cut that lasts longer heals through entry points only
 RECORDS_BYTES_MAX = 40 * 1024  # in one message; one of 60 KiB fits a mux frame
@@ -101,6 +101,11 @@ class Directory:
         """The record of a peer that counts now."""
         entry = self._entries.get(peer.raw[:PREFIX_BYTES])
         return entry.record if entry and not entry.over and entry.record.peer == peer else None
+
+    def known(self, contact: Contact) -> PeerRecord | None:
+        """The record of a peer, also if it has died."""
+        entry = self._entries.get(contact.peer.raw[:PREFIX_BYTES]) if contact.peer else None
+        return entry.record if entry and entry.record.peer == contact.peer else None
 
     def present(self) -> list[PeerRecord]:
         """The records of all peers that are in the run now, by their ids."""

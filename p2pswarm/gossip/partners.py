@@ -23,6 +23,7 @@ PARTNERS_MAX = 8  # links that gossip keeps up
 ENTRIES_MAX = 64
 PICKS = 8  # tries to find a random member that may be asked
 AVOIDED_S = 60.0  # a member that did not answer
+REFUSED_S = 3.0  # one that is busy, as the trainer is when everybody comes at once
 HOST_AVOIDED_S = 600.0  # where somebody whom we have never met was not found
 AVOIDED_MAX = 4096  # hosts and members; about 1 MB
 
@@ -97,8 +98,12 @@ class Partners:
             return self._rng.choice(list(self._partners))
         anybody = self._anybody(directory, now_s)
         if anybody is None or kind is _RoundKind.MISSING:
-            return self._missing(directory, now_s) or anybody
+            return self._missing(directory, now_s) or anybody or self._entry()
         return anybody
+
+    def _entry(self) -> Contact | None:
+        """An entry point, whatever came of it before: nobody else can be asked."""
+        return self._rng.choice(list(self._entries.values())) if self._entries else None
 
     def ended(self, contact: Contact, outcome: Outcome, directory: Directory, now_s: float) -> None:
         """Note how an exchange that we began has ended."""
@@ -114,7 +119,7 @@ class Partners:
                 if len(self._partners) > PARTNERS_MAX:
                     del self._partners[next(iter(self._partners))]
             case Outcome.REFUSED:
-                self._avoid(contact.peer, now_s + AVOIDED_S)
+                self._avoid(contact.peer, now_s + REFUSED_S)
             case Outcome.SILENT:
                 self._avoid(contact.peer, now_s + AVOIDED_S)
                 if not directory.was_met(contact.peer) and contact.peer not in self._entries:

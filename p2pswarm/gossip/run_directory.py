@@ -35,7 +35,7 @@ class RunDirectory:
         self.changed = Signal()
         """Fired when a record has come, changed or died."""
         self.heard_of: Callable[[Card], None] = lambda _card: None
-        """Called with each card that was learnt and may be dialled."""
+        """Called with the card of whoever may be dialled next."""
         self._rpc = rpc
         self._gossip = gossip
         self._card = card
@@ -70,8 +70,12 @@ class RunDirectory:
         directory, me = self._gossip.directory, self._rpc.contact.peer
         records = [r for r in self.present() if r.peer != me and r.standing(role) is not None]
         records.sort(key=lambda record: not directory.was_met(record.peer))
-        found = (self._gossip.partners.contact(record) for record in records)
-        return [contact for contact in found if contact is not None]
+        found = []
+        for record in records:
+            if (contact := self._gossip.partners.contact(record)) is not None:
+                self.heard_of(record.card)
+                found.append(contact)
+        return found
 
     async def maintain(self) -> None:
         """Keep the directory fresh until cancelled; then say farewell."""
@@ -104,6 +108,8 @@ class RunDirectory:
     async def _exchange(self, ask: Exchange) -> None:
         """Compare directories with one member."""
         loop, outcome = asyncio.get_running_loop(), Outcome.SILENT
+        if (known := self._gossip.directory.known(ask.contact)) is not None:
+            self.heard_of(known.card)
         try:
             async with asyncio.timeout(EXCHANGE_S):
                 reply = await self._rpc.call(ask.contact, ask.question, EXCHANGE_S)

@@ -16,6 +16,7 @@ from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.roles.run_choice import ASKED_MAX, RunChoice, in_own_order, preferred
 from p2pswarm.roles.run_matching import end_key, readable
+from p2pswarm.roles.run_members import trainers_named
 from p2pswarm.roles.stack import LOOK_AGAIN_S, NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RUNS_KEY, RunIdentity, RunOffer, sign_manifest
@@ -133,7 +134,8 @@ async def follow_run(
 ) -> None:
     """Look a run up again whenever its server looks for a trainer; until cancelled.
 
-    The server is told which trainers of its run answer. If none does and another run can be
+    The server is told which trainers of its run answer, of those that the DHT and the run's
+    directory name. If none does and another run can be
     joined, a server that may go gives its run up.
     """
     while True:
@@ -142,8 +144,13 @@ async def follow_run(
             continue
         offers = choice.instead_of(lost, await manifests(stack))
         learn_cards(stack, offers)
-        there = await answering(stack.rpc, [offer.trainer for offer in offers])
-        ours = [o.trainer for o in offers if o.run == lost.run and o.trainer in there]
+        offered = [o.trainer for o in offers if o.run == lost.run]
+        if (directory := stack.directories.get(lost.run)) is not None:
+            directory.enter_through(offered)
+        peers = {trainer.peer for trainer in offered}
+        named = [one for one in trainers_named(stack, lost.run) if one.peer not in peers]
+        there = await answering(stack.rpc, [*named, *(offer.trainer for offer in offers)])
+        ours = [trainer for trainer in (*offered, *named) if trainer in there]
         others = [o for o in offers if o.run != lost.run and o.trainer in there]
         if ours:
             seeker.found(ours)

@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from p2pswarm.config import NodeConfig
@@ -22,6 +22,7 @@ from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
+from p2pswarm.gossip.run_directory import RunDirectory
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.dial_back_server import DialBackServer
 from p2pswarm.net.address_scope import least_scope
@@ -62,6 +63,8 @@ class NodeStack:
     """Keeps reservations at relays, if others cannot dial us."""
     reaching: Reaching
     """Finds out how others reach us, and announces it."""
+    directories: dict[bytes, RunDirectory] = field(default_factory=dict)
+    """Those of the runs that this node takes part in; see `roles/run_members.py`."""
 
 
 @contextlib.asynccontextmanager

@@ -25,6 +25,8 @@ from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import NetworkConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
+from p2pswarm.gossip.messages import RunStanding
+from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
@@ -33,6 +35,7 @@ from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.run_matching import genesis_of
+from p2pswarm.roles.run_members import keep_saying, run_directory
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.session import SavingLimits, ServerContext
@@ -98,7 +101,10 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
             if offer is None:
                 return 0
             say(f"joining run {offer.config.name!r} of {offer.trainer.address}")
-            async with run_calls(stack, offer.identity, say) as rpc:
+            async with (
+                run_calls(stack, offer.identity, say) as rpc,
+                run_directory(stack, rpc, offer.run),
+            ):
                 server = stage_server(stack, offer, threads, device, (rpc, say))
                 reason = await serve_run(stack, choice, server, offer, leaving, say)
                 refusal = own_refusal(rpc)
@@ -223,10 +229,22 @@ async def serve_run(
             tasks.create_task(_tell(server, offer, say)),
             tasks.create_task(follow_run(stack, choice, offer, server.seeker)),
         ]
+        if (directory := stack.directories.get(offer.run)) is not None:
+            directory.enter_through([offer.trainer])
+            beside.append(tasks.create_task(keep_saying(directory, lambda: standing_of(server))))
         await asyncio.wait((work,))
         for task in beside:
             task.cancel()
     return "left" if work.cancelled() else work.result()
+
+
+def standing_of(server: StageServer) -> RunStanding:
+    """What a server says of itself in the run's directory."""
+    activity = Activity.WORKING if server.version is not None else Activity.LOADING
+    if server.seeker.seeks:
+        activity = Activity.SEEKING
+    version = {} if server.version is None else {FigureKey.VERSION: float(server.version)}
+    return RunStanding(RunRole.SERVER, activity, server.stage, figures(version))
 
 
 async def _run(server: StageServer) -> str:

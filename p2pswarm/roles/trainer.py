@@ -21,6 +21,8 @@ from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
+from p2pswarm.gossip.messages import RunStanding
+from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
@@ -32,6 +34,7 @@ from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.resuming import saving_plan
 from p2pswarm.roles.run_entry import RunEntry, enter_run
+from p2pswarm.roles.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.roles.run_status import LatestStatus
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
@@ -152,15 +155,19 @@ async def open_trainer(
     try:
         async with (
             run_calls(stack, entry.identity, log.warning) as rpc,
+            run_directory(stack, rpc, entry.identity.run) as directory,
             asyncio.TaskGroup() as tasks,
         ):
             context = await _context(stack, rpc, corpus, tell, entry)
             announcing = tasks.create_task(announce(stack, entry.identity))
             out = tasks.create_task(until_out(rpc))
             async with Trainer(context) as trainer:
+                directory.enter_through(entry.trainers)
                 meeting = tasks.create_task(_meet_others(stack, entry.identity, trainer))
+                saying = tasks.create_task(keep_saying(directory, lambda: standing_of(trainer)))
                 yield trainer
                 meeting.cancel()
+                saying.cancel()
             announcing.cancel()
             out.cancel()
     finally:
@@ -192,12 +199,24 @@ async def _context(
     )
 
 
+def standing_of(trainer: Trainer) -> RunStanding:
+    """What a trainer says of itself in the run's directory."""
+    activity = Activity.WORKING if trainer.leads else Activity.STANDING_BY
+    return RunStanding(
+        RunRole.TRAINER, activity, None, figures({FigureKey.TERM: float(trainer.term)})
+    )
+
+
 async def _meet_others(stack: NodeStack, run: RunIdentity, trainer: Trainer) -> None:
     """Tell a trainer that stands by who offers its run, or that it is over; until cancelled."""
     me = stack.identity.peer_id
     while True:
         if not trainer.leads:
-            trainer.found([one for one in await offered(stack, run.run) if one.peer != me])
+            found = [one for one in await offered(stack, run.run) if one.peer != me]
+            if (directory := stack.directories.get(run.run)) is not None:
+                directory.enter_through(found)
+            alone = not trainer.watch.enlisted
+            trainer.found([*found, *(trainers_named(stack, run.run) if alone else ())])
             lost = not trainer.watch.enlisted  # else the coordinator says when the run is over
             for said_by, over in await ends(stack, run.config, run.corpus) if lost else ():
                 trainer.ended_without_us(said_by, over)

@@ -1,10 +1,16 @@
 """Joining through seeds: the first answer is enough, and when all are silent they are named."""
 
 import pytest
-from dht.harness import CARDS, HOME, a_table, contact, raw, told
+from dht.harness import CARDS, CONFIG, HOME, OWN, a_table, contact, raw, told
 
 from p2pswarm.dht.hearsay import Hearsay
-from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
+from p2pswarm.dht.joining import (
+    Greeting,
+    Joining,
+    met_through,
+    unknown_neighbours,
+    worth_a_lookup,
+)
 from p2pswarm.dht.messages import Found, Identified
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact
@@ -91,3 +97,18 @@ def test_later_a_lookup_is_for_strangers_only():
 
     assert not worth_a_lookup([contact(5)], table, joined_before=True)
     assert worth_a_lookup([contact(5), contact(6)], table, joined_before=True)
+
+
+def test_unknown_neighbours_are_those_that_are_as_close_as_ours():
+    """Of a full neighbourhood the farthest says how close that is; of a small one all are close."""
+    small = a_table(*(int.from_bytes(OWN) ^ n for n in (1, 2)))
+    own = int.from_bytes(OWN)
+    full = a_table(*(own ^ n for n in range(1, CONFIG.k + 1)))
+    met = [contact(5), contact(own ^ 1), contact(own ^ 15), contact(own ^ 99), contact(own)]
+
+    assert unknown_neighbours(met, small) == [contact(own ^ 15), contact(own ^ 99)]
+    assert unknown_neighbours(met, full) == []
+    full.drop((own ^ 15).to_bytes(32))
+    assert unknown_neighbours(met, full) == [contact(own ^ 15), contact(own ^ 99)]
+    full.heard(contact(own ^ 40), 0.0)
+    assert unknown_neighbours(met, full) == [contact(own ^ 15)]

@@ -186,7 +186,7 @@ def test_stale_buckets_are_looked_into():
             await asyncio.sleep(400)
 
             assert calm - once < 40  # seeds only
-            assert node.calls - calm > 40
+            assert node.calls - calm >= 40
             task.cancel()
 
     run(main(), SEED)

@@ -13,6 +13,7 @@ from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.publications import Publication, Publications
 from p2pswarm.dht.record_store import EXPIRED_AT_ONCE, RecordStore
 from p2pswarm.dht.records import SignatureCache, sign
+from p2pswarm.dht.reunion import PROBE_S, Reunion
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.dht.upkeep import (
     EXPIRE_EVERY_S,
@@ -21,6 +22,7 @@ from p2pswarm.dht.upkeep import (
     REPUBLISH_TOGETHER,
     Duty,
     GreetSeed,
+    GreetStranger,
     LookRound,
     PublishAgain,
     Upkeep,
@@ -43,7 +45,10 @@ class Node:
     publications: Publications = field(default_factory=lambda: Publications(CALM, random.Random(1)))
 
     def __post_init__(self) -> None:
-        self.upkeep = Upkeep(US, self.table, self.store, self.publications, random.Random(1))
+        self.reunion = Reunion(random.Random(1))
+        self.upkeep = Upkeep(
+            US, self.table, self.store, self.publications, random.Random(1), self.reunion
+        )
 
     def poll(self, now_s: float) -> list[Duty]:
         return self.upkeep.poll(now_s, int(1000 * (EPOCH_S + now_s)))
@@ -287,3 +292,43 @@ def test_nothing_is_due_twice_and_no_deadline_is_forgotten(history):
         assert sum(isinstance(duty, PublishAgain) for duty in under_way) <= REPUBLISH_TOGETHER
         deadline_s = node.upkeep.next_deadline_s()
         assert deadline_s is None or deadline_s > now_s
+
+
+def test_a_peer_that_is_gone_is_asked_again_unless_we_are_joining():
+    node, gone = Node(a_sure_table()), contact(7)
+    node.poll(0.0)
+    node.reunion.lost(gone, 0.0)
+    assert node.upkeep.next_deadline_s() <= 1.2 * PROBE_S
+
+    node.upkeep.joining = True
+    assert node.poll(2 * PROBE_S) == []
+    assert node.upkeep.next_deadline_s() is None
+    node.upkeep.joining = False
+
+    assert node.poll(2 * PROBE_S) == [GreetSeed(gone)]
+
+
+def test_a_stranger_is_greeted():
+    node = Node(a_sure_table())
+    node.poll(0.0)
+    node.reunion.stranger(contact(7), 0.0)
+
+    assert node.poll(node.upkeep.next_deadline_s()) == [GreetStranger(contact(7))]
+    assert node.upkeep.next_deadline_s() is None
+
+
+def test_another_part_is_looked_for_at_every_distance_and_next_to_us():
+    node = Node(a_sure_table(1, 1 << 201, 1 << 255))
+    node.poll(0.0)
+
+    node.upkeep.merge()
+
+    targets, now_s = [], 1.0
+    for _ in range(node.table.depth + 1):
+        (duty,) = node.poll(now_s)
+        assert isinstance(duty, LookRound)
+        targets.append(duty.target)
+        now_s += 2.0
+        node.upkeep.done(duty, now_s)
+    assert [node.table.index(each) for each in targets] == [*range(node.table.depth), 256]
+    assert node.poll(now_s) == []

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import pytest
 from gossip.harness import (
     ADDRESSES,
     LIFE_S,
@@ -18,6 +19,7 @@ from p2pswarm.gossip.partners import (
     ENTRIES_MAX,
     HOST_AVOIDED_S,
     PARTNERS_MAX,
+    REFUSED_S,
     Outcome,
     Partners,
 )
@@ -91,14 +93,24 @@ def test_a_host_where_a_stranger_was_not_found_is_left_alone_whoever_names_it():
     assert None not in asked(some, here, HOST_AVOIDED_S)
 
 
-def test_who_says_no_is_there():
+def test_who_says_no_is_there_and_is_asked_again_soon():
     here, some = directory(record("bob"), record("carol")), partners()
 
     some.ended(contact("bob"), Outcome.REFUSED, here, 0.0)
 
     assert here.was_met(PEERS["bob"].peer_id)
-    assert set(asked(some, here, 1.0)) - {None} == {contact("carol")}
-    assert set(asked(some, here, AVOIDED_S)) == {contact("bob"), contact("carol")}
+    assert set(asked(some, here, REFUSED_S - 1)) - {None} == {contact("carol")}
+    assert set(asked(some, here, REFUSED_S)) == {contact("bob"), contact("carol")}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.SILENT])
+def test_an_entry_point_is_asked_again_if_there_is_nobody_else(outcome):
+    here, some = directory(record("alice"), record("bob")), partners()
+    some.enter_through([contact("bob")])
+
+    some.ended(contact("bob"), outcome, here, 0.0)
+
+    assert asked(some, here, 1.0) == {contact("bob"): 50 * ROUNDS}
 
 
 def test_who_was_lost_is_asked_in_one_round_of_eight_and_who_was_lost_last_in_every_second():

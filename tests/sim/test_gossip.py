@@ -60,6 +60,13 @@ def test_the_same_seed_gives_the_same_bytes():
     assert play(12, main) == play(12, main)
 
 
+def test_a_hundred_who_come_at_once_through_one_see_each_other_within_half_a_minute():
+    async def main(world: GossipWorld) -> None:
+        assert asyncio.get_running_loop().time() < HEAL_S
+
+    play(100, main)
+
+
 def test_halves_that_never_met_become_one_by_one_hint():
     async def main(world: GossipWorld) -> None:
         others = [world.place() for _ in range(30)]
