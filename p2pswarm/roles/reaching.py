@@ -23,7 +23,6 @@ from p2pswarm.net.address_scope import Scope, believable
 from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
-from p2pswarm.relay.reservations import WANTED
 from p2pswarm.roles.addresses import given
 from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.relaying import is_relay
@@ -37,6 +36,9 @@ from p2pswarm.transport.card import (
 )
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.own_card import CardContents
+
+MEMBERS = ("stage", "trainer")
+SPARE_RELAYS = 1  # if the road between two members fails, a third one joins them
 
 
 def contents_of(announcement: Announcement) -> CardContents:
@@ -86,6 +88,7 @@ class Reaching:
             fixed=self._fixed(),
             through_relays=bool(config.network.relays),
             serves=is_relay(config),
+            spare=SPARE_RELAYS if config.role in MEMBERS else 0,
         )
         self._view = view
         view.reachable = lambda: self._belief.reachable != "no"
@@ -154,8 +157,8 @@ class Reaching:
             if isinstance(event, Announcement):
                 self._announce(event)
                 continue
-            self._seeks = event.wanted
-            self._keeper.want(WANTED if event.wanted else 0)
+            self._seeks = event.count > 0
+            self._keeper.want(event.count)
             self._offer_relays()
         if self._timer is not None:
             self._timer.cancel()
