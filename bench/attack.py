@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ from attack_honest import (  # noqa: E402
     ProcessFigures,
     distant,
     process_memory,
+    processor_s,
     storing,
 )
 from attack_peers import raise_limits  # noqa: E402
@@ -76,6 +78,8 @@ class Row:
     pause_ratio: float = 0.0
     memory_bytes: int = 0
     """More than in peace, at its highest."""
+    processor_share: float = 0.0
+    """Of one processor, that the node had under the attack: it shares them with the attacker."""
     threads: int = 0
     files: int = 0
     survivors: float | None = None
@@ -92,7 +96,7 @@ class Row:
         late = f"p99 x{self.dial_ratio_p99:.1f} ({self.dial_p99_s:.2f} s)"
         pause = f"pause {1e3 * self.longest_pause_s:.0f} ms (x{self.pause_ratio:.1f})"
         memory = f"memory {self.memory_bytes / MIB:+.0f} MB, {self.threads} threads"
-        files = f"{self.files} files"
+        files = f"{self.files} files, {self.processor_share:.0%} of a processor"
         left = "" if self.survivors is None else f", records left {self.survivors:.0%}"
         did = ", ".join(f"{name} {value}" for name, value in self.did.items())
         verdict = "holds" if not self.broken else "BROKEN: " + "; ".join(self.broken)
@@ -217,7 +221,10 @@ async def measure(attack: str, listen: str, options: argparse.Namespace, logs: P
             before = process_memory(node.process.pid)
             async with under_attack(attack, at, options.seconds, logs / f"{name}.attack") as last:
                 watching = asyncio.create_task(watch(node.process.pid, before))
+                used_s, begun_s = processor_s(node.process.pid), time.monotonic()
                 dials = await honest.dials(options.dials, options.seconds)
+                used_s = processor_s(node.process.pid) - used_s
+                row.processor_share = used_s / (time.monotonic() - begun_s)
                 row.longest_pause_s = honest.longest_pause()
                 row.did = await figures(last)
                 watching.cancel()

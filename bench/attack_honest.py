@@ -74,6 +74,12 @@ def process_memory(pid: int) -> ProcessFigures:
     return ProcessFigures(resident, int(status["Threads"]), files)
 
 
+def processor_s(pid: int) -> float:
+    """The processor time that a process has had since it began."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.asynccontextmanager
 async def distant(at: Address, rtt_s: float, sources: Sequence[str]) -> AsyncIterator[Address]:
     """An address on this host from which `at` is `rtt_s` away; dials come from `sources` in turn.

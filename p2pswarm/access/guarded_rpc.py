@@ -28,7 +28,7 @@ from p2pswarm.access.messages import (
 )
 from p2pswarm.errors import BadMessage, NotAdmitted, NotServing, PathError, RunEnded, SwarmError
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import M, PeerCards, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import CardSource, M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.rpc.stream import within
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
@@ -104,8 +104,8 @@ class GuardedRpc:
         return self._rpc.contact
 
     @property
-    def cards(self) -> PeerCards:
-        """As `Rpc.cards`."""
+    def cards(self) -> CardSource:
+        """What peers say of themselves."""
         return self._rpc.cards
 
     def reach(self, to: Contact) -> Reach:

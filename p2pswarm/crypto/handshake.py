@@ -92,8 +92,8 @@ class StaticKey:
 
     def __init__(self, identity: Identity, private: bytes) -> None:
         """`private`: 32 random bytes, made when the node starts and never stored."""
-        public = X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-        self.private = private
+        self.private = X25519PrivateKey.from_private_bytes(private)
+        public = self.private.public_key().public_bytes_raw()
         self.peer_id = identity.peer_id
         self.proof = identity.public_key + identity.sign(STATIC_TAG, public)
 

@@ -24,7 +24,7 @@ from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.errors import Late, NotServing, PathError, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_scope import believable
-from p2pswarm.rpc.base import PeerCards
+from p2pswarm.rpc.base import CardSource
 from p2pswarm.transport.card import CardFlags
 from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
@@ -69,7 +69,7 @@ class CallRecorder:
         table: Table,
         timeouts: TimeoutEstimator,
         reach: Callable[[Contact], Reach],
-        cards: PeerCards,
+        cards: CardSource,
     ) -> None:
         """`reach`: what the links that are up show of a peer's address."""
         self._cards = cards

@@ -24,7 +24,7 @@ from p2pswarm.dht.messages import PeerList, peers_in
 from p2pswarm.ids import Contact
 from p2pswarm.net.address_groups import NAMES, address_groups
 from p2pswarm.net.address_scope import Scope, scope_of
-from p2pswarm.rpc.base import PeerCards
+from p2pswarm.rpc.base import CardSource
 
 REFUTED_S = 3600.0  # a host is dialled once in this time on the word of one network
 HOSTS_MAX = 4096  # about 1 MB; a lookup dials 96 hosts at most, and most are found
@@ -71,7 +71,7 @@ class Hearsay:
     """What came of the addresses that others have named."""
 
     def __init__(
-        self, cards: PeerCards, known: Callable[[Contact], bool] = lambda _: False
+        self, cards: CardSource, known: Callable[[Contact], bool] = lambda _: False
     ) -> None:
         """`known`: whether we have found a peer at its address ourselves."""
         self._cards = cards

@@ -29,7 +29,7 @@ from p2pswarm.dht.negative_cache import NegativeCache
 from p2pswarm.dht.record_store import RecordStore
 from p2pswarm.dht.routing_table import Table
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.rpc.base import PeerCards
+from p2pswarm.rpc.base import CardSource
 from p2pswarm.transport.card import Card
 from p2pswarm.wire.message import Message
 
@@ -48,7 +48,7 @@ class Responder:
         store: RecordStore,
         recorder: CallRecorder,
         misses: NegativeCache,
-        cards: PeerCards,
+        cards: CardSource,
     ) -> None:
         """`recorder` learns of every peer that asks; `misses` forgets every stored key."""
         self._own = own

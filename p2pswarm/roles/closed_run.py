@@ -19,7 +19,7 @@ from p2pswarm.config import NodeConfig
 from p2pswarm.errors import BadMessage, RunEnded, Unusable
 from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.owner_folder import OwnerFolder
-from p2pswarm.roles.run_folder import make_folder
+from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RunIdentity
@@ -46,11 +46,14 @@ Say = Callable[[str], None]
 
 def closed_by_us(config: NodeConfig) -> NodeConfig:
     """The settings of a trainer, whose run names the owner's key if it is to be closed."""
-    if not config.train.closed or config.run.owner:
-        return config
+    if not config.train.closed or config.run.owner or config.train.standby:
+        return config  # who stands by learns the owner from the run that it is invited to
     if config.state is None:
         raise Unusable("a closed run needs a folder for its owner's key: set `state` in the file")
     make_folder(config.state)
+    saved = None if config.train.new else RunFolder(config.state).read()
+    if saved is not None and not saved.finished and saved.identity.config.owner:
+        return config  # it goes on with that, whoever closed it
     with OwnerFolder(config.state).key(make=True) as owner:
         run = dataclasses.replace(config.run, owner=owner.public_key.hex())
     return dataclasses.replace(config, run=run)

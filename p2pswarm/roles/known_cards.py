@@ -1,4 +1,4 @@
-"""KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `PeerCards`.
+"""KnownCards: the cards of an endpoint's book, for the messages of a run. Implements `MemberCards`.
 
 A card that is known already costs a comparison, and no signature is checked.
 

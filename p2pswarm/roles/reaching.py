@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 
 from p2pswarm.config import NodeConfig
+from p2pswarm.dht.node import Dht
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.announcement import Announcement, Announcer
@@ -31,6 +32,7 @@ from p2pswarm.transport.card import (
     DIRECT_MAX,
     RELAYS_MAX,
     AddressKind,
+    Card,
     CardFlags,
     can_be_said,
 )
@@ -52,12 +54,19 @@ def contents_of(announcement: Announcement) -> CardContents:
     return CardContents(direct, mapped, tuple(relays[:RELAYS_MAX]), flags)
 
 
+def _candidate(at: Contact, card: Card) -> list[RelayCandidate]:
+    """A peer that we have found somewhere, if it says that it is a relay."""
+    mapped = [each.address for each in card.direct if each.kind == AddressKind.MAPPED]
+    relay = bool(card.flags & CardFlags.RELAY)
+    return [RelayCandidate(at, at.address in mapped)] if relay else []
+
+
 class Reaching:
     """How others reach one node; `run` keeps finding out."""
 
     def __init__(
         self,
-        ends: tuple[Endpoint, Rpc, RelayKeeper],
+        ends: tuple[Endpoint, Rpc, Dht, RelayKeeper],
         cards: KnownCards,
         config: NodeConfig,
         least: Scope,
@@ -67,8 +76,9 @@ class Reaching:
 
         `view`: what is told to who punches holes.
         """
-        endpoint, rpc, keeper = ends
+        endpoint, rpc, dht, keeper = ends
         self._endpoint = endpoint
+        self._dht = dht
         self._cards = cards
         self.announced = Signal()
         """Fired when this node's card is another."""
@@ -142,6 +152,7 @@ class Reaching:
         self._view.look_again()
         self._announcer.reserved(self._keeper.relays, self._loop.time())
         self._drain()
+        self._offer_relays()
 
     def _met(self, link: Link) -> None:
         if not (link.remote.circuit or link.remote.web):
@@ -184,20 +195,22 @@ class Reaching:
         if not self._seeks or self._config.network.relays:
             return
         held = [relay.peer for relay in self._keeper.relays if relay.peer is not None]
+        if len(held) >= WANTED:
+            return
         self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
 
     def _candidates(self) -> list[RelayCandidate]:
         """The peers that say that they are relays, and answered a dial of ours."""
-        found = []
+        found: list[RelayCandidate] = []
         for link in self._endpoint.links():
             at, card = link.session.remote, self._endpoint.cards.of(link.peer)
-            if not link.session.dialled or not believable(at, self._least):
-                continue
-            if card is None or card.flags & CardFlags.RELAY:
-                mapped = card is not None and any(
-                    each.kind == AddressKind.MAPPED and each.address == at for each in card.direct
-                )
-                found.append(RelayCandidate(Contact(link.peer, at), mapped))
+            if link.session.dialled and card is not None and believable(at, self._least):
+                found += _candidate(Contact(link.peer, at), card)
+        for neighbour in self._dht.table:  # each is there where we have found it ourselves
+            peer = neighbour.contact.peer
+            card = None if peer is None else self._endpoint.cards.of(peer)
+            if card is not None and believable(neighbour.contact.address, self._least):
+                found += _candidate(neighbour.contact, card)
         return found
 
     def _tell(self) -> None:

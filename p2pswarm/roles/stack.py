@@ -101,7 +101,9 @@ async def open_stack(
                 DialBackServer(rpc, net, endpoint.seen_at, time.time)
                 await _join(endpoint, dht, through)
                 cards = KnownCards(endpoint)
-                reaching = Reaching((endpoint, rpc, keeper), cards, config, scope, puncher.view)
+                reaching = Reaching(
+                    (endpoint, rpc, dht, keeper), cards, config, scope, puncher.view
+                )
                 async with asyncio.TaskGroup() as tasks:
                     lasting = [tasks.create_task(dht.maintain())]
                     if not passing:

@@ -98,7 +98,7 @@ error. A handler that waits for something else is cancelled then, and at the dea
 """
 
 
-class PeerCards(Protocol):
+class CardSource(Protocol):
     """What peers say of themselves."""
 
     def of(self, peer: PeerId) -> Card | None:
@@ -123,7 +123,7 @@ class Rpc(Protocol):
         ...
 
     @property
-    def cards(self) -> PeerCards:
+    def cards(self) -> CardSource:
         """What peers say of themselves."""
         ...
 

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
-from p2pswarm.rpc.base import PeerCards, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import CardSource, StreamHandler, UnaryHandler
 from p2pswarm.rpc.card_news import ANSWER_S, CardHeard, CardNews
 from p2pswarm.rpc.concurrency_limit import HandlerLimits
 from p2pswarm.rpc.framing import (
@@ -150,7 +150,7 @@ class LinkRpc:
         return self._endpoint.contact
 
     @property
-    def cards(self) -> PeerCards:
+    def cards(self) -> CardSource:
         """What peers say of themselves."""
         return self._endpoint.cards
 

@@ -23,9 +23,9 @@ from p2pswarm.ids import Contact
 from p2pswarm.server.coordinator_watch import CoordinatorWatch
 from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.session import ServerContext
+from p2pswarm.swarm.member_cards import learn_all
 from p2pswarm.swarm.messages.membership import StandsBy
 from p2pswarm.swarm.messages.trainers import Trainers, WhoLeads
-from p2pswarm.swarm.peer_cards import learn_all
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)

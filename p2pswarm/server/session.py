@@ -20,8 +20,8 @@ from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.partial_file import PartialFolder
 from p2pswarm.state.version_reader import WINDOW_BYTES
 from p2pswarm.swarm.manifest import RunOrigin
+from p2pswarm.swarm.member_cards import NO_CARDS, MemberCards
 from p2pswarm.swarm.messages.path_counts import PathCounts
-from p2pswarm.swarm.peer_cards import NO_CARDS, PeerCards
 from p2pswarm.swarm.router import Router
 from p2pswarm.swarm.view import MemberView
 from p2pswarm.tensors.transfer import TensorTransfer
@@ -74,7 +74,7 @@ class ServerContext:
     saving: SavingLimits = SavingLimits()
     partials: PartialFolder | None = None
     """Where pieces of weights lie that are on their way; None: only in memory."""
-    cards: PeerCards = NO_CARDS
+    cards: MemberCards = NO_CARDS
     """What is known of where peers are dialled."""
     chain: tuple[ChainStore, Restored] | None = None
     """Where its voter keeps promises, and what it kept before; None: this server does not vote."""

@@ -56,7 +56,7 @@ def unsigned_list(named: Iterable[Contact]) -> PeerList:
 
 
 class UnsignedCards:
-    """What the peers of a world say of themselves: implements `PeerCards`, for all of them."""
+    """What the peers of a world say of themselves: implements `CardSource`, for all of them."""
 
     def __init__(self) -> None:
         self._said: dict[PeerId, tuple[Contact, ...]] = {}

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from p2pswarm.errors import DialFailed, Late, LinkLost, PathError, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import M, PeerCards, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import CardSource, M, Rpc, Stream, StreamHandler, UnaryHandler
 from p2pswarm.swarm.messages.road import StillThere
 from p2pswarm.swarm.roads import SILENT_S, Question, Roads
 from p2pswarm.transport.link_table import Reach
@@ -52,7 +52,7 @@ class WatchedRpc:
         return self._rpc.contact
 
     @property
-    def cards(self) -> PeerCards:
+    def cards(self) -> CardSource:
         """What peers say of themselves."""
         return self._rpc.cards
 

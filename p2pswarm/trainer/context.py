@@ -8,7 +8,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.swarm.peer_cards import NO_CARDS, PeerCards
+from p2pswarm.swarm.member_cards import NO_CARDS, MemberCards
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.chain_place import ChainPlace
@@ -36,7 +36,7 @@ class TrainerContext:
     """Where and when checkpoints are written; None: never."""
     origin: ResumedFrom | None = None
     """What the run goes on from; None: the first weights."""
-    cards: PeerCards = NO_CARDS
+    cards: MemberCards = NO_CARDS
     """What is known of where peers are dialled."""
     proof: Proof | None = None
     """Makes the digests of what the run begins with; None: what its members say is believed."""

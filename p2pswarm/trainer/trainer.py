@@ -31,11 +31,11 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.rpc.base import Stream
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
+from p2pswarm.swarm.member_cards import with_cards
 from p2pswarm.swarm.messages.membership import Join, StandsBy
 from p2pswarm.swarm.messages.run import Finished, RunOver
 from p2pswarm.swarm.messages.trainers import Enlist, Whereabouts, WhoLeads
 from p2pswarm.swarm.messages.types import REASON_CHARS
-from p2pswarm.swarm.peer_cards import with_cards
 from p2pswarm.swarm.view import contact
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.context import TrainerContext

@@ -22,8 +22,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from p2pswarm.swarm.member_cards import leads_there
 from p2pswarm.swarm.messages.membership import MemberRecord, View
-from p2pswarm.swarm.peer_cards import leads_there
 from p2pswarm.swarm.view import view_parts
 from p2pswarm.trainer.membership import MemberChange
 

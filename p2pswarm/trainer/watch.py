@@ -13,10 +13,10 @@ from p2pswarm.chain.seat import Seat
 from p2pswarm.errors import BadMessage, PathError, SwarmError
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
+from p2pswarm.swarm.member_cards import learn_all
 from p2pswarm.swarm.messages.membership import StandsBy
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import SILENCE_S, Alive, Enlist, Trainers
-from p2pswarm.swarm.peer_cards import learn_all
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.standby_search import PAUSE_S, StandbySearch
 from p2pswarm.trainer.trainer_roll import TrainerRoll

@@ -110,7 +110,7 @@ class Acceptor:
                 accepted = await self._handshaker.accepted(
                     connection,
                     lambda: self._displace(self._limiter.answered(ticket)),
-                    partial(self._gate.run, ticket, connection.remote.host),
+                    partial(self._compute, ticket, connection.remote.host),
                 )
                 if accepted.knock is not None:
                     self.on_knock(accepted.knock)
@@ -142,6 +142,9 @@ class Acceptor:
     async def _observe(self, connection: Connection) -> None:
         seen, now_s = connection.remote, asyncio.get_running_loop().time()
         await connection.send(observation.answer(seen, self._seals.seal(seen, now_s)))
+
+    async def _compute(self, ticket: int, host: str, work: Callable[[], None]) -> None:
+        await self._gate.run(ticket, host, work, answered=self._limiter.has_answer(ticket))
 
     async def _pass_on(self, connection: Connection, asked: CircuitRequest, ticket: int) -> None:
         if self.admit_circuit is None:

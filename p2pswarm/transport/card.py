@@ -257,13 +257,13 @@ def _believed(
     named: Iterable[Contact], us: Sequence[Address], heard_at: str, least: Scope
 ) -> list[Contact]:
     least = max(least, expected_of(heard_at))
-    here = _is_loopback(heard_at)
+    here = is_loopback(heard_at)
     return [
         each
         for each in named
         if each.address not in us
         and believable(each.address, least)
-        and (here or not _is_loopback(each.address.host))
+        and (here or not is_loopback(each.address.host))
     ]
 
 
@@ -301,7 +301,7 @@ def _relay(contact: Contact) -> RelayAddress:
     return RelayAddress(contact.peer.raw, direct_address(contact.address))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Whether a host is the reader's own machine, by number or name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback

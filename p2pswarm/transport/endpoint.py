@@ -360,7 +360,7 @@ class Endpoint:
         for other in self._places.make_room(session.peer):
             other.close(f"made way for another, {len(self._open_links)} are up")
         link = Link(session, self._config, self, self._net.lock, self._shared)
-        self.cards.learn(session.card, connection.remote.host)
+        self._cards.learn(session.card, connection.remote)
         await connection.become_control(ControlPath(link, path))
         self._resumer.climb(link)
         return self._table.best(link.peer) or link

@@ -25,15 +25,20 @@ class HandshakeGate:
         """`clock`: tells what a computation takes; by default the event loop's."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
-        self._turns = turns or HandshakeTurns()
+        self._turns = HandshakeTurns() if turns is None else turns
         self._waiting: dict[int, tuple[Callable[[], None], asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self, ticket: int, host: str, work: Callable[[], None]) -> None:
-        """Call `work` when it is the turn of this handshake, which comes from `host`."""
+    async def run(
+        self, ticket: int, host: str, work: Callable[[], None], *, answered: bool = False
+    ) -> None:
+        """Call `work` when it is the turn of this handshake, which comes from `host`.
+
+        `answered`: whether this is the proof of a peer that has our answer.
+        """
         done = self._loop.create_future()
         self._waiting[ticket] = work, done
-        self._turns.enter(ticket, host)
+        self._turns.enter(ticket, host, answered=answered)
         try:
             if self._timer is None:
                 self._on_turn()

@@ -40,6 +40,10 @@ class HandshakeLimiter:
         self._silent.remove(ticket)
         return self._place(ticket, self._answered, self._answered_max)
 
+    def has_answer(self, ticket: int) -> bool:
+        """Whether a connection was answered."""
+        return ticket in self._answered
+
     def leave(self, ticket: int) -> None:
         """Forget a handshake that has succeeded or failed, or was displaced."""
         self._silent.remove(ticket)

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
-from p2pswarm.ids import Contact, PeerId
-from p2pswarm.transport.card import Card, decode_card
+from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.transport.card import Card, decode_card, is_loopback
 from p2pswarm.transport.card_book import CardBook
 from p2pswarm.transport.card_claims import CardClaims
 from p2pswarm.transport.card_exchange import CardExchange
@@ -43,15 +43,26 @@ class NodeCards(Generic[L]):
         self._us = identity.peer_id
         self._own = OwnCard(identity)
         self._said: CardContents | None = None
+        self._host = ""
 
     def ours(self, us: Contact, now_ms: int) -> Card:
         """Our card: it says what was announced, or else where our contact is."""
+        self._host = us.address.host
         return self._own.saying(self._said or announced_by(us), now_ms)
 
     def announce(self, said: CardContents, now_ms: int) -> None:
         """Say this from now on; ValueError if others would not take it."""
         self._own.saying(said, now_ms)
         self._said = said
+
+    def learn(self, card: Card, remote: Address) -> bool:
+        """Keep a card that came over a connection; whether it says anything new.
+
+        A peer behind a relay of our own machine may be anywhere: what it names is believed as if
+        it were at our own address, so nobody outside makes us dial our own machine.
+        """
+        behind_us = remote.circuit and is_loopback(remote.host)
+        return self.book.learn(card, self._host if behind_us else remote.host)
 
     def met(self, link: L, theirs: Card, introduced: bytes, ours: Card) -> Card | None:
         """Note a link that came up; returns the peer's card that counts, if it is another.
@@ -81,7 +92,7 @@ class NodeCards(Generic[L]):
             return HeardCard(outdone=self._own.outdone(card))
         if card.peer != sender.peer:
             raise BadMessage(f"a card of {card.peer.short}")
-        moved = self.book.learn(card, sender.address.host)
+        moved = self.learn(card, sender.address)
         kept = self.book.of(card.peer)
         known = kept is None or kept.signed == card.signed
         return HeardCard(b"" if known or kept is None else kept.encode(), moved)

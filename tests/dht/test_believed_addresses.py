@@ -1,7 +1,7 @@
 """Whom a node believes which addresses: what strangers name is not all dialled or handed out."""
 
 import pytest
-from dht.harness import CARDS, CONFIG, KEY, OWN, anywhere, contact_at, listed, raw, told
+from dht.harness import CONFIG, KEY, OWN, anywhere, contact_at, listed, raw, told
 
 from p2pswarm.dht.call_outcomes import CallRecorder
 from p2pswarm.dht.config import DhtConfig
@@ -28,7 +28,7 @@ ALL = (PUBLIC, HOME_NET, SAME_HOST)
 def dialled(teller: str, *named: str) -> list[str]:
     """The addresses that a lookup asks after one peer has named them."""
     options = LookupOptions(width=20, settle=3, patience_s=5.0)
-    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0, Hearsay(CARDS))
+    lookup = Lookup(KEY, OWN, options, TimeoutEstimator(CONFIG), 0.0, Hearsay(UnsignedCards()))
     first = Contact(PeerId(raw(99)), Address.parse(teller))
     lookup.learned([first])
     search = FindNode(lookup)
@@ -53,7 +53,7 @@ def test_a_public_peer_cannot_make_us_dial_our_own_network(teller, believed):
 def test_a_public_seed_is_not_believed_private_addresses():
     named = Identified(raw(7), told([(raw(i), each) for i, each in enumerate(ALL, 1)]))
 
-    met = met_through(Contact(None, Address.parse("8.8.4.4:4000")), named, Hearsay(CARDS))
+    met = met_through(Contact(None, Address.parse("8.8.4.4:4000")), named, Hearsay(UnsignedCards()))
 
     assert [str(each.address) for each in met] == ["8.8.4.4:4000", PUBLIC]
 

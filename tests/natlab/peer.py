@@ -150,6 +150,22 @@ async def send(node: ps.Node, order: dict[str, Any], sayings: Sayings) -> dict[s
     return {"seconds": seconds, "bulk": link.stats.bulk_connections, "said": sayings.said}
 
 
+async def follow(node: ps.Node, order: dict[str, Any]) -> dict[str, Any]:
+    """Call a peer again and again for a while; tells when the link's path was another one."""
+    contact = met(node, order["card"])
+    loop = asyncio.get_running_loop()
+    begin_s, calls = loop.time(), 0
+    seen: list[tuple[float, str | None]] = []
+    while loop.time() < begin_s + order["seconds"]:
+        assert await hailed(node, contact, order["limit_s"], again=False)
+        calls += 1
+        says = shown(links_to(node, contact.peer)[-1])["says"]
+        if not seen or seen[-1][1] != says:
+            seen.append((loop.time() - begin_s, says))
+        await asyncio.sleep(LOOK_AGAIN_S)
+    return {"calls": calls, "seen": seen}
+
+
 def met(node: ps.Node, told: str) -> ps.Contact:
     """The contact of a peer that was told to us with its card, as if we had met the peer."""
     contact, card = pickle.loads(bytes.fromhex(told))
@@ -184,6 +200,8 @@ async def main() -> None:
                 told = {"card": pickle.dumps(ours).hex()}
             elif order["do"] == "send":
                 told = await send(node, order, sayings)
+            elif order["do"] == "follow":
+                told = await follow(node, order)
             else:
                 told = await reach(node, order)
             print(json.dumps(told), flush=True)

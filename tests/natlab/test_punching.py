@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from natlab.lab import LabUnavailable, NatLab
 from natlab.matrix import Plan, attempts, peer, public_nodes
+from p2pswarm.punch.back_off import LASTED_S
 
 ROOT = Path(__file__).parents[2]
 NODE = (sys.executable, "-m", "p2pswarm.node")
@@ -97,6 +99,43 @@ def test_tensors_go_over_punched_connections(lab):
     punched = [text for text in sent["said"] if "was punched in" in text]
     assert len(punched) >= 1 + sent["bulk"], sent
     assert not [text for text in sent["said"] if "goes by relay" in text], sent
+
+
+CUT = """
+table ip cut {{
+  chain forward {{ type filter hook forward priority -10; policy accept;
+    ip daddr {far} drop
+    ip saddr {far} drop
+  }}
+}}
+"""
+
+
+def test_a_punched_path_that_is_cut_is_replaced_by_the_relay_and_used_again_when_it_is_back(lab):
+    """Calls go on all the time; none fails. A silent path is noticed after 10 s."""
+    opened = lab("port-restricted", "masquerade-drop", public=3)
+    site_a, site_b = opened.sites
+    router, rules = site_a.routers[0], CUT.format(far=site_b.wan_address)
+    with ExitStack() as stack:
+        stack.enter_context(public_nodes(opened))
+        b, a = (stack.enter_context(peer(opened, site, Plan())) for site in (site_b, site_a))
+        time.sleep(Plan().settle_s)
+        card = b.told(LIMIT_S, do="card")["card"]
+        order = {"card": card, "limit_s": 30.0, "upgrade_s": 20.0}
+        relays = [opened.address(host) for host in range(3)]
+        a.told(LIMIT_S, do="reach", relays=relays, **order)
+        time.sleep(LASTED_S)
+        with ThreadPoolExecutor(1) as pool:
+            following = pool.submit(a.told, LIMIT_S, do="follow", seconds=30.0, **order)
+            time.sleep(1.0)
+            opened.run(router, ["nft", "-f", "-"], input=rules, text=True, check=True)
+            time.sleep(14.0)
+            opened.run(router, ["nft", "delete", "table", "ip", "cut"], check=True)
+            told = following.result()
+
+    assert [says for _, says in told["seen"]] == ["punched", "relayed", "punched"], told
+    (_, (relayed_s, _), (again_s, _)) = told["seen"]
+    assert relayed_s < again_s
 
 
 def test_a_link_between_two_symmetric_nats_stays_relayed(lab):

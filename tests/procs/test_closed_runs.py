@@ -1,5 +1,6 @@
 """Closed runs with real processes: who is invited trains, nobody else, and nothing is inexact."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,8 +8,22 @@ import sys
 
 import pytest
 import torch
+from fuzzing.examples import example
 from procs.harness import plain_loop, tensors
 from procs.test_checkpoints import HERE, RUN
+
+import p2pswarm as ps
+from p2pswarm.errors import SwarmError
+from p2pswarm.ids import Address, Contact
+from p2pswarm.wire import message as wire
+from p2pswarm.wire.message import Message
+
+OF_A_RUN = ("p2pswarm.swarm.messages", "p2pswarm.chain.", "p2pswarm.gossip.", "p2pswarm.tensors.")
+BY_TRAINERS = {
+    *("Join", "Enlist", "WhoLeads", "AskStatus", "WhomReach", "NotHeard"),
+    *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
+}
+BY_SERVERS = {"Push", "Shard", "FetchPieces", "Fence", "Reduce", "Commit", "StillThere"}
 
 
 @pytest.fixture
@@ -55,7 +70,7 @@ def refused(node) -> str:
     return node.errors
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_friends_train_a_closed_run_and_the_weights_are_those_of_one_loop(
     start, run_file, owner, tmp_path
 ):
@@ -78,7 +93,52 @@ def test_friends_train_a_closed_run_and_the_weights_are_those_of_one_loop(
     assert all(torch.equal(swarm[name], plain[name]) for name in plain)
 
 
-@pytest.mark.timeout(120)
+async def outcomes(node, address: str) -> dict[str, set[str]]:
+    """What a node answers a stranger to each kind of message of a run, asked both ways."""
+    to, found = Contact(None, Address.parse(address)), {}
+    for kind in wire._writers:
+        if kind.__module__.startswith(OF_A_RUN):
+            for more in (0, 2):
+                with contextlib.suppress(ValueError):  # its fields depend on each other
+                    found.setdefault(kind.__name__, set()).update(
+                        [await answer_to(node, to, example(kind, more), each) for each in (0, 1)]
+                    )
+    return found
+
+
+async def answer_to(node, to: Contact, asked: Message, as_stream: int) -> str:
+    try:
+        if not as_stream:
+            return type(await node.rpc.call(to, asked, 20.0)).__name__
+        async with node.rpc.open_stream(to, asked, 20.0) as stream:
+            return type(await stream.receive()).__name__
+    except SwarmError as error:
+        return type(error).__name__
+
+
+@pytest.mark.timeout(300)
+async def test_a_stranger_reaches_no_handler_of_a_closed_run(start, run_file, owner):
+    run = run_file(steps=1_000_000)
+    trainer = start("train", run, "--closed", *HERE, module="p2pswarm")
+    at_trainer = trainer.address
+    assert trainer.line_with("waiting for")
+    server = start("--invite", owner("invite", run), *HERE)
+    at_server = server.address
+    assert server.line_with("serving stage 0")
+
+    async with ps.Node(bootstrap=[at_trainer], listen="127.0.0.1:0") as stranger:
+        by_trainer = await outcomes(stranger, at_trainer)
+        by_server = await outcomes(stranger, at_server)
+
+    for answers, served in ((by_trainer, BY_TRAINERS), (by_server, BY_SERVERS)):
+        assert {kind for kind, said in answers.items() if "NotAdmitted" in said} >= served
+        answered = {kind for kind, said in answers.items() if said - {"NotAdmitted", "NotServing"}}
+        assert answered <= {"OtherVersion"}
+    assert trainer.process.poll() is None
+    assert server.process.poll() is None
+
+
+@pytest.mark.timeout(300)
 def test_a_revoked_server_stops_and_the_run_goes_on_and_stays_exact(
     start, run_file, owner, tmp_path
 ):
@@ -106,7 +166,7 @@ def test_a_revoked_server_stops_and_the_run_goes_on_and_stays_exact(
     assert all(torch.equal(swarm[name], plain[name]) for name in plain)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_tokens_hold_when_the_trainer_is_killed_and_a_standby_takes_over(start, run_file, owner):
     run = run_file(steps=1_000_000)
     boot = start(*HERE)
@@ -142,7 +202,7 @@ def test_tokens_hold_when_the_trainer_is_killed_and_a_standby_takes_over(start, 
     assert server.process.poll() is None
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_the_run_goes_on_closed_when_its_trainer_is_started_again_without_the_flag(
     start, run_file, owner
 ):
@@ -189,3 +249,19 @@ def test_what_is_mistyped_or_of_another_kind_is_said_in_one_line(start, run_file
     status = owner("status", "--invite", "invite.txt")
     assert "step 0 of 1,000,000" in status
     assert "not invited" in owner("status", "--bootstrap", address)
+
+
+@pytest.mark.timeout(300)
+def test_a_revoked_standby_ends_with_one_line(start, run_file, owner):
+    run = run_file(steps=1_000_000)
+    trainer = start("train", run, "--closed", *HERE, module="p2pswarm")
+    assert trainer.line_with("waiting for")
+    partner = owner("invite", run, "--name", "partner", "--role", "train")
+    second = run_file("b", steps=1_000_000)
+    standby = start("train", second, "--standby", "--invite", partner, *HERE, module="p2pswarm")
+    assert trainer.line_with("stands by")
+
+    owner("revoke", run, "partner")
+
+    assert "this invitation was revoked by the run's owner" in refused(standby)
+    assert trainer.process.poll() is None

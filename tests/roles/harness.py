@@ -72,7 +72,7 @@ class Town:
                 await dht.bootstrap([self.seed] if self.seed else [])
                 self.seed = self.seed or endpoint.contact
                 config, cards = NodeConfig(run=RUN), KnownCards(endpoint)
-                ends, view = (endpoint, rpc, keeper), OutsideView(endpoint, net, list)
+                ends, view = (endpoint, rpc, dht, keeper), OutsideView(endpoint, net, list)
                 reaching = Reaching(ends, cards, config, Scope.PRIVATE, view)
                 yield NodeStack(config, identity, endpoint, rpc, dht, cards, keeper, reaching)
 

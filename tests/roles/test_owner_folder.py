@@ -5,12 +5,14 @@ import stat
 import pytest
 from access.harness import NOW_S, OWNER, RUN, bearer
 
-from p2pswarm.config import NodeConfig, TrainConfig
+from p2pswarm.config import NodeConfig, RunConfig, TrainConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import Address
 from p2pswarm.roles.closed_run import closed_by_us
 from p2pswarm.roles.inviting import owners_run
 from p2pswarm.roles.owner_folder import OwnerFolder
+from p2pswarm.roles.run_folder import RunFolder, SavedRun
+from p2pswarm.swarm.manifest import RunIdentity
 
 
 @pytest.fixture
@@ -99,3 +101,17 @@ def test_a_trainer_closes_its_run_with_the_key_of_its_folder(tmp_path):
 def test_who_has_no_closed_run_invites_to_none(tmp_path):
     with pytest.raises(Unusable, match="no run yet"):
         owners_run(NodeConfig(state=tmp_path))
+
+
+def test_who_stands_by_or_goes_on_has_the_owner_of_that_run(tmp_path):
+    standby = NodeConfig(state=tmp_path, train=TrainConfig(closed=True, standby=True))
+    assert closed_by_us(standby).run.owner == ""
+    assert not (tmp_path / "owner.key").exists()
+
+    run = RunConfig(owner=OWNER.public_key.hex())
+    identity = RunIdentity(run, bytes(32), bytes(16), b"f" * 32)
+    RunFolder(tmp_path).write(SavedRun(identity, finished=False))
+    assert closed_by_us(NodeConfig(state=tmp_path, train=TrainConfig(closed=True))).run.owner == ""
+    assert not (tmp_path / "owner.key").exists()
+    anew = NodeConfig(state=tmp_path, train=TrainConfig(closed=True, new=True))
+    assert closed_by_us(anew).run.owner not in ("", run.owner)

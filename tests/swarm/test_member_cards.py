@@ -5,9 +5,9 @@ import pytest
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.swarm.member_cards import NO_CARDS, leads_there, learn_all, with_cards
 from p2pswarm.swarm.messages.membership import Leaving, MemberRecord, View
 from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
-from p2pswarm.swarm.peer_cards import NO_CARDS, leads_there, learn_all, with_cards
 from p2pswarm.transport.card import Card, CardFlags
 from p2pswarm.wire.message import encode
 

@@ -1,4 +1,4 @@
-"""PeerCards: the cards of peers, as the messages of a run carry them.
+"""MemberCards: the cards of peers, as the messages of a run carry them.
 
 Who receives a card passes it on as it is: only its peer could have made it. Links have cards of
 their own; a simulation without links has none.
@@ -24,7 +24,7 @@ from p2pswarm.wire.message import Message, decode
 CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
-class PeerCards(Protocol):
+class MemberCards(Protocol):
     """The newest cards that this node knows."""
 
     def of(self, peer: bytes) -> bytes:
@@ -48,7 +48,7 @@ class PeerCards(Protocol):
 
 
 class NoCards:
-    """Where peers have no cards: implements `PeerCards`."""
+    """Where peers have no cards: implements `MemberCards`."""
 
     def of(self, _peer: bytes) -> bytes:
         """No card."""
@@ -87,7 +87,7 @@ def leads_there(card: bytes, address: str) -> bool:
     return at in named or at.place in [each.at.address for each in body.relays]
 
 
-def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) -> None:
+def learn_all(cards: MemberCards, message: Message | None, teller: PeerId | None) -> None:
     """Take the cards of all peers that a message names; raises BadMessage for one that is none."""
     match message:
         case View(joined=joined):
@@ -98,7 +98,7 @@ def learn_all(cards: PeerCards, message: Message | None, teller: PeerId | None) 
                 cards.learn(where.peer, where.card, teller)
 
 
-def with_cards(cards: PeerCards, told: Trainers) -> Trainers:
+def with_cards(cards: MemberCards, told: Trainers) -> Trainers:
     """The same, with the newest card of each peer that it names."""
 
     def carded(where: Whereabouts) -> Whereabouts:

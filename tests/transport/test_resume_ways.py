@@ -1,0 +1,140 @@
+"""A link that lost its path goes on by any address of its peer's card, in virtual time."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+
+import pytest
+
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.ids import Address, Contact
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.net import SimInternet
+from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.endpoint import Endpoint
+from p2pswarm.transport.events import LinkEnded
+
+BOB = Identity.generate(b"bob")
+DEAD_V6 = Address("2600::1", 4000)
+
+
+class CutNet:
+    """Another network, in which addresses can be dead."""
+
+    def __init__(self, net) -> None:
+        self._net = net
+        self.dead: set[Address] = set()
+        self.dialled: list[Address] = []
+
+    async def listen(self, at):
+        return await self._net.listen(at)
+
+    def lock(self):
+        return self._net.lock()
+
+    async def dial(self, to, from_port=0):
+        self.dialled.append(to)
+        if to in self.dead:
+            await asyncio.sleep(127)
+        return await self._net.dial(to, from_port)
+
+
+class Ends:
+    """Two endpoints on hosts with public addresses, and the link that one dialled to the other."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._rng = random.Random(1)
+        self.internet = SimInternet(1)
+
+    async def add(self, identity: Identity) -> tuple[Endpoint, CutNet]:
+        at = Address(f"8.8.{len(self.internet.world.hosts)}.1", 1)
+        self.internet.world.place(identity.peer_id, (0.5, 0.5), at)
+        net = CutNet(self.internet.net(identity.peer_id))
+        endpoint = Endpoint(identity, net, TransportConfig(), self._rng.randbytes)
+        await self._stack.enter_async_context(endpoint)
+        await endpoint.listen(Address("0.0.0.0", 4000))
+        return endpoint, net
+
+    def cut(self, identity: Identity) -> None:
+        """Let a router forget the connections of a host."""
+        for socket in list(self.internet.sockets):
+            if socket.host.peer == identity.peer_id:
+                socket.close()
+
+
+def in_virtual_time(body):
+    async def main():
+        async with AsyncExitStack() as stack:
+            await body(Ends(stack))
+
+    run(main(), 1)
+
+
+def test_a_link_goes_on_at_another_address_of_the_card():
+    async def body(ends):
+        alice, net = await ends.add(Identity.generate(b"alice"))
+        bob, _ = await ends.add(BOB)
+        second = await bob.listen(Address("0.0.0.0", 4001))
+        bob.announce([bob.listening[0], second])
+        link = await alice.link(Contact(None, bob.listening[0]))
+        await asyncio.sleep(1)
+        net.dead.add(bob.listening[0])
+
+        ends.cut(BOB)
+        await asyncio.sleep(2)
+
+        assert not link.over
+        assert link.path is not None
+        assert link.path.remote == second
+        assert alice.links() == (link,)
+
+    in_virtual_time(body)
+
+
+def test_a_newer_card_tells_a_link_that_lost_its_path_where_to_go_on():
+    async def body(ends):
+        alice, net = await ends.add(Identity.generate(b"alice"))
+        bob, _ = await ends.add(BOB)
+        link = await alice.link(Contact(None, bob.listening[0]))
+        await asyncio.sleep(1)
+        net.dead.add(bob.listening[0])
+        moved = await bob.listen(Address("0.0.0.0", 4001))
+        bob.announce([moved])
+        alice.cards.learn(bob.card, "1.1.1.1")  # somebody else passed it on
+
+        ends.cut(BOB)
+        await asyncio.sleep(3)
+
+        assert not link.over
+        assert link.path is not None
+        assert link.path.remote == moved
+
+    in_virtual_time(body)
+
+
+@pytest.mark.parametrize("claimed", [(), (DEAD_V6,)], ids=["one address", "and a dead one"])
+def test_a_process_that_ended_is_missed_at_once_whatever_its_card_claims(claimed):
+    async def body(ends):
+        alice, net = await ends.add(Identity.generate(b"alice"))
+        bob, _ = await ends.add(BOB)
+        bob.announce([*claimed, bob.listening[0]])
+        ended: list[float] = []
+
+        def note(_link, event):
+            if isinstance(event, LinkEnded):
+                ended.append(asyncio.get_running_loop().time())
+
+        alice.on_event = note
+        await alice.link(Contact(None, bob.listening[0]))
+        await asyncio.sleep(1)
+
+        begun_s = asyncio.get_running_loop().time()
+        ends.internet.kill(BOB.peer_id, silent=False)
+        await asyncio.sleep(20)
+
+        assert len(ended) == 1
+        assert ended[0] - begun_s < 0.5
+        assert net.dialled.count(DEAD_V6) <= 1
+
+    in_virtual_time(body)
