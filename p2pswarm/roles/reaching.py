@@ -88,7 +88,7 @@ class Reaching:
         self._least = least
         self._bound = endpoint.listening[0]
         self._alone = on_this_machine_alone(self._bound)
-        self._seeks = False
+        self._relays_wanted = 0
         self._belief, self._settled = Belief(State.ABSENT), False
         self._news = ReachabilityNews(self._bound.port)
         self._say: Callable[[str], None] | None = None
@@ -168,7 +168,7 @@ class Reaching:
             if isinstance(event, Announcement):
                 self._announce(event)
                 continue
-            self._seeks = event.count > 0
+            self._relays_wanted = event.count
             self._keeper.want(event.count)
             self._offer_relays()
         if self._timer is not None:
@@ -192,10 +192,10 @@ class Reaching:
 
     def _offer_relays(self) -> None:
         """Offer the peers that we have met as relays, unless the user has named some."""
-        if not self._seeks or self._config.network.relays:
+        if self._config.network.relays:
             return
         held = [relay.peer for relay in self._keeper.relays if relay.peer is not None]
-        if len(held) >= WANTED:
+        if len(held) >= self._relays_wanted:
             return
         self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
 
