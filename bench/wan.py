@@ -1,6 +1,6 @@
 """What tensors and calls get of a far, lossy road: what was promised beside what was reached.
 
-    python bench/wan.py [--runs 5] [--seconds 20] [--settle 20] [--rows WORD ...] [--json FILE]
+    python bench/wan.py [--runs 5] [--seconds 20] [--settle 40] [--rows WORD ...] [--json FILE]
 
 Two processes in two hosts of the WAN lab (tests/wanlab), new ones for each run; the median of the
 runs is compared. Tensors of 8 MiB of float32, uncompressed, four under way; the rate is that of
@@ -14,7 +14,7 @@ their bytes after `--settle` seconds, in which the link finds out how many conne
     stalled  four streams of messages beside one that nobody reads, and without it, in turns
 
 Run it when nothing else runs: the lab itself needs a processor. It takes a bit more than
-rows x runs x (settle + seconds): 20 minutes for everything. `--quick` shows that it works.
+rows x runs x (settle + seconds): 35 minutes for everything. `--quick` shows that it works.
 """
 
 import argparse
@@ -166,7 +166,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5, help="of each row; the median counts")
     parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run")
-    parser.add_argument("--settle", type=float, default=20.0, help="seconds before that")
+    parser.add_argument("--settle", type=float, default=40.0, help="seconds before that")
     parser.add_argument("--rows", nargs="+", choices=sorted({row.name for row in ROWS}))
     parser.add_argument("--quick", action="store_true", help="one run of a few seconds")
     parser.add_argument("--json", type=Path)

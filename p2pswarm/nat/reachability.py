@@ -51,8 +51,6 @@ class Reachability:
         """Called with what is believed of all, when anything that is found out changes."""
         self.on_link: Callable[[Link], None] = _ignore_link
         """Called with each link that comes up: they are needed here, too."""
-        self.called: Callable[[str, float], bool] = lambda _host, _now_s: False
-        """Whether a host was called from our listening port: through that hole it gets in."""
         self._told: tuple[list[Finding], bool] | None = None
         self.clocks_ms: dict[str, tuple[float, float]] = {}
         """The wall clock of each observer's host when it answered, and the loop's time then."""
@@ -249,8 +247,6 @@ class Reachability:
         standing.observed(observer.host, at.host, _now_s())
         if answer.outcome == DialOutcome.CONNECTED and not knock.done():
             await asyncio.wait([knock], timeout=KNOCK_S)
-        if knock.done() and self.called(observer.host, _now_s()):
-            return
         if knock.done() or answer.outcome != DialOutcome.NOT_TRIED:
             standing.dialled_back(observer.host, at, _now_s(), arrived=knock.done())
 

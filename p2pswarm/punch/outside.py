@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from p2pswarm.errors import SwarmError
+from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.base import Net
 from p2pswarm.net.gateways import IPV4, IPV6, own_host
@@ -42,6 +42,8 @@ class OutsideView:
         self.book = SightingBook()
         self.reachable: Callable[[], bool] = lambda: False
         """Whether others can dial us as we are."""
+        self.port = 0
+        """From which we punch; 0: nothing listens there yet."""
         self._endpoint = endpoint
         self._hosts = hosts
         self._tasks = OwnedTasks()
@@ -50,8 +52,17 @@ class OutsideView:
         self._news = asyncio.Event()
 
     async def __aenter__(self) -> Self:
+        if self._endpoint.listening:
+            await self._open_port(self._endpoint.listening[0].host)
         self._tasks.spawn(self._keep_seen())
         return self
+
+    async def _open_port(self, host: str) -> None:
+        """Have a port of our own, so that no hole that is punched shows in dial-backs."""
+        try:
+            self.port = (await self._endpoint.listen(Address(host, 0))).port
+        except Unusable as error:
+            _log.warning("no holes are punched: %s", error)
 
     async def __aexit__(
         self,
@@ -60,11 +71,6 @@ class OutsideView:
         trace: TracebackType | None,
     ) -> None:
         await self._tasks.close()
-
-    @property
-    def port(self) -> int:
-        """Where we listen; 0: nowhere."""
-        return self._endpoint.listening[0].port if self._endpoint.listening else 0
 
     def keep_seen_at(self, relays: Callable[[], Sequence[Contact]]) -> None:
         """From now on keep asking these relays where they see us."""
@@ -124,7 +130,6 @@ class OutsideView:
         """Keep known where our relays see us, for as long as there are any."""
         while True:
             self._news.clear()
-            self._note_holes()
             for relay in self._relays() if self.port else ():
                 self._tasks.spawn(self._look(relay.address))
             try:
@@ -132,13 +137,6 @@ class OutsideView:
                     await self._news.wait()
             except TimeoutError:
                 continue
-
-    def _note_holes(self) -> None:
-        """Note that the holes of links that are up are still there."""
-        now_s = _now_s()
-        for link in self._endpoint.links():
-            if link.path is not None and self.book.opened(link.path.remote.host, now_s):
-                self.book.called(link.path.remote.host, now_s)
 
     async def _look(self, relay: Address) -> None:
         try:

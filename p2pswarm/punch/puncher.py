@@ -144,7 +144,7 @@ class Puncher:
         return connection
 
     async def _initiate(self, link: Link, relay: Address, own_port: int) -> Connection:
-        """One attempt, from `own_port`; 0: from one that is opened for it."""
+        """One attempt, from `own_port`; 0: from one that is opened for it alone."""
         token, first = self._entropy(2 * TOKEN_BYTES), FirstConnection()
         ours, theirs = token[:TOKEN_BYTES], token[TOKEN_BYTES:]
         async with (
@@ -223,11 +223,7 @@ class Puncher:
     def _plan(
         self, attempt: PunchAttempt, to: Iterable[Address], from_port: int, at_s: float
     ) -> None:
-        dials = [PunchDial(each, from_port) for each in to]
-        for dial in dials:
-            if from_port and from_port == self.view.port:
-                self.view.book.called(dial.to.host, at_s)
-        attempt.plan(dials, at_s)
+        attempt.plan([PunchDial(each, from_port) for each in to], at_s)
 
     # as the responder
 

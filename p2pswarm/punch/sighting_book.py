@@ -1,11 +1,10 @@
 """SightingBook: where relays have seen our ports lately, and what that tells of our NAT.
 
-It also knows whom we have called from our listening port: the call opened our router to that host,
-so a dial-back from there shows nothing. And with whom our listening port was punched: both kernels
-keep a pair of ports from being used again for a minute, and routers for longer.
+It also knows with whom our port was used lately: kernels keep a pair of ports from being used again
+for a minute, and routers for longer.
 
 Units:   seconds on the caller's monotonic clock.
-Shapes:  SIGHTINGS_MAX sightings, HOLES_MAX hosts and peers; the oldest make way.
+Shapes:  SIGHTINGS_MAX sightings, USED_MAX peers; the oldest make way.
 Errors:  none.
 Source:  docs/punching.md; RFC 5382 section 5 for how long a router remembers (4 minutes at least).
 """
@@ -16,9 +15,9 @@ from p2pswarm.transport.observation import Sighting
 
 FRESH_S = 90.0
 AGAIN_S = 60.0
-HOLE_S = 600.0  # twice what a router remembers of a port that was used
+USED_S = 600.0  # twice what a router remembers of a port that was used
 SIGHTINGS_MAX = 64
-HOLES_MAX = 4096
+USED_MAX = 4096
 
 
 class SightingBook:
@@ -26,7 +25,6 @@ class SightingBook:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[Address, int], tuple[Sighting, float]] = {}
-        self._holes: dict[str, float] = {}
         self._used: dict[PeerId, float] = {}
 
     def note(self, relay: Address, port: int, sighting: Sighting, now_s: float) -> None:
@@ -63,22 +61,10 @@ class SightingBook:
                 by_family.setdefault(family, {})[relay.host] = sighting.address
         return any(len(set(hosts.values())) > 1 for hosts in by_family.values())
 
-    def called(self, host: str, now_s: float) -> None:
-        """We have dialled a host from our listening port."""
-        self._holes.pop(host, None)
-        self._holes[host] = now_s
-        if len(self._holes) > HOLES_MAX:
-            del self._holes[next(iter(self._holes))]
-
-    def opened(self, host: str, now_s: float) -> bool:
-        """Whether our router may let a host in because we have called it."""
-        at_s = self._holes.get(host)
-        return at_s is not None and now_s - at_s < HOLE_S
-
     def use(self, peer: PeerId, now_s: float) -> bool:
-        """Take our listening port for an attempt with a peer; whether it was free for that."""
+        """Take our port for an attempt with a peer; whether it was free for that."""
         at_s = self._used.pop(peer, None)
         self._used[peer] = now_s
-        if len(self._used) > HOLES_MAX:
+        if len(self._used) > USED_MAX:
             del self._used[next(iter(self._used))]
-        return at_s is None or now_s - at_s >= HOLE_S
+        return at_s is None or now_s - at_s >= USED_S

@@ -56,7 +56,6 @@ class Sightings:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SEE_S):
-                self._book.called(relay.host, loop.time())
                 connection = await self._net.dial(relay, port)
                 try:
                     await connection.send(observation.request())

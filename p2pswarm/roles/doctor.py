@@ -69,7 +69,7 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
     maps = stack.config.network.map_ports and not on_this_machine_alone(bound)
     reach = Reachability(stack.endpoint, stack.rpc, bound, os.urandom, map_ports=maps)
     async with asyncio.TaskGroup() as tasks:
-        work = tasks.create_task(reach.run())
+        work = tasks.create_task(stack.reaching.follow(reach))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(reach.known(), PATIENCE_S)
         found = _findings(stack, reach, failure, named=named)
@@ -87,6 +87,7 @@ def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: boo
         lease=None if lease is None else str(lease.external),
         protocol="" if lease is None else lease.protocol.value,
         refusals={} if mapper is None else mapper.machine.refusals,
+        relayed=next((str(each) for each in stack.keeper.addresses), None),
         asked_peers=len({group_of(host) for host in reach.clocks_ms}),
         seeds_failure=failure,
         seeds_named=named,

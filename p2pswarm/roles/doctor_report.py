@@ -47,6 +47,8 @@ class Findings:
     """By which it does; empty without a lease."""
     refusals: dict[str, str]
     """Why each protocol gave nothing, as far as the router has said."""
+    relayed: str | None
+    """Where a relay of the swarm passes this node on, while others cannot dial it."""
     asked_peers: int
     """Networks of peers that have tried to dial us."""
     seeds_failure: str
@@ -66,6 +68,11 @@ class Findings:
     """Whether the system has a driver of NVIDIA's."""
 
     @property
+    def reachable(self) -> str:
+        """How others reach the node."""
+        return "relayed" if self.best.reachable == "no" and self.relayed else self.best.reachable
+
+    @property
     def best(self) -> Belief:
         """The belief of the family in which others reach us, or else of the first one."""
         beliefs = [family.belief for family in self.families]
@@ -77,10 +84,12 @@ def as_json(found: Findings) -> str:
     best = found.best
     beliefs = [family.belief for family in found.families]
     addresses = [str(each.address) for each in beliefs if each.reachable != "no"]
+    if found.relayed and found.reachable == "relayed":
+        addresses.append(found.relayed)
     return json.dumps(
         {
             "nat": best.kind.value,
-            "reachable": best.reachable,
+            "reachable": found.reachable,
             "sure": best.sure,
             "addresses": addresses,
             "advice": advice(found),
@@ -147,7 +156,10 @@ def _about_reaching(found: Findings) -> list[str]:
 
 def _about_nat(found: Findings, kind: NatKind) -> str:
     """How a node that others cannot dial becomes one that they can."""
-    port, means = found.port, "until then other servers cannot send it work"
+    means = "until then other servers cannot send it work"
+    if found.relayed:
+        means = "until then its links begin at a relay, and stay there where punching fails"
+    port = found.port
     if kind is NatKind.FIREWALL:
         where = "this machine's firewall and the provider's (security group)"
         return f"open TCP port {port} in {where}: {means}"
@@ -208,6 +220,8 @@ def _reachable(found: Findings) -> str:
     assumed = "" if best.sure else ASSUMED
     if best.reachable != "no":
         return f"reachable: {best.reachable} at {best.address}{assumed}"
+    if found.relayed:
+        return f"reachable: relayed at {found.relayed} (NAT: {best.kind.value})"
     if best.state is State.NATTED:
         return f"reachable: no, others cannot dial this node{assumed} (NAT: {best.kind.value})"
     return "reachable: unknown, nobody has tried to dial this node"

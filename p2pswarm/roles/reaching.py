@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from p2pswarm.config import NodeConfig
 from p2pswarm.dht.node import Dht
@@ -19,7 +20,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
-from p2pswarm.nat.standing import Belief, State
+from p2pswarm.nat.standing import Belief, Standing, State
 from p2pswarm.net.address_scope import Scope, believable
 from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
@@ -41,6 +42,23 @@ from p2pswarm.transport.own_card import CardContents
 
 MEMBERS = ("stage", "trainer")
 SPARE_RELAYS = 1  # if the road between two members fails, a third one joins them
+
+
+class FindsOut(Protocol):
+    """`Reachability`, whose module is loaded when it is needed."""
+
+    on_change: Callable[[Belief], None]
+    on_link: Callable[[Link], None]
+    standings: dict[int, Standing]
+
+    @property
+    def settled(self) -> bool:
+        """Whether a router has been asked for a port, if that is wanted."""
+        ...
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        ...
 
 
 def contents_of(announcement: Announcement) -> CardContents:
@@ -129,6 +147,10 @@ class Reaching:
         reach = module.Reachability(
             self._endpoint, self._rpc, self._bound, os.urandom, map_ports=maps
         )
+        await self.follow(reach)
+
+    async def follow(self, reach: FindsOut) -> None:
+        """Announce what `reach` finds out while it runs, until cancelled."""
 
         def changed(belief: Belief) -> None:
             self._belief, self._settled = belief, reach.settled
@@ -137,7 +159,6 @@ class Reaching:
             self._drain()
 
         reach.on_change, reach.on_link = changed, self._met
-        reach.called = self._view.book.opened
         for link in self._endpoint.links():
             self._met(link)
         try:

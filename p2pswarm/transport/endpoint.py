@@ -74,7 +74,8 @@ class Endpoint:
         self._net = net
         self._config = config
         upload = UploadShare(net.lock(), config.background_share)
-        self._shared = NodeShares(upload, ReplyMemory(), ReplyMemory())
+        memory = ReplyMemory()  # of both: what waits to be sent, and what is not acknowledged
+        self._shared = NodeShares(upload, memory, memory)
         self._table: LinkTable[Link] = LinkTable()
         self._places: LinkPlaces[Link] = LinkPlaces(config.links_max, lambda link: link.use)
         self._tasks = OwnedTasks()

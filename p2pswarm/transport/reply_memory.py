@@ -6,7 +6,8 @@ bounded. A link that would hold more is *crowded*: it takes no more openings, an
 that we are busy. A reply larger than what a link may hold in any case is sent only while the sum
 has room for it, however little its own link holds: else one on each of a thousand links would be
 beyond the sum by as much as a reply may be long. What streams add all the same is bounded by
-ending a link at twice the sum.
+ending a link at twice the sum. What was sent and is not acknowledged (`resend_buffer.py`) is in the
+same sum: a reply that nobody reads lies there, and once more in the socket's buffer.
 
 Units:   bytes.
 Errors:  none.
@@ -17,7 +18,7 @@ Source:  Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 STREAM_BYTES = 1024  # about what a stream costs that does nothing
 LINK_BYTES_FREE = 16 * 1024  # a few streams, however many others there are: 16 MiB on 1,024 links
 LINK_BYTES_MAX = 4 * 1024 * 1024  # the session's window: more cannot be sent in one round trip
-SUM_BYTES_MAX = 24 * 1024 * 1024  # with LINK_BYTES_FREE and 35 KB for a link itself, 1,024: 76 MB
+SUM_BYTES_MAX = 16 * 1024 * 1024  # twice for copies in sockets, and 1,024 links of 45 KB: 78 MB
 
 
 class ReplyMemory:

@@ -347,3 +347,18 @@ def test_who_waits_to_be_out_is_told_why():
         assert await waiting == REVOKED
 
     played(story)
+
+
+def test_members_that_a_wrong_clock_refused_are_back_when_it_is_right():
+    async def story(closed):
+        founder, ann = await closed.join(FOUNDER), await closed.join(ANN, INVITED)
+        await ask(ann, founder)
+        closed.offset_s[FOUNDER] = 30.0 * DAY_S
+        with pytest.raises(NotAdmitted, match="expired"):
+            await ask(ann, founder)
+
+        closed.offset_s[FOUNDER] = 0.0
+
+        assert await ask(ann, founder) == StillThere()
+
+    played(story)

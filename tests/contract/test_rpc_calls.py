@@ -57,6 +57,23 @@ async def test_a_link_shows_where_a_peer_is_and_to_its_dialler_that_it_listens_t
 
 
 @contract
+async def test_a_link_brings_the_cards_of_both_sides(bed: Bed) -> None:
+    a, b = await pair(bed)
+    b.serve_unary(Ask, double)
+    await a.call(b.contact, Ask(21), LONG_S)
+
+    for near, far in ((a, b), (b, a)):
+        assert far.contact.peer is not None
+        card = near.cards.of(far.contact.peer)
+        assert card is not None
+        assert card.addresses == (far.contact.address,)
+        assert near.cards.read(card.encode()).peer == far.contact.peer
+        assert not near.cards.learn(card, "127.0.0.1")  # it is known already
+        with pytest.raises(BadMessage):
+            near.cards.read(b"no card")
+
+
+@contract
 async def test_who_asks_an_address_who_is_there_dials_it_though_a_link_comes_from_it(
     bed: Bed,
 ) -> None:

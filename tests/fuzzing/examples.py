@@ -1,11 +1,22 @@
 """One message of each kind that the package knows, made from its fields' types."""
 
 import dataclasses
+import importlib
 import types
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import p2pswarm
 from p2pswarm.wire import message as wire
 from p2pswarm.wire.message import Message, Range, Size, encode
+
+
+def load_all_kinds() -> None:
+    """Import each module of the package that defines messages, so that no kind is forgotten."""
+    top = Path(p2pswarm.__file__).parent
+    for path in sorted(top.rglob("*.py")):
+        if "\n@message(" in path.read_text():
+            importlib.import_module(".".join(path.relative_to(top.parent).with_suffix("").parts))
 
 
 def examples() -> list[bytes]:
@@ -13,6 +24,7 @@ def examples() -> list[bytes]:
 
     A few kinds refuse both, because their fields depend on each other.
     """
+    load_all_kinds()
     found = []
     for kind in wire._writers:
         for more in (0, 2):

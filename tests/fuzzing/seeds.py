@@ -33,6 +33,7 @@ from p2pswarm.dht.messages import (
 )
 from p2pswarm.errors import Busy
 from p2pswarm.ids import Address, Contact, PeerId
+from p2pswarm.rpc.card_news import CardNews
 from p2pswarm.rpc.framing import Kind, pack_error, pack_good, pack_opening
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.partial_state import slot_head
@@ -142,6 +143,7 @@ def chain_logs() -> Seeds:
 def messages() -> Seeds:
     return [
         INTRODUCTION,
+        encode(CardNews(CARD)),
         encode(Find(KEY)),
         encode(Got((SIGNED,), False, PEERS)),
         encode(RECORD),

@@ -1,16 +1,20 @@
 """Every parser answers every kept input, and mutations of them, with its own errors alone."""
 
 import itertools
+import re
+from pathlib import Path
 
 import msgpack
 import pytest
 from fuzzing.base import joined, parts
 from fuzzing.corpus import CORPUS, beginnings, kept, mutations
+from fuzzing.examples import examples
 from fuzzing.parsers import PARSERS
 from fuzzing.seeds import SEEDS
 from hypothesis import given
 from hypothesis import strategies as st
 
+import p2pswarm
 from p2pswarm.wire import message as wire
 
 MUTATIONS = 200  # a parser: 2 s for all of them; bench/fuzz.py does a million
@@ -46,6 +50,16 @@ def test_nearly_every_kind_of_message_is_among_the_valid_inputs():
     kinds = {msgpack.unpackb(data, use_list=False)[0] for data in SEEDS["message"]()}
 
     assert len(kinds) > 0.9 * len(wire._readers)
+
+
+def test_no_kind_of_message_is_forgotten():
+    """Their codes are read from the source: whoever adds a module of messages need not know."""
+    sources = [path.read_text() for path in Path(p2pswarm.__file__).parent.rglob("*.py")]
+    codes = {int(code) for text in sources for code in re.findall(r"\n@message\((\d+)", text)}
+    examples()
+
+    assert len(codes) > 100
+    assert codes <= set(wire._readers)
 
 
 def test_the_corpus_is_small():

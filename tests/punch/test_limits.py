@@ -25,7 +25,7 @@ from p2pswarm.punch.limits import (
     WINDOW_S,
     PunchLimits,
 )
-from p2pswarm.punch.sighting_book import FRESH_S, HOLE_S, HOLES_MAX, SIGHTINGS_MAX, SightingBook
+from p2pswarm.punch.sighting_book import FRESH_S, SIGHTINGS_MAX, USED_MAX, USED_S, SightingBook
 from p2pswarm.transport.observation import Sighting
 
 RELAY, OTHER = Address("11.9.0.1", 4000), Address("11.8.0.1", 4000)
@@ -190,32 +190,21 @@ def test_ipv4_and_ipv6_addresses_of_one_port_do_not_make_a_nat_hard():
     assert not book.hard(4000, 0.0)
 
 
-def test_a_host_that_we_have_called_may_be_let_in_for_a_while():
-    book = SightingBook()
-    book.called("11.2.0.1", 0.0)
-
-    assert book.opened("11.2.0.1", HOLE_S - 1)
-    assert not book.opened("11.2.0.1", HOLE_S)
-    assert not book.opened("11.3.0.1", 0.0)
-
-
-def test_the_listening_port_is_used_for_a_peer_once_in_a_while():
+def test_our_port_is_used_for_a_peer_once_in_a_while():
     book = SightingBook()
 
     assert book.use(peer(1), 0.0)
     assert not book.use(peer(1), 1.0)
     assert book.use(peer(2), 1.0)
-    assert book.use(peer(1), 1.0 + HOLE_S)
+    assert book.use(peer(1), 1.0 + USED_S)
 
 
 def test_a_book_is_bounded():
     book = SightingBook()
     for number in range(SIGHTINGS_MAX + 1):
         book.note(Address("11.9.0.1", 1 + number), 4000, Sighting(SEEN, b""), 0.0)
-    for number in range(HOLES_MAX + 1):
-        book.called(f"host{number}", 0.0)
+    for number in range(USED_MAX + 1):
         book.use(peer(number), 0.0)
 
     assert len(book.seen(4000, 0.0)) == SIGHTINGS_MAX
-    assert not book.opened("host0", 0.0)
     assert book.use(peer(0), 0.0)

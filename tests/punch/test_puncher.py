@@ -26,8 +26,8 @@ async def test_a_relayed_link_moves_to_a_connection_that_both_sides_dialled():
 
         assert (await dialler.node.ask(target.node.contact)).startswith("hello")
         assert (await target.node.ask(dialler.node.contact)).startswith("hello")
-        assert link.path.remote == target.node.endpoint.listening[0]
-        assert target.link(dialler.peer).path.remote == dialler.node.endpoint.listening[0]
+        assert link.path.remote == target.node.endpoint.listening[1]
+        assert target.link(dialler.peer).path.remote == dialler.node.endpoint.listening[1]
 
 
 async def test_calls_that_are_under_way_while_it_moves_are_answered_once():
@@ -142,7 +142,7 @@ async def test_two_sides_behind_hard_nats_do_not_try():
         await dialler.node.ask(target.node.contact)
         relay = middle.endpoint.listening[0]
         for host in (dialler, target):
-            book, port = host.puncher.view.book, host.node.endpoint.listening[0].port
+            book, port = host.puncher.view.book, host.puncher.view.port
             await host.puncher.view.see(relay, port)
             elsewhere = Sighting(host.node.endpoint.listening[0].through(middle.peer), NO_SEAL)
             book.note(

@@ -30,6 +30,7 @@ GOOD = Findings(
     lease=None,
     protocol="",
     refusals={},
+    relayed=None,
     asked_peers=2,
     seeds_failure="",
     seeds_named=True,
@@ -66,6 +67,17 @@ def test_scripts_read_the_same():
         "advice": [],
     }
     assert read["found"]["lease_protocol"] == "PCP"
+
+
+def test_who_is_reached_through_a_relay_is_told_where_and_what_a_port_would_change():
+    natted = Belief(State.NATTED, NatKind.EASY, sure=True)
+    found = replace(GOOD, families=families(natted), relayed="198.51.100.1:4000/peer")
+
+    read = json.loads(as_json(found))
+
+    assert (read["reachable"], read["addresses"]) == ("relayed", ["198.51.100.1:4000/peer"])
+    assert as_lines(found)[0] == "reachable: relayed at 198.51.100.1:4000/peer (NAT: easy)"
+    assert "links begin at a relay" in read["advice"][0]
 
 
 def test_an_unknown_nat_is_said_to_be_unknown():

@@ -68,7 +68,7 @@ def test_however_much_is_announced_others_take_the_card():
 
 async def test_a_node_of_this_machine_alone_says_where_it_listens():
     async with asyncio.timeout(PATIENCE_S), node() as one, node(relay=False) as selfish:
-        assert one.endpoint.card.addresses == one.endpoint.listening
+        assert one.endpoint.card.addresses == one.endpoint.listening[:1]
         assert one.endpoint.card.flags == CardFlags.RELAY
         assert selfish.endpoint.card.flags == CardFlags.NONE
 

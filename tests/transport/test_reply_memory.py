@@ -43,10 +43,11 @@ class Holding:
 
 def greedy(links: list[Holding]) -> None:
     """Each adds replies as long as it may, in turn."""
-    while not all(link.crowded for link in links):
+    added = True
+    while added:
+        added = False
         for link in links:
-            if not link.crowded:
-                link.held_bytes += REPLY
+            added |= not link.crowded and link.reply(REPLY)
 
 
 def test_a_link_alone_holds_what_a_link_may():

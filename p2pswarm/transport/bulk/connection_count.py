@@ -1,8 +1,8 @@
 """ConnectionCount: how many bulk connections a link should have, by what they carry.
 
 It climbs: twice as many, if they carry GAIN times as much; half as many, if they carry KEEP times
-as much. Between the two nothing is kept, so noise does not make it swing. Before it turns round it
-pauses, twice as long each time.
+as much. Between the two nothing is kept, so noise does not make it swing. When more do not help, or
+there is no room, it pauses, twice as long each time.
 
 Units:   `now_s` seconds on the caller's monotonic clock; bytes a second.
 Errors:  none.
@@ -83,7 +83,10 @@ class ConnectionCount:
         if goodput >= least * trial.goodput:
             return
         self.wanted = trial.count
-        self._turn(Climb.DOWN if trial.climb is Climb.UP else Climb.UP, now_s)
+        if trial.climb is Climb.UP:
+            self._turn(Climb.DOWN, now_s)
+        else:  # fewer carry less: perhaps more carry more
+            self._next = Climb.UP
 
     def _turn(self, to: Climb, now_s: float) -> None:
         """Go this way next, after a pause."""

@@ -109,7 +109,7 @@ def test_what_carries_more_is_dialled_and_what_does_not_is_given_up():
     for _ in range(held.want(0.1, now_s)):
         held.joined(held.take_number(), now_s)
     news = []
-    while now_s < 25.0:
+    while now_s < 38.0:
         held.begin_work(carried, now_s)
         now_s = held.measure_at_s
         carried += 1000 * min(held.live, 4)

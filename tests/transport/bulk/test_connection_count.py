@@ -11,7 +11,7 @@ from p2pswarm.transport.bulk.connection_count import PAUSE_S, PAUSE_S_MAX, Conne
 from p2pswarm.transport.bulk.goodput import WINDOW_S
 
 ROUND_S = 2 * WINDOW_S  # from one window that counts to the next
-CHANGES_MAX = 5  # between two pauses: three steps up that are kept, one that is not, and back
+CHANGES_MAX = 10  # between two pauses: from 16 to 2, to 1 and back, to 8, to 16 and back
 
 
 def run(count, carries, rounds, *, now_s=0.0, noise=lambda: 1.0):
@@ -122,7 +122,7 @@ def test_a_way_that_gives_no_other_connection_is_asked_again_ever_less_often():
     gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
     assert gaps == sorted(gaps)
     assert gaps[-1] >= PAUSE_S_MAX
-    assert len(asked) < 15
+    assert len(asked) < 20, "in two hours"
 
 
 def test_what_was_best_before_is_taken_up_again_and_left_alone_at_first():

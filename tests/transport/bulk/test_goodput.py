@@ -37,7 +37,7 @@ def test_pauses_between_bursts_do_not_count():
         assert meter.at_s is None
         now_s += 60.0
 
-    assert len(found) >= 5
+    assert len(found) >= 4
     assert found == pytest.approx([1000] * len(found), rel=0.01)
 
 
