@@ -20,6 +20,8 @@ from p2pswarm.net.address_scope import Scope, scope_of
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
 RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it
+RELAYS_WANTED = 2  # one may fail
+SPARE_AFTER_S = 5.0  # a start has more urgent things to do
 LOST_AFTER_S = 10.0  # a round of dial-backs and the next may contradict each other
 EVERY_S, BURST = 10.0, 8  # announcements: a start takes four
 
@@ -50,9 +52,9 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class SeekRelays:
-    """Have reservations at relays, or give them back."""
+    """Have so many reservations at relays, and give the others back."""
 
-    wanted: bool
+    count: int
 
 
 AnnouncerEvent = Announcement | SeekRelays
@@ -61,15 +63,19 @@ AnnouncerEvent = Announcement | SeekRelays
 class Announcer:
     """What one node announces."""
 
-    def __init__(self, *, fixed: Address | None, through_relays: bool, serves: bool) -> None:
+    def __init__(
+        self, *, fixed: Address | None, through_relays: bool, serves: bool, spare: int = 0
+    ) -> None:
         """`fixed`: the address that the user has named, or the only one that there is.
 
         `through_relays`: the user has named relays, so that others cannot dial us. `serves`:
-        whether we pass on bytes for others when they can.
+        whether we pass on bytes for others when they can. `spare`: how many relays we have even
+        if others can dial us, for when the road between two of us fails.
         """
         self._fixed = fixed
         self._through_relays = through_relays
         self._serves = serves and not through_relays
+        self._spare = spare
         self._found: tuple[Finding, ...] = ()
         self._relays: tuple[Contact, ...] = ()
         self._lost: dict[Address, _Lost] = {}
@@ -80,7 +86,8 @@ class Announcer:
         """Since when somebody could have reached us who did not."""
         self._reached_s: float | None = None
         """Since when we are reached without relays."""
-        self._seeks = False
+        self._seeks = 0
+        """How many reservations we have asked for."""
         self._events: list[AnnouncerEvent] = []
 
     # what it is told
@@ -115,7 +122,7 @@ class Announcer:
 
     def on_deadline(self, now_s: float) -> None:
         """Decide whatever has become due."""
-        seeks = self._wants_relays(now_s)
+        seeks = self._relays_wanted(now_s)
         if seeks != self._seeks:
             self._seeks = seeks
             self._events.append(SeekRelays(seeks))
@@ -141,8 +148,10 @@ class Announcer:
         """When something becomes due by itself."""
         due = [lost.until_s for lost in self._lost.values()]
         if self._reached_s is not None and not self._through_relays:
-            due += [self._reached_s + RELAYS_LINGER_S] if self._seeks else []
-        elif self._met_s is not None and not self._seeks:
+            due += [self._reached_s + RELAYS_LINGER_S] if self._seeks > self._spare else []
+            if self._seeks < self._spare and self._met_s is not None:
+                due.append(self._reached_s + SPARE_AFTER_S)
+        elif self._met_s is not None and self._seeks < RELAYS_WANTED:
             due.append(self._met_s + RELAYS_AFTER_S)
         if self._knows() and self._wanted() != self._said:
             due.append(self._allowance.next_s())
@@ -150,12 +159,15 @@ class Announcer:
 
     # what it decides
 
-    def _wants_relays(self, now_s: float) -> bool:
+    def _relays_wanted(self, now_s: float) -> int:
         if self._through_relays:
-            return True
-        if self._reached_s is not None:
-            return self._seeks and now_s < self._reached_s + RELAYS_LINGER_S
-        return self._met_s is not None and now_s >= self._met_s + RELAYS_AFTER_S
+            return RELAYS_WANTED
+        if self._reached_s is None:
+            due = self._met_s is not None and now_s >= self._met_s + RELAYS_AFTER_S
+            return RELAYS_WANTED if due else self._seeks
+        lingering = self._seeks if now_s < self._reached_s + RELAYS_LINGER_S else 0
+        settled = self._met_s is not None and now_s >= self._reached_s + SPARE_AFTER_S
+        return max(lingering, self._spare if settled else 0)
 
     def _knows(self) -> bool:
         """Whether there is anything to tell: not before the first look at our own addresses."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
-from p2pswarm.errors import BadHandshake, DialFailed
+from p2pswarm.errors import BadHandshake, DialFailed, NobodyThere
 from p2pswarm.ids import PEER_ID_BYTES
 
 MAGIC = b"PSC1"
@@ -79,12 +79,17 @@ def answer(status: CircuitStatus) -> bytes:
 
 
 def check_answer(raw: bytes, relay: str) -> None:
-    """Return if the circuit is joined; raises DialFailed with the reason, or BadHandshake."""
+    """Return if the circuit is joined; raises DialFailed with the reason, or BadHandshake.
+
+    NobodyThere says that the relay knows no such peer: the peer has left it, or ended.
+    """
     if len(raw) != ANSWER_BYTES or not raw.startswith(MAGIC) or any(raw[_KIND_AT + 1 :]):
         raise BadHandshake(f"{relay} does not answer as a relay does")
     status = raw[_KIND_AT]
     if status == CircuitStatus.JOINED:
         return
+    if status == CircuitStatus.NOT_RESERVED:
+        raise NobodyThere(f"relay {relay}: {REASONS[CircuitStatus.NOT_RESERVED]}")
     known = status in list(CircuitStatus)
     reason = REASONS[CircuitStatus(status)] if known else f"it refuses us with status {status}"
     raise DialFailed(f"relay {relay}: {reason}")

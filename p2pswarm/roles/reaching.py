@@ -25,7 +25,6 @@ from p2pswarm.net.address_scope import Scope, believable
 from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
-from p2pswarm.relay.reservations import WANTED
 from p2pswarm.roles.addresses import given
 from p2pswarm.roles.known_cards import KnownCards
 from p2pswarm.roles.relaying import is_relay
@@ -40,6 +39,9 @@ from p2pswarm.transport.card import (
 )
 from p2pswarm.transport.endpoint import Endpoint, Link
 from p2pswarm.transport.own_card import CardContents
+
+MEMBERS = ("stage", "trainer")
+SPARE_RELAYS = 1  # if the road between two members fails, a third one joins them
 
 
 class FindsOut(Protocol):
@@ -104,7 +106,7 @@ class Reaching:
         self._least = least
         self._bound = endpoint.listening[0]
         self._alone = on_this_machine_alone(self._bound)
-        self._seeks = False
+        self._relays_wanted = 0
         self._belief, self._settled = Belief(State.ABSENT), False
         self._news = ReachabilityNews(self._bound.port)
         self._say: Callable[[str], None] | None = None
@@ -114,6 +116,7 @@ class Reaching:
             fixed=self._fixed(),
             through_relays=bool(config.network.relays),
             serves=is_relay(config),
+            spare=SPARE_RELAYS if config.role in MEMBERS else 0,
         )
         self._view = view
         view.reachable = lambda: self._belief.reachable != "no"
@@ -186,8 +189,8 @@ class Reaching:
             if isinstance(event, Announcement):
                 self._announce(event)
                 continue
-            self._seeks = event.wanted
-            self._keeper.want(WANTED if event.wanted else 0)
+            self._relays_wanted = event.count
+            self._keeper.want(event.count)
             self._offer_relays()
         if self._timer is not None:
             self._timer.cancel()
@@ -210,10 +213,10 @@ class Reaching:
 
     def _offer_relays(self) -> None:
         """Offer the peers that we have met as relays, unless the user has named some."""
-        if not self._seeks or self._config.network.relays:
+        if self._config.network.relays:
             return
         held = [relay.peer for relay in self._keeper.relays if relay.peer is not None]
-        if len(held) >= WANTED:
+        if len(held) >= self._relays_wanted:
             return
         self._keeper.offer(chosen(self._candidates(), self._endpoint.peer_id, held))
 

@@ -56,6 +56,11 @@ class LinkPaths:
         old, self.current = self.current, path
         if old is not None:
             old.retire()
+        if takeover is not None:
+            kind = "a" if path.path.kind is None else f"a {path.path.kind.name.lower()}"
+            _log.info(
+                "link to %s: goes on by %s path at %s", self._peer.short, kind, path.path.remote
+            )
         self.marks.taken(self.numbers.newest, path.path.way)
         best = self._counts.best(self._peer, path.path.kind)
         self._machine.bulk.path_opened(bulk_allowed(BULK_MAX, 0, path.path), best)
@@ -66,6 +71,7 @@ class LinkPaths:
         if path is not self.current:
             return False
         self.current = None
+        _log.info("link to %s: its path is lost: %s", self._peer.short, error)
         self._machine.path_lost(error, now_s)
         return True
 

@@ -119,11 +119,14 @@ def place_of(way: Way) -> Address | None:
 
 
 def known_ways(ways: Sequence[Way]) -> Sequence[Way]:
-    """Those of which more is known than that the peer claims them; all of them, if none is.
+    """Those that tell whether a peer is gone; all of them, if none does.
 
-    They tell whether a peer is gone: it may claim addresses that never answer.
+    A peer may claim addresses that never answer. But a relay knows at once whether the peer is
+    there, and a firewall that breaks connections may refuse for the peer at all others.
     """
-    return [way for way in ways if not isinstance(way, ClaimedWay)] or ways
+    return [
+        way for way in ways if not isinstance(way, ClaimedWay) or way.kind is PathKind.RELAYED
+    ] or ways
 
 
 class ContactPaths:

@@ -13,7 +13,7 @@ Source:  docs/paths.md.
 from collections.abc import Sequence
 
 from p2pswarm.errors import NobodyThere, SwarmError, UnknownLink
-from p2pswarm.transport.path import Path, PathKind, Way
+from p2pswarm.transport.path import Path, Way
 
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
@@ -21,14 +21,12 @@ CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10
 PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
 
 
-def was_refused(error: SwarmError, kind: PathKind) -> bool:
-    """Whether this failure of a way of this kind says that the peer's process is over.
+def was_refused(error: SwarmError) -> bool:
+    """Whether this failure of a way says that the peer's process is over.
 
-    A relay where nobody listens says nothing of the peer behind it.
+    A relay that is gone says nothing of the peer behind it; one that knows no such peer does.
     """
-    return isinstance(error, UnknownLink) or (
-        isinstance(error, NobodyThere) and kind is not PathKind.RELAYED
-    )
+    return isinstance(error, UnknownLink | NobodyThere)
 
 
 class PathSearch:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError
+from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
 from p2pswarm.ids import Address
 from p2pswarm.net.base import Connection
 from p2pswarm.net.happy_eyeballs import first_connected
@@ -133,8 +133,13 @@ class Resumer:
             self._tasks.spawn(self._try_offer(link, way), end)
 
     async def _try_offer(self, link: Link, way: Way) -> None:
-        if await self._round(link, (way,)):
+        """Try a way that somebody knows; that nobody listens there is for the search to judge."""
+        try:
+            await self.move(link, way)
+        except UnknownLink:
             link.nobody_there("its path is gone, and its peer does not know the link any more")
+        except (SwarmError, OSError) as error:
+            _log.debug("no path to %s: %s", link.peer.short, error)
 
     def _end_search(self, link: Link) -> None:
         del self._searching[link]
@@ -177,7 +182,7 @@ class Resumer:
             try:
                 return await self._ask(link, way)
             except SwarmError as error:
-                if way in known and was_refused(error, way.kind):
+                if way in known and was_refused(error):
                     refused.append(way)
                     if len(refused) == len(known):
                         raise

@@ -10,6 +10,7 @@ from p2pswarm.nat.announcement import (
     LOST_AFTER_S,
     RELAYS_AFTER_S,
     RELAYS_LINGER_S,
+    SPARE_AFTER_S,
     Announcement,
     Announcer,
     SeekRelays,
@@ -45,6 +46,11 @@ def told(*found: Finding, **settings) -> Announcement:
     ours = announcer(**settings)
     ours.found(found, 0.0)
     return ours.said
+
+
+def seeks_of(ours: Announcer) -> list[SeekRelays]:
+    """How many relays it has asked for since the last call."""
+    return [each for each in ours.events() if isinstance(each, SeekRelays)]
 
 
 def at_home(now_s: float = 0.0) -> Announcer:
@@ -129,7 +135,7 @@ def test_who_is_behind_relays_that_the_user_has_named_tells_these_alone_and_is_n
 
     assert ours.said == Announcement(relays=(RELAY,))
     assert ours.said.client
-    assert SeekRelays(wanted=True) in ours.events()
+    assert SeekRelays(2) in ours.events()
     assert ours.next_deadline_s() is None
 
 
@@ -143,12 +149,52 @@ def test_relays_are_sought_when_somebody_was_there_and_nobody_has_come():
     assert ours.next_deadline_s() is None  # alone, it has nobody to ask
     ours.met(7.0)
     assert ours.next_deadline_s() == 7.0 + RELAYS_AFTER_S
-    assert SeekRelays(wanted=True) not in ours.events()
+    assert SeekRelays(2) not in ours.events()
 
     ours.on_deadline(7.0 + RELAYS_AFTER_S)
 
-    assert ours.events() == [SeekRelays(wanted=True)]
+    assert ours.events() == [SeekRelays(2)]
     assert ours.next_deadline_s() is None
+
+
+def test_member_that_others_dial_has_a_spare_relay_soon_and_keeps_it():
+    """If the road to one of its peers fails, a third peer joins them."""
+    ours = announcer(spare=1)
+    ours.found([public()], 1.0)
+    ours.on_deadline(100.0)
+    assert seeks_of(ours) == [], "nobody is there whom it could ask"
+
+    ours = announcer(spare=1)
+    ours.met(0.5)
+    ours.found([public()], 1.0)
+    assert seeks_of(ours) == []
+    assert ours.next_deadline_s() == 1.0 + SPARE_AFTER_S
+    ours.on_deadline(1.0 + SPARE_AFTER_S)
+    assert seeks_of(ours) == [SeekRelays(1)]
+    ours.on_deadline(1e6)
+    assert seeks_of(ours) == []
+
+
+def test_member_that_was_hidden_keeps_one_of_its_relays_when_others_dial_it_again():
+    ours = announcer(spare=1)
+    ours.met(0.0)
+    ours.found([natted()], 0.0)
+    ours.on_deadline(RELAYS_AFTER_S)
+    assert seeks_of(ours) == [SeekRelays(2)]
+    ours.found([public()], 10.0)
+    ours.on_deadline(10.0 + RELAYS_LINGER_S)
+    assert seeks_of(ours) == [SeekRelays(1)]
+
+
+def test_spare_relay_is_kept_while_another_is_sought():
+    ours = announcer(spare=1)
+    ours.met(0.0)
+    ours.found([public()], 0.0)
+    ours.on_deadline(SPARE_AFTER_S)
+    ours.found([natted()], 20.0)
+    assert seeks_of(ours) == [SeekRelays(1)]
+    ours.on_deadline(20.0 + RELAYS_AFTER_S)
+    assert seeks_of(ours) == [SeekRelays(2)]
 
 
 def test_who_is_dialled_at_once_seeks_no_relays():
@@ -171,7 +217,7 @@ def test_relays_are_kept_for_a_while_when_the_router_forwards_a_port_after_all()
 
     ours.on_deadline(2.0 + RELAYS_LINGER_S)
 
-    assert ours.events() == [SeekRelays(wanted=False)]
+    assert ours.events() == [SeekRelays(0)]
 
 
 def test_a_port_that_the_router_has_lost_is_told_for_a_moment_more():
@@ -238,17 +284,17 @@ def tell(ours: Announcer, what: object, now_s: float) -> None:
         ours.reserved([RELAY] if what == "relay" else [], now_s)
 
 
-@given(st.lists(STEPS, max_size=60), st.booleans(), st.booleans())
-def test_it_is_told_seldom_and_in_the_end_all_is_true(steps, through_relays, serves):
-    ours = announcer(through_relays=through_relays, serves=serves)
-    now_s, said_s, seeks = 0.0, [], False
+@given(st.lists(STEPS, max_size=60), st.booleans(), st.booleans(), st.integers(0, 2))
+def test_it_is_told_seldom_and_in_the_end_all_is_true(steps, through_relays, serves, spare):
+    ours = announcer(through_relays=through_relays, serves=serves, spare=spare)
+    now_s, said_s, seeks = 0.0, [], 0
 
     def drain() -> None:
         nonlocal seeks
         for event in ours.events():
             if isinstance(event, SeekRelays):
-                assert event.wanted != seeks
-                seeks = event.wanted
+                assert event.count != seeks
+                seeks = event.count
             else:
                 said_s.append(now_s)
                 assert STRANGER not in event.direct
