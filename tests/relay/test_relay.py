@@ -14,7 +14,7 @@ from p2pswarm.net.sockets import SocketNet
 from p2pswarm.relay.messages import Reserve
 from p2pswarm.relay.relay import Relay, RelayRates
 from p2pswarm.relay.relay_table import RelayLimits
-from tests.relay.harness import PATIENCE_S, Host, behind_nat, host, meeting, relay
+from tests.relay.harness import LOOPBACK, PATIENCE_S, Ask, Host, behind_nat, host, meeting, relay
 
 
 async def raw_answer(to: Address, raw: bytes) -> bytes:
@@ -318,3 +318,71 @@ async def test_a_circuit_that_breaks_costs_neither_the_link_nor_a_byte_of_a_tens
             assert link in dialler.endpoint.links()
             for writer in writers:
                 writer.transport.abort()
+
+
+@asynccontextmanager
+async def direct_road(dialler: Host, target: Host, at: Contact):
+    """A link that is dialled at an address which refuses soon; yields what makes it refuse.
+
+    The target's card names the relay `at`, and no other place.
+    """
+    here = await target.endpoint.listen(LOOPBACK)
+    target.endpoint.announce([], relays=[at])
+    writers = []
+
+    async def carry(reader, writer):
+        there, back = await asyncio.open_connection(here.host, here.port)
+        writers.extend((writer, back))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(pour(reader, back), pour(there, writer))
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    to = Contact(target.peer, Address(*server.sockets[0].getsockname()))
+    await dialler.ask(to)
+
+    def refuse() -> None:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+
+    try:
+        yield to, refuse
+    finally:
+        refuse()
+        await server.wait_closed()
+
+
+async def test_a_link_whose_address_refuses_goes_on_through_the_relay_on_the_peers_card():
+    """A firewall that breaks connections refuses for a peer that lives."""
+    async with (
+        relay() as middle,
+        host(listens=False) as dialler,
+        behind_nat(middle.endpoint.contact) as target,
+        direct_road(dialler, target, middle.endpoint.contact) as (to, refuse),
+    ):
+        (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
+
+        refuse()
+        async with asyncio.timeout(PATIENCE_S):
+            while link.path is None or not link.path.remote.circuit:
+                link.path_news.clear()
+                await link.path_news.wait()
+
+        assert await dialler.ask(to) == f"hello {dialler.peer.short}"
+        assert link in dialler.endpoint.links()
+        assert link.path.remote == target.contact.address
+
+
+async def test_a_link_ends_at_once_when_its_address_refuses_and_the_relay_knows_no_such_peer():
+    """A peer that was killed has left its relay, too."""
+    async with (
+        relay() as middle,
+        host(listens=False) as dialler,
+        host(listens=False) as target,
+        direct_road(dialler, target, middle.endpoint.contact) as (to, refuse),
+    ):
+        refuse()
+
+        with pytest.raises(LinkLost, match="nobody is at the other end"):
+            while True:  # what was on its way may still be answered
+                await dialler.rpc.call(to, Ask("hello"), PATIENCE_S)
