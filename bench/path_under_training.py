@@ -51,6 +51,7 @@ PAIR = (FIRST_SERVER, FIRST_SERVER + 1)
 SETTLE_S = 12.0  # after the first step: a spare relay is sought after 5 s
 BACK_S = 15.0  # what is better is tried every 5 s
 LOGGED = re.compile(r"^(\S+ \S+) I p2pswarm\.transport\.link_paths: (link to .*)$", re.MULTILINE)
+WITHOUT = re.compile(r"after (\S+) s without any")
 RULES = {
     "reset": "meta l4proto tcp ip daddr {other} reject with tcp reset",
     "drop": "ip daddr {other} drop",
@@ -152,12 +153,12 @@ def play(lab: Lab, nodes: Nodes, run: Run, folder: Path, options: argparse.Names
     seen = [each for each in moments(folder) if each.at_s > cut_s]
     for each in seen:
         print(f"  {each.at_s - cut_s:6.2f} s  {each.server}  {each.text}")
-    lost_s = first_after(seen, cut_s, "its path is lost")
-    detected_s = cut_s + (lost_s if lost_s is not None else 0.0)
+    relayed = next((each for each in seen if "by a relayed path" in each.text), None)
+    without = WITHOUT.search(relayed.text) if relayed else None
     return {
         "how": options.how,
-        "detected_after_s": lost_s,
-        "relayed_after_s": first_after(seen, detected_s, "by a relayed path"),
+        "cut_to_relayed_s": relayed.at_s - cut_s if relayed else None,
+        "relayed_after_s": float(without[1]) if without else None,
         "direct_after_s": first_after(seen, back_s, "by a direct path"),
         "steps_apart": after.step - before.step,
         "steps_after": last.step - after.step,

@@ -14,6 +14,7 @@ from p2pswarm.transport.bulk.bulk_wishes import BULK_MAX
 from p2pswarm.transport.bulk.count_memory import CountMemory
 from p2pswarm.transport.control_path import ControlPath
 from p2pswarm.transport.link import LinkMachine
+from p2pswarm.transport.path import Path
 from p2pswarm.transport.resumption import PathNumbers
 from p2pswarm.transport.session import Session
 
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 class LinkPaths:
     """Which connection carries a link now, and what its paths were like."""
 
-    __slots__ = ("_counts", "_machine", "_peer", "current", "marks", "numbers")
+    __slots__ = ("_counts", "_lost_s", "_machine", "_peer", "current", "marks", "numbers")
 
     def __init__(self, machine: LinkMachine, session: Session, counts: CountMemory) -> None:
         """`counts`: how many bulk connections were best, for all links of the node."""
@@ -34,6 +35,7 @@ class LinkPaths:
         """What carries the link now; only read it."""
         self.numbers = PathNumbers(dialled=session.dialled)
         """The numbers of the connections that carry the link, or want to."""
+        self._lost_s = 0.0
         self.marks = WayMarks()
         """Which ways altered bytes."""
 
@@ -57,10 +59,7 @@ class LinkPaths:
         if old is not None:
             old.retire()
         if takeover is not None:
-            kind = "a" if path.path.kind is None else f"a {path.path.kind.name.lower()}"
-            _log.info(
-                "link to %s: goes on by %s path at %s", self._peer.short, kind, path.path.remote
-            )
+            self._tell(path.path, now_s if old is not None else self._lost_s, now_s)
         self.marks.taken(self.numbers.newest, path.path.way)
         best = self._counts.best(self._peer, path.path.kind)
         self._machine.bulk.path_opened(bulk_allowed(BULK_MAX, 0, path.path), best)
@@ -71,9 +70,16 @@ class LinkPaths:
         if path is not self.current:
             return False
         self.current = None
-        _log.info("link to %s: its path is lost: %s", self._peer.short, error)
+        self._lost_s = now_s
         self._machine.path_lost(error, now_s)
         return True
+
+    def _tell(self, path: Path, lost_s: float, now_s: float) -> None:
+        """Log that another connection carries the link."""
+        kind = "a" if path.kind is None else f"a {path.kind.name.lower()}"
+        without_s = now_s - lost_s
+        text = "link to %s goes on by %s path at %s, after %.2f s without any"
+        _log.info(text, self._peer.short, kind, path.remote, without_s)
 
     def leave(self, now_s: float) -> None:
         """Close the connection in use, because it brings wrong bytes."""

@@ -103,7 +103,9 @@ def test_doctor_tells_what_to_change_where_nobody_gets_through(features, kind):
 
     assert found["nat"] == kind
     assert found["reachable"] == "relayed"  # the nodes of the world are relays
-    assert [address.partition("/")[0] for address in found["addresses"]] == ["5.5.5.9:4000"]
+    relays = {address.partition("/")[0] for address in found["addresses"]}
+    assert relays
+    assert relays <= {"5.5.5.9:4000", "6.6.6.9:4000"}, "which of the two is chance"
     assert found["advice"][0] == (
         f"switch on UPnP, NAT-PMP or PCP in the router at {GATEWAY}, or have it forward TCP port "
         f"4000 to {OWN}: until then its links begin at a relay, and stay there where punching fails"

@@ -383,6 +383,6 @@ async def test_a_link_ends_at_once_when_its_address_refuses_and_the_relay_knows_
     ):
         refuse()
 
-        with pytest.raises(LinkLost, match="nobody is at the other end"):
+        with pytest.raises(LinkLost, match="nobody is at the other end"):  # noqa: PT012
             while True:  # what was on its way may still be answered
                 await dialler.rpc.call(to, Ask("hello"), PATIENCE_S)
