@@ -256,7 +256,7 @@ class ChainNode:
                 async for record in records:
                     self._learn(record)
         except SwarmError as error:
-            log.warning("the records of %s could not be fetched: %s", contact, error)
+            log.info("the records of %s could not be fetched: %s", contact.address, error)
         finally:
             self._fetching.discard(to)
 

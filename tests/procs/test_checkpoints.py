@@ -169,7 +169,8 @@ def test_a_disk_that_is_full_costs_checkpoints_and_the_next_one_is_written_when_
     assert not manifests(tmp_path)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
 
-    assert trainer.line_with("checkpoint of step ")
+    while "no checkpoint of step " in trainer.line_with("checkpoint of step "):
+        pass  # another that was begun while the disk was full
     assert trainer.process.poll() is None
     newest = max(manifests(tmp_path))  # a later one may be on its way: folders are named by steps
     parts = tmp_path.glob("checkpoints/*/*.part")
