@@ -42,10 +42,13 @@ class Contributions:
         return None
 
     def kept(self, stage: int, first: int, former: Incarnation, heir: Incarnation) -> None:
-        """A server goes on with its sum of the step that begins at microbatch `first`."""
+        """A server goes on with its sum of the step that begins at microbatch `first`.
+
+        What it had stays its former life's, too: if it never hears of the heir, it says so again.
+        """
         for (where, microbatch), holders in self._holders.items():
-            if where == stage and microbatch >= first:
-                holders[:] = [heir if one == former else one for one in holders]
+            if where == stage and microbatch >= first and former in holders:
+                holders.append(heir)
 
     def decided(self, record: CommitRecord) -> str | None:
         """A step is decided; returns the breach if a sum in it is not what the record says."""

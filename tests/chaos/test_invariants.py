@@ -47,6 +47,19 @@ def test_a_sum_that_a_server_keeps_is_held_by_its_new_incarnation():
     assert str(AGAIN) in breach
 
 
+def test_a_sum_whose_heir_never_heard_of_itself_may_be_kept_again():
+    """The answer to a server that joined was lost: it joins once more, with the number it has."""
+    held, heir = Contributions(), Incarnation(A.peer, 2 << 32 | 1)
+    held.counted(0, 8, A, everybody)
+    held.kept(0, 8, A, heir)
+    held.kept(0, 8, A, AGAIN)
+
+    breach = held.counted(0, 8, B, {AGAIN, B}.__contains__)
+
+    assert breach is not None
+    assert str(AGAIN) in breach
+
+
 def test_who_is_gone_holds_nothing_and_who_counts_after_its_end_does_no_harm():
     held = Contributions()
     held.counted(0, 7, A, everybody)
