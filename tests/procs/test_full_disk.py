@@ -78,7 +78,7 @@ def test_a_full_target_costs_checkpoints_and_the_next_one_is_written_when_there_
     start(*join, inside=small_disk.inside)
     run = settings("run", target="disk/saved")
     trainer = start("train", run, *join, module="p2pswarm", inside=small_disk.inside)
-    assert trainer.line_with("checkpoint of step ")
+    assert trainer.line_with(" s: disk/saved/")
 
     small_disk.fill()
     line = trainer.line_with("no checkpoint of step ")
