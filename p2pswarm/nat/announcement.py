@@ -17,10 +17,10 @@ from p2pswarm.flow.allowance import Allowance
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.nat.standing import Finding, State
 from p2pswarm.net.address_scope import Scope, scope_of
+from p2pswarm.transport.card import RELAYS_MAX
 
 RELAYS_AFTER_S = 0.5  # a dial-back over 200 ms takes less; then 1.5 s are left of two
 RELAYS_LINGER_S = 60.0  # who has just learnt a relayed address still dials it
-RELAYS_WANTED = 2  # one may fail
 SPARE_AFTER_S = 5.0  # a start has more urgent things to do
 LOST_AFTER_S = 10.0  # a round of dial-backs and the next may contradict each other
 EVERY_S, BURST = 10.0, 8  # announcements: a start takes four
@@ -151,7 +151,7 @@ class Announcer:
             due += [self._reached_s + RELAYS_LINGER_S] if self._seeks > self._spare else []
             if self._seeks < self._spare and self._met_s is not None:
                 due.append(self._reached_s + SPARE_AFTER_S)
-        elif self._met_s is not None and self._seeks < RELAYS_WANTED:
+        elif self._met_s is not None and self._seeks < RELAYS_MAX:
             due.append(self._met_s + RELAYS_AFTER_S)
         if self._knows() and self._wanted() != self._said:
             due.append(self._allowance.next_s())
@@ -161,10 +161,10 @@ class Announcer:
 
     def _relays_wanted(self, now_s: float) -> int:
         if self._through_relays:
-            return RELAYS_WANTED
+            return RELAYS_MAX
         if self._reached_s is None:
             due = self._met_s is not None and now_s >= self._met_s + RELAYS_AFTER_S
-            return RELAYS_WANTED if due else self._seeks
+            return RELAYS_MAX if due else self._seeks
         lingering = self._seeks if now_s < self._reached_s + RELAYS_LINGER_S else 0
         settled = self._met_s is not None and now_s >= self._reached_s + SPARE_AFTER_S
         return max(lingering, self._spare if settled else 0)

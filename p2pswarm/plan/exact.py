@@ -34,17 +34,22 @@ class Exact:
     """Whether the stages are the cheapest there are."""
 
 
-def solve(costs: LinkCosts, task: DtfmTask, limit_s: float, workers: int = 1) -> Exact:
-    """Search for at most `limit_s`. Repeats from the same numbers if it ends before that."""
-    return _Model(costs, task).solve(limit_s, workers)
+def solve(
+    costs: LinkCosts, task: DtfmTask, classes: Sequence[Sequence[int]], limit_s: float
+) -> Exact:
+    """Search for at most `limit_s`. Repeats from the same numbers if it ends before that.
+
+    `classes`: the devices that are alike, all of them.
+    """
+    return _Model(costs, task, classes).solve(limit_s)
 
 
 class _Model:
     """The variables and rules, for one network and task. Suffixes: stage, class."""
 
-    def __init__(self, costs: LinkCosts, task: DtfmTask) -> None:
+    def __init__(self, costs: LinkCosts, task: DtfmTask, classes: Sequence[Sequence[int]]) -> None:
         self._task = task
-        self._classes = alike((costs.data_s_nn, costs.pipeline_s_nn))
+        self._classes = classes
         self._data_cc = _between(self._classes, costs.data_s_nn)
         self._pipeline_cc = _between(self._classes, costs.pipeline_s_nn)
         self._model = cp_model.CpModel()
@@ -61,11 +66,11 @@ class _Model:
         self._break_symmetries()
         self._model.minimize(cp_model.LinearExpr.weighted_sum([slowest, *over], [1, *steps]))
 
-    def solve(self, limit_s: float, workers: int) -> Exact:
+    def solve(self, limit_s: float) -> Exact:
         """Run the solver."""
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = limit_s
-        solver.parameters.num_workers = workers
+        solver.parameters.num_workers = 1  # with more it does not repeat
         status = solver.solve(self._model)
         least_ticks = solver.best_objective_bound + self._levels[0] * (self._task.stages - 1)
         # Each of the summed costs was rounded, by half a tick at most.

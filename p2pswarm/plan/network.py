@@ -56,8 +56,11 @@ class DeviceNetwork:
         return len(self.gbps_nn)
 
 
-def alike(costs_xnn: Sequence[Floats]) -> list[list[int]]:
-    """Devices that can change places without any cost changing, as classes in order of device."""
+def alike(costs_xnn: Sequence[Floats], most: int | None = None) -> list[list[int]]:
+    """Devices that can change places without any cost changing, as classes in order of device.
+
+    `most`: how many classes are of use; with more it stops, and there is one class over that.
+    """
     classes: list[list[int]] = []
     for device in range(len(costs_xnn[0])):
         for members in classes:
@@ -66,6 +69,8 @@ def alike(costs_xnn: Sequence[Floats]) -> list[list[int]]:
                 break
         else:
             classes.append([device])
+            if most is not None and len(classes) > most:
+                break
     return classes
 
 

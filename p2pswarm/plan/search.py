@@ -63,8 +63,9 @@ def search(costs: LinkCosts, task: DtfmTask, limit_s: float, seed: int, clock: C
         raise Unusable(f"a search of {limit_s:g} s finds nothing: give it a second at least")
     begun_s = clock()
     found, bound_s = None, least_cost_s(costs, task)
-    if len(alike((costs.data_s_nn, costs.pipeline_s_nn))) <= CLASSES_MAX:
-        solved = exact.solve(costs, task, EXACT_SHARE * limit_s)
+    classes = alike((costs.data_s_nn, costs.pipeline_s_nn), CLASSES_MAX)
+    if len(classes) <= CLASSES_MAX:
+        solved = exact.solve(costs, task, classes, EXACT_SHARE * limit_s)
         found, bound_s = solved.stages, max(bound_s, solved.bound_s)
         if solved.proven and found is not None:
             return _plan(costs, found, bound_s, 0, proven=True)

@@ -15,8 +15,8 @@ from enum import Enum, auto
 
 from p2pswarm.ids import Contact
 from p2pswarm.net.address_groups import network_of
+from p2pswarm.transport.card import RELAYS_MAX
 
-WANTED = 2  # one may die
 KNOWN_MAX = 32  # relays to choose from: peers name them, so they are limited
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 RETRY_ASKED_MAX_S = 600.0  # a relay that asks for more patience than this is asked again anyway
@@ -76,7 +76,7 @@ ReservationAction = ReserveAt | RenewAt | LeaveRelay
 class Reservations:
     """The relays that a node knows, and what it has there."""
 
-    def __init__(self, wanted: int = WANTED) -> None:
+    def __init__(self, wanted: int = RELAYS_MAX) -> None:
         self._wanted = wanted
         self._relays: dict[Contact, _KnownRelay] = {}
         self._leave: list[Contact] = []

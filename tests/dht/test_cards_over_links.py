@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from dht.harness import KEY
+from transport.harness import NotedNet
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
@@ -25,24 +26,16 @@ DEAD_V6, VICTIM = Address("2600::1", 4000), Address("99.9.9.9", 4000)
 BOB, EVE = Identity.generate(b"bob"), Identity.generate(b"eve")
 
 
-class NotingNet:
-    """Another network, whose dials are noted."""
+class NotingNet(NotedNet):
+    """A network in which one address can be slow."""
 
     def __init__(self, net) -> None:
-        self._net = net
-        self.dialled: list[Address] = []
+        super().__init__(net)
         self.slow: Address | None = None
         """Where connections take a second."""
 
-    async def listen(self, at):
-        return await self._net.listen(at)
-
-    def lock(self):
-        return self._net.lock()
-
     async def dial(self, to, from_port=0):
-        self.dialled.append(to)
-        connection = await self._net.dial(to, from_port)
+        connection = await super().dial(to, from_port)
         await asyncio.sleep(1.0 if to == self.slow else 0.0)
         return connection
 

@@ -54,7 +54,7 @@ def test_proven_plan_is_the_cheapest_of_all(seed, shape):
     task = DtfmTask(stages, pipelines, 0.3, 0.2)
     costs = regions(sizes, np.random.default_rng(seed), task)
 
-    found = exact.solve(costs, task, limit_s=30.0)
+    found = exact.solve(costs, task, alike((costs.data_s_nn, costs.pipeline_s_nn)), limit_s=30.0)
 
     cheapest = min(
         cost_of(costs, stages_of(order, task)).seconds for order in permutations(range(sum(sizes)))

@@ -100,17 +100,9 @@ async def meddler(at: int):
     """Nodes that meet, and an address of one of them at which its bytes are altered: a relay in
     front of the relay flips one bit of what the target sends on each connection."""
     async with meeting() as (dialler, target, middle):
-
-        async def meddle(reader, writer):
-            there, back = await asyncio.open_connection(
-                middle.endpoint.contact.address.host, middle.endpoint.contact.address.port
-            )
-            await asyncio.gather(pour(reader, back), pour(there, writer, ANSWER_BYTES + at))
-
-        server = await asyncio.start_server(meddle, "127.0.0.1", 0)
-        async with server:
-            bad = Address(*server.sockets[0].getsockname()).through(target.peer)
-            yield dialler, target, Contact(target.peer, bad)
+        to = middle.endpoint.contact.address
+        async with carrying(to, flip=ANSWER_BYTES + at) as road:
+            yield dialler, target, Contact(target.peer, road.at.through(target.peer))
 
 
 @pytest.mark.parametrize("at", [20, 200])
@@ -151,6 +143,51 @@ async def pour(reader, writer, flip: int = -1):
         done += len(data)
         writer.write(data)
     writer.close()
+
+
+class Road:
+    """A port that leads to another one, and can be cut."""
+
+    def __init__(self, to: Address, flip: int) -> None:
+        self._to = to
+        self._flip = flip
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.at = Address(*self._server.sockets[0].getsockname())
+
+    async def _carry(self, reader, writer) -> None:
+        there, back = await asyncio.open_connection(self._to.host, self._to.port)
+        self._writers.extend((writer, back))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(pour(reader, back), pour(there, writer, self._flip))
+
+    def cut(self) -> None:
+        """Break its connections; others can be made."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def refuse(self) -> None:
+        """Break its connections, and refuse others."""
+        self._server.close()
+        self.cut()
+
+    async def close(self) -> None:
+        self.refuse()
+        await self._server.wait_closed()
+
+
+@asynccontextmanager
+async def carrying(to: Address, flip: int = -1):
+    """A road to a port; a bit of the byte at `flip` is altered on each way back."""
+    road = Road(to, flip)
+    await road.open()
+    try:
+        yield road
+    finally:
+        await road.close()
 
 
 async def test_who_has_no_reservation_cannot_be_reached():
@@ -291,33 +328,21 @@ async def test_a_dialler_that_says_nothing_is_hung_up_on_by_the_target_and_costs
 
 async def test_a_circuit_that_breaks_costs_neither_the_link_nor_a_byte_of_a_tensor():
     tensor = os.urandom(8_000_000)
-    async with meeting() as (dialler, target, middle):
-        at = middle.endpoint.contact.address
-        writers = []
+    async with (
+        meeting() as (dialler, target, middle),
+        carrying(middle.endpoint.contact.address) as road,
+    ):
+        to = Contact(target.peer, road.at.through(target.peer))
+        await dialler.ask(to)
+        (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
+        sending = asyncio.create_task(dialler.send(to, tensor))
+        await dialler.ask(to)
+        road.cut()
 
-        async def carry(reader, writer):
-            there, back = await asyncio.open_connection(at.host, at.port)
-            writers.extend((writer, back))
-            with contextlib.suppress(ConnectionError):
-                await asyncio.gather(pour(reader, back), pour(there, writer))
+        await sending
 
-        server = await asyncio.start_server(carry, "127.0.0.1", 0)
-        async with server:
-            way = Address(*server.sockets[0].getsockname()).through(target.peer)
-            to = Contact(target.peer, way)
-            await dialler.ask(to)
-            (link,) = [each for each in dialler.endpoint.links() if each.peer == target.peer]
-            sending = asyncio.create_task(dialler.send(to, tensor))
-            await dialler.ask(to)
-            for writer in writers:
-                writer.transport.abort()
-
-            await sending
-
-            assert target.got == tensor
-            assert link in dialler.endpoint.links()
-            for writer in writers:
-                writer.transport.abort()
+        assert target.got == tensor
+        assert link in dialler.endpoint.links()
 
 
 @asynccontextmanager
@@ -328,28 +353,10 @@ async def direct_road(dialler: Host, target: Host, at: Contact):
     """
     here = await target.endpoint.listen(LOOPBACK)
     target.endpoint.announce([], relays=[at])
-    writers = []
-
-    async def carry(reader, writer):
-        there, back = await asyncio.open_connection(here.host, here.port)
-        writers.extend((writer, back))
-        with contextlib.suppress(ConnectionError):
-            await asyncio.gather(pour(reader, back), pour(there, writer))
-
-    server = await asyncio.start_server(carry, "127.0.0.1", 0)
-    to = Contact(target.peer, Address(*server.sockets[0].getsockname()))
-    await dialler.ask(to)
-
-    def refuse() -> None:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
-
-    try:
-        yield to, refuse
-    finally:
-        refuse()
-        await server.wait_closed()
+    async with carrying(here) as road:
+        to = Contact(target.peer, road.at)
+        await dialler.ask(to)
+        yield to, road.refuse
 
 
 async def test_a_link_whose_address_refuses_goes_on_through_the_relay_on_the_peers_card():

@@ -11,12 +11,12 @@ from p2pswarm.relay.reservations import (
     ANSWER_S,
     KNOWN_MAX,
     RETRY_MAX_S,
-    WANTED,
     LeaveRelay,
     RenewAt,
     Reservations,
     ReserveAt,
 )
+from p2pswarm.transport.card import RELAYS_MAX
 
 NOW_S = 1000.0
 
@@ -192,7 +192,7 @@ class AnyRelays(RuleBasedStateMachine):
         self.kept = Reservations()
         self.kept.offer(RELAYS)
         self.now_s = 0.0
-        self.wanted = WANTED
+        self.wanted = RELAYS_MAX
         self.open: dict[Contact, bool] = {}
         self.confirmed: set[Contact] = set()
         self.asked_at: dict[Contact, list[float]] = {relay: [] for relay in RELAYS}

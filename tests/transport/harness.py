@@ -226,3 +226,21 @@ async def road(to: Contact):
         for writer in writers:
             writer.close()
         server.close()
+
+
+class NotedNet:
+    """Another network, whose dials are noted."""
+
+    def __init__(self, net) -> None:
+        self._net = net
+        self.dialled: list[Address] = []
+
+    async def listen(self, at):
+        return await self._net.listen(at)
+
+    def lock(self):
+        return self._net.lock()
+
+    async def dial(self, to, from_port=0):
+        self.dialled.append(to)
+        return await self._net.dial(to, from_port)

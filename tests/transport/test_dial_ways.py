@@ -5,6 +5,7 @@ import random
 from contextlib import AsyncExitStack
 
 import pytest
+from transport.harness import NotedNet
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadHandshake, DialFailed, NobodyThere
@@ -22,23 +23,15 @@ DEAD_V4 = Address("99.9.9.9", 4000)
 NOWHERE = 0
 
 
-class SlowNet:
-    """Another network, in which the dials of some addresses take longer, and all are noted."""
+class SlowNet(NotedNet):
+    """A network in which the dials of some addresses take longer."""
 
     def __init__(self, net) -> None:
-        self._net = net
-        self.dialled: list[Address] = []
+        super().__init__(net)
         self.slower_s: dict[Address, float] = {}
 
-    async def listen(self, at):
-        return await self._net.listen(at)
-
-    def lock(self):
-        return self._net.lock()
-
     async def dial(self, to, from_port=0):
-        self.dialled.append(to)
-        connection = await self._net.dial(to, from_port)
+        connection = await super().dial(to, from_port)
         await asyncio.sleep(self.slower_s.get(to, 0.0))
         return connection
 

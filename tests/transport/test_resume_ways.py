@@ -5,6 +5,7 @@ import random
 from contextlib import AsyncExitStack
 
 import pytest
+from transport.harness import NotedNet
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
@@ -18,25 +19,18 @@ BOB = Identity.generate(b"bob")
 DEAD_V6 = Address("2600::1", 4000)
 
 
-class CutNet:
-    """Another network, in which addresses can be dead."""
+class CutNet(NotedNet):
+    """A network in which addresses can be dead."""
 
     def __init__(self, net) -> None:
-        self._net = net
+        super().__init__(net)
         self.dead: set[Address] = set()
-        self.dialled: list[Address] = []
-
-    async def listen(self, at):
-        return await self._net.listen(at)
-
-    def lock(self):
-        return self._net.lock()
 
     async def dial(self, to, from_port=0):
-        self.dialled.append(to)
         if to in self.dead:
+            self.dialled.append(to)
             await asyncio.sleep(127)
-        return await self._net.dial(to, from_port)
+        return await super().dial(to, from_port)
 
 
 class Ends:
