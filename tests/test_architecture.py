@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
-setting_names outfile
+setting_names outfile closing
 net wire flow models data settings progress plan
 crypto
 transport
@@ -51,6 +51,7 @@ SHELL = frozenset(
         "chain/chain_node.py",
         "checkpoint/saving.py",
         "cli.py",
+        "closing.py",
         "commands.py",
         "crypto/key_file.py",
         "demo/demo.py",

@@ -13,7 +13,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from p2pswarm.access.acquaintance import Acquaintances
@@ -26,6 +25,7 @@ from p2pswarm.access.messages import (
     TellAccess,
     TokenShown,
 )
+from p2pswarm.closing import Closing
 from p2pswarm.errors import BadMessage, NotAdmitted, NotServing, PathError, RunEnded, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import CardSource, M, Rpc, Stream, StreamHandler, UnaryHandler
@@ -52,7 +52,7 @@ class RoleRules:
     """The roles of which its receiver needs one."""
 
 
-class GuardedRpc:
+class GuardedRpc(Closing):
     """The calls of one closed run. Use it in an `async with`; its end leaves the run."""
 
     def __init__(
@@ -87,13 +87,9 @@ class GuardedRpc:
         self._due()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._closed = True  # the handlers stay registered until another run has its own
+    async def close(self) -> None:
+        """Leave the run; the handlers stay registered until another run has its own."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.close()

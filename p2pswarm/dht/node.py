@@ -9,8 +9,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self
+from typing import Any
 
+from p2pswarm.closing import Closing
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.alarm import Alarm
 from p2pswarm.dht.carrier import Carrier, to_be_carried
@@ -46,7 +47,7 @@ PROVE_AFTER_S = 0.5  # after a record was read: the check delays no answer
 PROVE_PAUSE_S = 0.05  # between some checks and the next: they take a tenth of a processor
 
 
-class Dht:
+class Dht(Closing):
     """One node's part in the DHT. Use it as a context manager: it owns its tasks."""
 
     def __init__(
@@ -91,12 +92,6 @@ class Dht:
         self._proving: Alarm | None = None
         if config.server:
             self._serve(rpc)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """End every request under way; tasks that wait for one are cancelled."""

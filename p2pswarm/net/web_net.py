@@ -11,9 +11,9 @@ Source:  docs/relays.md, "Over WebSocket".
 import asyncio
 import importlib
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
+from p2pswarm.closing import Closing
 from p2pswarm.ids import Address
 from p2pswarm.net.base import Connection, Listener, Net
 
@@ -26,7 +26,7 @@ class _WebSocketDialler(Protocol):
     async def close(self) -> None: ...
 
 
-class WebNet:
+class WebNet(Closing):
     """A network with WebSockets in it: implements `Net`."""
 
     def __init__(self, net: Net) -> None:
@@ -55,14 +55,3 @@ class WebNet:
         """End every WebSocket that we dialled."""
         if self._dialler is not None:
             await self._dialler.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Self
 
+from p2pswarm.closing import Closing
 from p2pswarm.errors import BadHandshake, DialFailed, SwarmError
 from p2pswarm.net.base import Connection, Listener, Net
 from p2pswarm.punch.dial_schedule import DialSchedule, PunchDial
@@ -60,7 +61,7 @@ class FirstConnection:
         self._first.cancel()
 
 
-class PunchAttempt:
+class PunchAttempt(Closing):
     """One side of an attempt. Use it as a context manager."""
 
     def __init__(
@@ -86,12 +87,8 @@ class PunchAttempt:
         self._tasks.spawn(self._pump())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """End its tasks."""
         await self._tasks.close()
 
     def plan(self, dials: Iterable[PunchDial], at_s: float) -> None:

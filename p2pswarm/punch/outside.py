@@ -8,9 +8,9 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
+from p2pswarm.closing import Closing
 from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.base import Net
@@ -32,7 +32,7 @@ def own_hosts() -> list[str]:
     return [host for host in map(own_host, (IPV4, IPV6)) if host is not None]
 
 
-class OutsideView:
+class OutsideView(Closing):
     """What relays have seen of our ports. Use it as a context manager."""
 
     def __init__(
@@ -64,12 +64,8 @@ class OutsideView:
         except Unusable as error:
             _log.warning("no holes are punched: %s", error)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """End its tasks."""
         await self._tasks.close()
 
     def keep_seen_at(self, relays: Callable[[], Sequence[Contact]]) -> None:

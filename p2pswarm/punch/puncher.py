@@ -13,9 +13,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from types import TracebackType
 from typing import Self
 
+from p2pswarm.closing import Closing
 from p2pswarm.errors import (
     BadMessage,
     Busy,
@@ -50,7 +50,7 @@ EVERYWHERE_V4 = "0.0.0.0"  # noqa: S104  to bind
 _log = logging.getLogger(__name__)
 
 
-class Puncher:
+class Puncher(Closing):
     """The attempts of a node. Use it as a context manager, inside of its rpc's block."""
 
     def __init__(
@@ -84,14 +84,10 @@ class Puncher:
         await self.view.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """Expect no greetings any more."""
         self._endpoint.expect_greetings(None)
-        await self.view.__aexit__(kind, error, trace)
+        await self.view.close()
 
     def relayed_path(self, peer: PeerId) -> Path | None:
         """The path of the link to a peer, if it leads through a relay by a way that we took."""

@@ -10,9 +10,9 @@ Source:  docs/relays.md.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self
 
+from p2pswarm.closing import Closing
 from p2pswarm.errors import BadMessage, Busy, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address, Contact
@@ -29,7 +29,7 @@ TAKE_S = 5.0  # after so long the relay has given up, too
 _log = logging.getLogger(__name__)
 
 
-class RelayKeeper:
+class RelayKeeper(Closing):
     """The reservations of a node. Use it as a context manager, inside of its rpc's block."""
 
     def __init__(self, endpoint: Endpoint, rpc: Rpc, net: CircuitNet) -> None:
@@ -83,12 +83,8 @@ class RelayKeeper:
         self._tasks.spawn(self._keep())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def close(self) -> None:
+        """End its tasks."""
         await self._tasks.close()
 
     async def _keep(self) -> None:

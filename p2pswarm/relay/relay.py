@@ -12,9 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from p2pswarm.closing import Closing
 from p2pswarm.errors import BadMessage, Busy, NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import PeerId
@@ -56,7 +55,7 @@ class _HeldStream:
     scope: asyncio.Timeout
 
 
-class Relay:
+class Relay(Closing):
     """The relay of a node. Use it as a context manager, inside of its endpoint's and rpc's."""
 
     def __init__(
@@ -107,17 +106,6 @@ class Relay:
         await self._tasks.close()
         for splice in list(self._splices):
             splice.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # reservations
 

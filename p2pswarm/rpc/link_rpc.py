@@ -16,9 +16,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from p2pswarm.closing import Closing
 from p2pswarm.errors import BadMessage, Late, NotServing, PeerError, SwarmError
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.net.address_groups import network_of
@@ -128,7 +128,7 @@ def _send_reply(link: Link, stream: int, frame: bytes) -> None:
         link.send(stream, frame, ended=True)
 
 
-class LinkRpc:
+class LinkRpc(Closing):
     """Calls and streams over an endpoint's links: implements `Rpc`.
 
     Use it as a context manager: leaving the block ends its handlers. Close the endpoint
@@ -207,17 +207,6 @@ class LinkRpc:
         """Stop every handler; the peers that wait for them get a reset."""
         stopped = [task for pool in self._pools.values() for task in pool.stop()]
         await asyncio.gather(*stopped, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     def _open(
         self, link: Link, frame: bytes, listener: StreamListener, *, ended: bool

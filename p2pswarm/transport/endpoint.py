@@ -10,9 +10,8 @@ Source:  docs/wire.md.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self
 
+from p2pswarm.closing import Closing
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import LinkLost
@@ -48,7 +47,7 @@ from p2pswarm.transport.resumer import Resumer
 __all__ = ["BulkArrival", "Endpoint", "Link"]
 
 
-class Endpoint:
+class Endpoint(Closing):
     """This node's end of every link. Use it as a context manager, or `close` it."""
 
     on_event: Callable[[Link, StreamEvent], None]
@@ -269,17 +268,6 @@ class Endpoint:
         while self._open_links:
             self._quiet.clear()
             await self._quiet.wait()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # called by links
 
