@@ -18,6 +18,7 @@ FRAGMENTS = {
     "directory.md",
 }  # shows calls on objects that its text describes: parsed, not run
 QUESTIONS_MIN = 20
+MARK_OF_A_MERGE = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 
 
 def programs() -> list:
@@ -90,3 +91,22 @@ def test_tests_that_pages_name_are_there():
 
     assert "tests/server/test_bad_input.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_page_has_no_mark_of_a_merge(page):
+    assert not MARK_OF_A_MERGE.findall(page.read_text())
+
+
+def test_the_guide_answers_no_question_twice():
+    rows = [
+        line.split("|")[1].strip()
+        for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| ---")
+    ]
+
+    assert sorted(rows) == sorted(set(rows))
