@@ -31,8 +31,7 @@ server
 roles sim
 api testing
 node_process demo
-flag_parser
-flags setting_report
+setting_report
 commands
 cli
 node __main__
@@ -52,7 +51,7 @@ SHELL = frozenset(
         "checkpoint/saving.py",
         "cli.py",
         "closing.py",
-        "commands.py",
+        "commands/run.py",
         "crypto/key_file.py",
         "demo/demo.py",
         "demo/processes.py",
@@ -165,7 +164,7 @@ OUTSIDE = {
     "roles",
     "demo",
     "node_process.py",
-    "commands.py",
+    "commands",
     "crypto/key_file.py",
     "chain/chain_file.py",
     "checkpoint/folder.py",
@@ -178,7 +177,7 @@ LATE_IMPORTS = {
     "__init__.py",
     "api/node.py",
     "cli.py",
-    "commands.py",
+    "commands",
     "net/web_net.py",
     "node_process.py",
     "roles/reaching.py",
