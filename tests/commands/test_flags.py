@@ -170,6 +170,7 @@ COMMANDS = [
     "doctor",
     "verify",
     "plan",
+    "simulate",
     "invite",
     "invitations",
     "revoke",
