@@ -281,6 +281,7 @@ class StageServer:
             if isinstance(part, View) and session.members.receive(part):
                 session.route_anew()
                 parts.averaging.members_changed()
+                parts.watch_mates()
                 parts.replica.donors_changed()
             self._moved()
         raise _SessionOver

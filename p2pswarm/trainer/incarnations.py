@@ -90,6 +90,7 @@ class Incarnations(StepEnd):
         self.admission.end(member)
         silent = self.silence.silent(incarnation, now_s)
         self.silence.end(incarnation)
+        self._apart.end(incarnation)
         self._departures.end(incarnation)
         voided = 0
         if returns and self._suspend(member, now_s, silent=silent):
