@@ -19,6 +19,7 @@ from p2pswarm.flags import (
     CheckCommand,
     DoctorCommand,
     ExampleCommand,
+    ExplainCommand,
     InvitationsCommand,
     InviteCommand,
     Owner,
@@ -67,10 +68,8 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             sys.stdout.write("p2pswarm demo: starting\n")
             sys.stdout.flush()  # matplotlib takes a moment to load
             code: int = importlib.import_module("p2pswarm.demo.demo").main(options)
-        case StatusCommand(config=config, run=run, json=json):
-            code = importlib.import_module("p2pswarm.roles.status").main(config, run, json=json)
-        case DoctorCommand(config=config, json=json):
-            code = importlib.import_module("p2pswarm.roles.doctor").main(config, json=json)
+        case StatusCommand() | ExplainCommand() | DoctorCommand() as command:
+            code = _ask(command)
         case VerifyCommand() | PlanCommand() as command:
             code = _work_on_file(command)
         case NodeConfig() as config:
@@ -78,6 +77,20 @@ def _run(argv: Sequence[str], begun_s: float) -> int:
             code = importlib.import_module("p2pswarm.node_process").main(config, begun_s)
         case owners:
             code = _owners(owners)
+    return code
+
+
+def _ask(command: StatusCommand | ExplainCommand | DoctorCommand) -> int:
+    """Ask something of a swarm."""
+    match command:
+        case StatusCommand(config=config, run=run, json=json):
+            code: int = importlib.import_module("p2pswarm.roles.status").main(
+                config, run, json=json
+            )
+        case ExplainCommand(config=config, run=run, json=json):
+            code = importlib.import_module("p2pswarm.roles.explain").main(config, run, json=json)
+        case DoctorCommand(config=config, json=json):
+            code = importlib.import_module("p2pswarm.roles.doctor").main(config, json=json)
     return code
 
 

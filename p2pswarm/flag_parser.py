@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from p2pswarm.config import LOG_LEVELS, ROLES
 from p2pswarm.demo.options import Options
+from p2pswarm.flag_types import DAY_S, duration, whole
 from p2pswarm.ids import PORT_MAX
 from p2pswarm.version import VERSION
 
@@ -29,7 +30,16 @@ VERIFY_TEXT = (
     "Reads every byte of a checkpoint, and compares it with what the run's trainer signed. A line "
     "for each stage says what is there."
 )
-STATUS_TEXT = "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches."
+ASKING_TEXTS = {
+    "status": (
+        "how the runs of a swarm stand",
+        "Asks the trainers of a swarm how their runs stand: steps, servers, microbatches.",
+    ),
+    "explain": (
+        "which stage limits a run, and why servers move or stay",
+        "Asks trainers what each stage can do, who has moved to another one, and why others stay.",
+    ),
+}
 DOCTOR_TEXT = (
     "Finds out whether others can dial this machine, and what slows training down here, and says "
     "what to change. Run it while no node runs here: then it tests the port that a node will have."
@@ -68,9 +78,6 @@ OWNER_TEXTS = {
 }
 USES_MAX = 256
 CLOSED_EPILOG = "docs/closed_runs.md says how closed runs work."
-DAY_S = 86_400
-TIME_UNITS = {"m": 60, "h": 3_600, "d": DAY_S, "w": 7 * DAY_S}
-LASTS_MAX_S = 3_650 * DAY_S
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -108,9 +115,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_node_flags(node)
     _add_train_flags(commands)
-    _add_status_flags(
-        commands.add_parser("status", help="how the runs of a swarm stand", description=STATUS_TEXT)
-    )
+    for name, text in ASKING_TEXTS.items():
+        _add_asking_flags(commands.add_parser(name, help=text[0], description=text[1]))
     _add_doctor_flags(
         commands.add_parser(
             "doctor", help="what is wrong with this machine's network", description=DOCTOR_TEXT
@@ -259,7 +265,7 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
 
 
-def _add_status_flags(parser: argparse.ArgumentParser) -> None:
+def _add_asking_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap",
         action="append",
@@ -369,31 +375,3 @@ def _add_demo_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE_OR_FOLDER",
         help="text to learn; default: the sources of Python's standard library",
     )
-
-
-class whole:  # noqa: N801 - reads as the type of an argument
-    """A whole number from low to high."""
-
-    def __init__(self, low: int, high: int) -> None:
-        self._low = low
-        self._high = high
-
-    def __call__(self, text: str) -> int:
-        """Read the number; argparse reports the error in one line."""
-        number = int(text) if text.isascii() and text.isdigit() else -1
-        if not self._low <= number <= self._high:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {self._low} to {self._high}"
-            )
-        return number
-
-
-def duration(text: str) -> int:
-    """A time such as 12h or 7d, in seconds; argparse reports the error in one line."""
-    number, unit = text[:-1], TIME_UNITS.get(text[-1:], 0)
-    lasts_s = int(number) * unit if number.isascii() and number.isdigit() else 0
-    if not 0 < lasts_s <= LASTS_MAX_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time such as 12h, 7d or 4w, of ten years at most"
-        )
-    return lasts_s

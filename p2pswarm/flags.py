@@ -59,6 +59,16 @@ class StatusCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainCommand:
+    """Ask the trainers of a swarm why servers move or stay."""
+
+    config: NodeConfig
+    run: str
+    """The name of a run; empty: all."""
+    json: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DoctorCommand:
     """Find out how others reach this machine, and what slows it down."""
 
@@ -131,7 +141,7 @@ class RenewCommand:
     lasts_s: int
 
 
-Query = StatusCommand | VerifyCommand | DoctorCommand | PlanCommand
+Query = StatusCommand | ExplainCommand | VerifyCommand | DoctorCommand | PlanCommand
 Owner = InviteCommand | InvitationsCommand | RevokeCommand | RenewCommand
 Command = NodeConfig | Options | CheckCommand | ExampleCommand | Query | Owner
 
@@ -144,7 +154,7 @@ def parse(argv: Sequence[str]) -> Command:
         return _options(flags, parser)
     if flags.command in OWNER_COMMANDS:
         return _owners(flags)
-    if flags.command in ("status", "doctor", "verify", "plan"):
+    if flags.command in ("status", "explain", "doctor", "verify", "plan"):
         return _query(flags)
     if flags.command == "node" and flags.example:
         return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
@@ -167,7 +177,8 @@ def _query(flags: argparse.Namespace) -> Query:
     if not config.bootstrap:
         raise Unusable("say through which node to ask: --bootstrap HOST:PORT, or --invite TEXT")
     check(config)
-    return StatusCommand(config, flags.run, flags.json)
+    command = ExplainCommand if flags.command == "explain" else StatusCommand
+    return command(config, flags.run, flags.json)
 
 
 def _settings(flags: argparse.Namespace) -> NodeConfig:

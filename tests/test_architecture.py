@@ -31,6 +31,7 @@ server
 roles sim
 api testing
 node_process demo
+flag_types
 flag_parser
 flags setting_report
 commands
@@ -92,6 +93,7 @@ SHELL = frozenset(
         "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/explain.py",
         "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",

@@ -13,6 +13,7 @@ from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
@@ -80,6 +81,7 @@ class SessionParts:
         clock = asyncio.get_running_loop().time
         begun_s = clock()
         outcome = await self.replica.reduce(order, self.averaging)
+        self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
         roads.averaged(order.group, clock() - begun_s)
         return outcome
@@ -165,6 +167,7 @@ def session_parts(
         context.make_router(),
         note,
         Signal(),
+        CapacityMeter(),
     )
     averaging = Averaging(
         *(reducing, context.tensors, context.compute, members.find, tasks),
