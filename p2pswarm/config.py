@@ -165,6 +165,22 @@ class CodecConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BalanceConfig:
+    """When servers move from one stage to another (docs/rebalancing.md)."""
+
+    rule: Annotated[str, OneOf("priced", "swarm", "off")] = "priced"
+    """priced: where everybody gains more than it costs; swarm: as in the paper; off: never."""
+    every_s: Annotated[float, Between(1.0, 1e6)] = 300.0
+    """How often "swarm" moves a server."""
+    moving_share: Annotated[float, Between(0.001, 0.5)] = 0.125
+    """Of all servers, that "priced" moves at once."""
+    least_gain: Annotated[float, Between(0.0, 10.0)] = 0.02
+    """What "priced" moves somebody for, as a share of the run's speed."""
+    steady_s: Annotated[float, Between(0.0, 1e6)] = 10.0
+    """How long that gain has to last before somebody moves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A run as its trainer describes it, the same on every member."""
 
@@ -190,6 +206,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     codecs: CodecConfig = field(default_factory=CodecConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
@@ -218,7 +219,10 @@ class StageServer:
             try:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
-                raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
+                why = f"stage {assigned.stage} cannot be served here: {error}"
+                if replica is not None:
+                    self._context = replace(context, stage=replica.stage)  # it goes back, and stays
+                raise (Unusable if replica is None else LinkLost)(why) from error
             threads = context.compute, context.aside, context.background
             window_bytes = context.saving.window_bytes
             replica = self._replica = Replica(assigned.stage, engine, *threads, window_bytes)
@@ -275,14 +279,10 @@ class StageServer:
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
-        session = parts.session
         while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
             self.leadership.heard(part)
-            if isinstance(part, View) and session.members.receive(part):
-                session.route_anew()
-                parts.averaging.members_changed()
-                parts.watch_mates()
-                parts.replica.donors_changed()
+            if isinstance(part, View) and parts.session.members.receive(part):
+                parts.members_changed()
             self._moved()
         raise _SessionOver
 

@@ -22,6 +22,7 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
+from p2pswarm.trainer.balance import Balance
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures
@@ -64,6 +65,7 @@ class Coordinator(Incarnations):
         self._held = False
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
+        self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages)
         self._apart = ApartPairs(self.members)
         self.silence = Silence(self.members)
@@ -225,6 +227,8 @@ class Coordinator(Incarnations):
             returned=self._returned,
         )
         self._actions += outcome.ready
+        for one in outcome.ready:
+            self._balance.ready(one.incarnation.peer)
         for incarnation in outcome.differing:
             if self._served(incarnation):
                 self._void_step(incarnation, now_s)

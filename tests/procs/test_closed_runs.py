@@ -20,7 +20,7 @@ from p2pswarm.wire.message import Message
 
 OF_A_RUN = ("p2pswarm.swarm.messages", "p2pswarm.chain.", "p2pswarm.gossip.", "p2pswarm.tensors.")
 BY_TRAINERS = {
-    *("Join", "Enlist", "WhoLeads", "AskStatus", "WhomReach", "NotHeard"),
+    *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "WhomReach", "NotHeard"),
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
 BY_SERVERS = {"Push", "Shard", "FetchPieces", "Fence", "Reduce", "Commit", "StillThere"}
