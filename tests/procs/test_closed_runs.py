@@ -22,7 +22,7 @@ OF_A_RUN = ("p2pswarm.swarm.messages", "p2pswarm.chain.", "p2pswarm.gossip.", "p
 BY_ALL = {"Compare", "Deliver"}
 """The directory: everybody in the run answers and sends these."""
 BY_TRAINERS = BY_ALL | {
-    *("Join", "Enlist", "WhoLeads", "AskStatus", "WhomReach", "NotHeard"),
+    *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "WhomReach", "NotHeard"),
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
 BY_SERVERS = BY_ALL | {
