@@ -19,6 +19,7 @@ CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 GRADIENT_CODEC_NAMES = ("int8-ef",)
 """The codecs that suit only the gradients that go back between stages."""
 ROLES = ("auto", "bootstrap", "stage", "trainer")
+EMULATED = "emulated"  # the device of a server that only takes the time of computing
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
 OWNER = re.compile("[0-9a-f]{64}")
@@ -199,6 +200,8 @@ class RunConfig:
     """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
+    emulated: bool = False
+    """A rehearsal: its servers have `serve.device = "emulated"`, and nothing is learnt."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -266,7 +269,10 @@ class ServeConfig:
     stage: Annotated[int, Between(0, 255)] | None = None
     """Serve only this stage; left out: the stage that needs a server most."""
     device: str = "auto"
-    """A torch device such as cpu or cuda:0; auto: the GPU where there is one."""
+    """A torch device such as cpu or cuda:0; auto: the GPU where there is one; emulated: none, in a
+    run that is emulated."""
+    emulated_forward_s: Annotated[float, Between(0.0, 3_600.0)] = 0.1
+    """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024

@@ -40,6 +40,8 @@ class RunSettings(TypedDict, total=False):
     """The public key of the owner, in hexadecimal, if the run is closed (docs/closed_runs.md)."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
+    emulated: bool
+    """A rehearsal, whose servers only take the time of computing (docs/simulation.md)."""
     optimizer: OptimizerConfig | Table
     """AdamW and its schedule: `learning_rate`, `warmup_steps`, ..."""
     batch: BatchConfig | Table

@@ -79,6 +79,8 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
         check_target(last, model_size(config.run).file_bytes)
     corpus = await asyncio.to_thread(read_corpus, config)
     files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
+    if config.run.emulated:
+        say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
     say(f"{files}: {len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out")
     text = await asyncio.to_thread(corpus.digest)
     entry = await unless(leaving, enter_run(stack, text, say))

@@ -25,9 +25,10 @@ from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import LOSSES_MAX, Assigned, HeldSum, Load, Ready
+from p2pswarm.swarm.messages.road import Apart
 from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.swarm.messages.trainers import Alive
-from p2pswarm.swarm.view import MemberView
+from p2pswarm.swarm.view import MemberView, contact
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
@@ -75,6 +76,13 @@ class SessionParts:
                 return Alive()
             case _:
                 return None
+
+    def watch_mates(self) -> None:
+        """Find out whether the others of the stage are there: all average with all."""
+        members, stage = self.session.members.members, self.replica.stage
+        mates = [one for one in members if one.stage == stage and one.peer != self.session.me]
+        _, roads = self.roads
+        roads.watch(map(contact, mates))
 
     async def average(self, order: Reduce) -> AveragedGradient:
         """Average once; what that takes tells how long the roads are full with it."""
@@ -144,12 +152,13 @@ def session_parts(
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
     notes, members = NoteQueue(loop.time()), MemberView()
     pushing, reducing = roads
-    for watched in roads:
-        watched.begin(tasks)
 
     def note(message: Message) -> None:
         notes.add(message)
         changed.fire()
+
+    pushing.begin(tasks)
+    reducing.begin(tasks, lambda peers: note(Apart(peers)))
 
     scheduler = Scheduler(
         assigned.stage,

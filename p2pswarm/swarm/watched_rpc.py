@@ -10,7 +10,7 @@ Errors:  as `rpc/base.py`; LinkLost when a peer does not say that it is still th
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from p2pswarm.errors import DialFailed, Late, LinkLost, PathError, SwarmError
@@ -38,12 +38,29 @@ class WatchedRpc:
         self._scopes: dict[bytes, dict[asyncio.Timeout, None]] = defaultdict(dict)
         """The streams in use, oldest first; they end when their deadline is moved to now."""
         self._timer: asyncio.TimerHandle | None = None
+        self._apart: Callable[[tuple[bytes, ...]], None] = lambda _peers: None
+        self._told_apart: tuple[bytes, ...] = ()
         rpc.serve_unary(StillThere, _answer)
 
-    def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """A session begins; `tasks` must end before its streams' users do."""
+    def begin(
+        self,
+        tasks: asyncio.TaskGroup,
+        apart: Callable[[tuple[bytes, ...]], None] = lambda _peers: None,
+    ) -> None:
+        """A session begins; `tasks` must end before its streams' users do.
+
+        `apart` is told those of the watched peers from which nothing comes, when that changes.
+        """
         self._tasks = tasks
+        self._apart, self._told_apart = apart, ()
         self._roads.begun(self._now_s())
+        self._pump()
+
+    def watch(self, peers: Iterable[Contact]) -> None:
+        """Find out, for as long as the session lasts, whether these are there."""
+        known = {peer.peer.raw: peer for peer in peers if peer.peer is not None}
+        self._contacts |= known
+        self._roads.watch(known, self._now_s())
         self._pump()
 
     @property
@@ -143,6 +160,9 @@ class WatchedRpc:
                 self._tasks.create_task(asking)
             except RuntimeError:  # the session ends, and its last streams close
                 asking.close()
+        if (apart := self._roads.apart) != self._told_apart:
+            self._told_apart = apart
+            self._apart(apart)
         self.close()
         due_s = self._roads.next_deadline_s()
         if due_s is not None:

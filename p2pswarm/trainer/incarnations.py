@@ -90,6 +90,7 @@ class Incarnations(StepEnd):
         self.admission.end(member)
         silent = self.silence.silent(incarnation, now_s)
         self.silence.end(incarnation)
+        self._apart.end(incarnation)
         self._departures.end(incarnation)
         self._balance.ended(incarnation.peer, now_s)
         voided = 0

@@ -12,6 +12,7 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
+from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.balance import OrderedMove
 from p2pswarm.trainer.decision import to_decide
 from p2pswarm.trainer.former_sums import FormerSums
@@ -27,6 +28,7 @@ class StepEnd(StepNotes):
     """The part of the coordinator that closes a step and begins the next."""
 
     admission: Admission
+    _apart: ApartPairs
     _run: bytes
     _phase: Phase
     _generations: Generations
@@ -145,6 +147,7 @@ class StepEnd(StepNotes):
         self._deciding = reduction, decided
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        self._apart.averaged(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, self.step)
         self._actions.append(to_decide(self._step, reduction, decided, rate))
 
