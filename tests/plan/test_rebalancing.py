@@ -299,3 +299,18 @@ def test_a_quarter_of_a_day_of_jitter_moves_nobody_in_a_swarm_that_needs_it_not(
         moves += len(rule.decide(rearranged(true, servers), 10.0 * ask).moves)
 
     assert moves == 0
+
+
+def test_the_more_have_moved_within_an_hour_the_more_a_move_has_to_bring():
+    """Speeds that wander by themselves are not worth following."""
+    rule, moves = Rebalancing(AT_ONCE), []
+    for number in range(200):
+        stages = ((1.0,) * 6, (1.2,) * 6)
+        uneven = arranged(*(stages if number % 2 else stages[::-1]))
+        moves.append(len(rule.decide(uneven, 10.0 * number).moves))
+        moves[-1] += len(rule.decide(uneven, 10.0 * number + 1.0).moves)
+
+    assert sum(moves[:20]) > 0
+    assert sum(moves[-100:]) == 0
+    assert rule.decide(arranged((1.0,) * 6, (1.2,) * 6), 9_000.0).moves == ()
+    assert rule.decide(arranged((1.0,) * 6, (1.2,) * 6), 9_001.0).moves
