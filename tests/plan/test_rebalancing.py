@@ -314,3 +314,15 @@ def test_the_more_have_moved_within_an_hour_the_more_a_move_has_to_bring():
     assert sum(moves[-100:]) == 0
     assert rule.decide(arranged((1.0,) * 6, (1.2,) * 6), 9_000.0).moves == ()
     assert rule.decide(arranged((1.0,) * 6, (1.2,) * 6), 9_001.0).moves
+
+
+def test_one_that_says_that_it_is_fast_and_its_link_is_nothing_stops_nobody_else():
+    servers = (
+        *(server(number, number // 6, 1.0 + 3.0 * (number // 6)) for number in range(12)),
+        server(12, 1, 1e5, link_bytes_per_s=1e-300),
+    )
+    arrangement = Arrangement(stages=2, servers=servers, state_bytes=(10**10, 10**10))
+    moves = asked(Rebalancing(AT_ONCE), arrangement).moves
+
+    assert moves
+    assert server(12, 1).server not in {move.server for move in moves}
