@@ -22,6 +22,7 @@ ROLES = ("auto", "bootstrap", "stage", "trainer")
 EMULATED = "emulated"  # the device of a server that only takes the time of computing
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
+KEY_FILE = "identity.key"  # in the folder of `state`
 OWNER = re.compile("[0-9a-f]{64}")
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
@@ -345,6 +346,13 @@ class NodeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where the node's key is kept; None if it has a new one each time."""
+        if self.identity is None and self.state is not None:
+            return self.state / KEY_FILE
+        return self.identity
 
     def __post_init__(self) -> None:
         if self.run.on_stage_lost == "rewind" and not self.checkpoint.target:

@@ -7,14 +7,11 @@ import argparse
 import importlib
 from dataclasses import dataclass
 
-from p2pswarm.commands.arguments import INVITE_HELP, Commands, add_bootstrap, add_json
-from p2pswarm.commands.status import asking
+from p2pswarm.commands.arguments import Commands
+from p2pswarm.commands.status import add_asking, asking
 from p2pswarm.config import NodeConfig
 
-TEXT = (
-    "Asks the trainers of a swarm what each stage can do, who has moved to another one, and why "
-    "others stay."
-)
+TEXT = "Asks trainers what each stage can do, who has moved to another one, and why others stay."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +34,12 @@ class ExplainCommand:
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "explain", help="which stage limits a run, and why servers move", description=TEXT
+        "explain",
+        help="which stage limits a run, and why servers move or stay",
+        description=TEXT,
     )
     parser.set_defaults(read=_read)
-    add_bootstrap(parser, "ask through this node of the swarm; may be given several times")
-    parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
-    parser.add_argument("--run", default="", metavar="NAME", help="default: every run")
-    add_json(parser)
+    add_asking(parser)
 
 
 def _read(flags: argparse.Namespace) -> ExplainCommand:

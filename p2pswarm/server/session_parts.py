@@ -77,7 +77,14 @@ class SessionParts:
             case _:
                 return None
 
-    def watch_mates(self) -> None:
+    def members_changed(self) -> None:
+        """Follow a new view of the members."""
+        self.session.route_anew()
+        self.averaging.members_changed()
+        self._watch_mates()
+        self.replica.donors_changed()
+
+    def _watch_mates(self) -> None:
         """Find out whether the others of the stage are there: all average with all."""
         members, stage = self.session.members.members, self.replica.stage
         mates = [one for one in members if one.stage == stage and one.peer != self.session.me]

@@ -120,6 +120,8 @@ class StandsBy(Message):
     address: Annotated[str, Size(300)]
     term: Term = 0
     """The highest term that the sender has heard of a leader of; 0 if of none."""
+    card: CardBytes = b""
+    """The coordinator's: where else it is dialled."""
 
     @property
     def contact(self) -> Contact | None:
