@@ -11,7 +11,7 @@ import numpy as np
 
 from p2pswarm.config import Between, OneOf, RunConfig, Text
 from p2pswarm.errors import Unusable
-from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, Fleet
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, DeviceFleet
 from p2pswarm.plan.network import DeviceNetwork, Floats
 from p2pswarm.plan.shipped import shipped_network
 
@@ -100,7 +100,7 @@ class DeviceFile:
             raise ValueError(f"two [[device]] are named {twice[0]!r}: give each a name of its own")
 
 
-def fleet_of(given: DeviceFile) -> Fleet:
+def fleet_of(given: DeviceFile) -> DeviceFleet:
     """The devices one by one, with a link between every two; Unusable names one that lacks."""
     entries = [entry for entry in given.device for _ in range(entry.count)]
     names = tuple(
@@ -116,7 +116,7 @@ def fleet_of(given: DeviceFile) -> Fleet:
     np.fill_diagonal(latency_s_nn, 0.0)
     np.fill_diagonal(gbps_nn, 1.0)
     network = DeviceNetwork.read(latency_s_nn.tolist(), gbps_nn.tolist())
-    return Fleet(
+    return DeviceFleet(
         names,
         tuple(entry.name for entry in entries),
         np.array([entry.tflops for entry in entries]) * TFLOPS,

@@ -1,4 +1,4 @@
-"""Fleet and WorkLoad: unequal devices and what a training step asks of them.
+"""DeviceFleet and WorkLoad: unequal devices and what a training step asks of them.
 
 Units:   bytes, seconds, floating point operations; rates of them per second.
 Shapes:  device (n), block of the model (k).
@@ -46,7 +46,7 @@ def codec_of(name: str) -> WireCodec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
+class DeviceFleet:
     """The devices."""
 
     names: tuple[str, ...]
@@ -68,7 +68,7 @@ class Fleet:
         lines_nn = np.minimum(self.access_bytes_n[:, None], self.access_bytes_n[None, :])
         return np.minimum(rates_nn, lines_nn)
 
-    def with_one_more(self, like: int) -> "Fleet":
+    def with_one_more(self, like: int) -> "DeviceFleet":
         """The same devices, and another one like one of them, beside it."""
         pick = [*range(len(self.names)), like]
         latency_s_nn = self.network.latency_s_nn[np.ix_(pick, pick)]
@@ -78,7 +78,7 @@ class Fleet:
         )
         latency_s_nn[like, -1] = latency_s_nn[-1, like] = latency_s_nn[like, beside]
         gbps_nn[like, -1] = gbps_nn[-1, like] = gbps_nn[like, beside]
-        return Fleet(
+        return DeviceFleet(
             (*self.names, f"{self.names[like]}+1"),
             (*self.kinds, self.kinds[like]),
             self.flops_n[pick],
@@ -112,7 +112,7 @@ class WorkLoad:
         """What crosses between two stages for a microbatch, one way."""
         return self.boundary_values * self.codec.bytes_per_value
 
-    def check(self, fleet: Fleet, stages: int) -> None:
+    def check(self, fleet: DeviceFleet, stages: int) -> None:
         """Whether a plan of so many stages can be; Unusable says what to change."""
         blocks = len(self.flops_k)
         if stages > blocks:
@@ -134,7 +134,7 @@ class WorkLoad:
                 "with more memory are needed"
             )
 
-    def fitting(self, fleet: Fleet, stages: int) -> int:
+    def fitting(self, fleet: DeviceFleet, stages: int) -> int:
         """How many stages of a cut can have a device of their own that holds them, at most.
 
         Each of the largest devices in turn takes as many blocks as it holds; if these are all the

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from ortools.graph.python import max_flow  # type: ignore[import-untyped]
 
-from p2pswarm.plan.fleet import BYTES_PER_GBIT, STATE_BYTES_PER_VALUE, Fleet, WorkLoad
+from p2pswarm.plan.fleet import BYTES_PER_GBIT, STATE_BYTES_PER_VALUE, DeviceFleet, WorkLoad
 from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipelined_annealing import Draft, Needs, device_rate, parts_of
 
@@ -41,7 +41,7 @@ class StepCost:
     """Microbatches a second over each link that is used."""
 
 
-def needs_of(fleet: Fleet, load: WorkLoad) -> Needs:
+def needs_of(fleet: DeviceFleet, load: WorkLoad) -> Needs:
     """The numbers, as the annealing takes them."""
     each = max(load.boundary_values, 1.0)
     numbers = (
@@ -65,7 +65,7 @@ def needs_of(fleet: Fleet, load: WorkLoad) -> Needs:
     )
 
 
-def step_cost(fleet: Fleet, load: WorkLoad, draft: Draft) -> StepCost:
+def step_cost(fleet: DeviceFleet, load: WorkLoad, draft: Draft) -> StepCost:
     """The cost of a plan, its pace by the largest flow that all lines and links let through."""
     needs = needs_of(fleet, load)
     parts = parts_of(needs, draft)
@@ -86,7 +86,7 @@ def step_cost(fleet: Fleet, load: WorkLoad, draft: Draft) -> StepCost:
     )
 
 
-def connections_of(fleet: Fleet, load: WorkLoad, cost: StepCost) -> list[int]:
+def connections_of(fleet: DeviceFleet, load: WorkLoad, cost: StepCost) -> list[int]:
     """The connections that each device needs for its links to carry what the plan sends."""
     needed = [1] * len(fleet.names)
     for (one, other), rate in cost.flows.items():
@@ -133,7 +133,7 @@ def _largest_flow(needs: Needs, draft: Draft) -> tuple[float, dict[tuple[int, in
     return pace, {link: rate for link, rate in used.items() if rate > USED_LEAST * pace}
 
 
-def _limit(fleet: Fleet, load: WorkLoad, draft: Draft, rates_s: Floats, pace: float) -> str:
+def _limit(fleet: DeviceFleet, load: WorkLoad, draft: Draft, rates_s: Floats, pace: float) -> str:
     """What sets the pace."""
     stage = int(np.argmin(rates_s))
     if pace < 0.99 * rates_s[stage]:

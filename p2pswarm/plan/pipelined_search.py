@@ -15,7 +15,7 @@ import numpy as np
 
 from p2pswarm.errors import Unusable
 from p2pswarm.plan.annealing import Ints, RandomState
-from p2pswarm.plan.fleet import Fleet, WireCodec, WorkLoad
+from p2pswarm.plan.fleet import DeviceFleet, WireCodec, WorkLoad
 from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipelined import StepCost, needs_of, step_cost
 from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, anneal_pipelined
@@ -60,7 +60,7 @@ class _Contender:
 
 
 def search_pipelined(
-    fleet: Fleet,
+    fleet: DeviceFleet,
     loads: Sequence[WorkLoad],
     stages: Sequence[int],
     limit_s: float,
@@ -101,7 +101,7 @@ def search_pipelined(
     return _finished(fleet, best[0], bound_s, annealing.moves)
 
 
-def step_bound_s(fleet: Fleet, load: WorkLoad, stages: int) -> float:
+def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
     """What no step of so many stages takes less than.
 
     Nobody computes faster than it can, or sends more than its line carries; a microbatch passes
@@ -127,7 +127,7 @@ def step_bound_s(fleet: Fleet, load: WorkLoad, stages: int) -> float:
 
 
 def one_more(
-    fleet: Fleet, plan: PipelinedPlan, load: WorkLoad, limit_s: float, seed: int, clock: Clock
+    fleet: DeviceFleet, plan: PipelinedPlan, load: WorkLoad, limit_s: float, seed: int, clock: Clock
 ) -> list[tuple[str, float]]:
     """For each kind of device, the step's time with one more of it, at most; the best first."""
     kinds = sorted(set(fleet.kinds))
@@ -154,7 +154,7 @@ def one_more(
 class _Drafts:
     """Anneals plans of one fleet."""
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, fleet: DeviceFleet, seed: int) -> None:
         self._fleet = fleet
         self._chance = np.random.default_rng(seed)
         self._luck: RandomState = self._chance.integers(1, 2**63, 1, dtype=np.uint64)
@@ -185,7 +185,7 @@ class _Drafts:
             candidate.draft, candidate.seconds = best, seconds
 
 
-def _possible(fleet: Fleet, load: WorkLoad, stages: Sequence[int]) -> list[int]:
+def _possible(fleet: DeviceFleet, load: WorkLoad, stages: Sequence[int]) -> list[int]:
     """The numbers of stages that can be; Unusable if there is none."""
     possible, refusals = [], list[Unusable]()
     for count in stages:
@@ -201,7 +201,7 @@ def _possible(fleet: Fleet, load: WorkLoad, stages: Sequence[int]) -> list[int]:
     return possible[::step]
 
 
-def _finished(fleet: Fleet, best: _Contender, bound_s: float, moves: int) -> PipelinedPlan:
+def _finished(fleet: DeviceFleet, best: _Contender, bound_s: float, moves: int) -> PipelinedPlan:
     cost = step_cost(fleet, best.load, best.draft)
     stages = tuple(
         tuple(map(int, np.flatnonzero(best.draft.stage_n == stage)))
@@ -232,7 +232,7 @@ def _with_averaging(load: WorkLoad, work_s: float, averaging_s: float) -> float:
     return max(work_s, averaging_s) if load.averaging_overlaps else work_s + averaging_s
 
 
-def _least_averaging_s(fleet: Fleet, load: WorkLoad, stages: int) -> float:
+def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
     """What averaging takes at least, if any stage has two devices: half of the smallest stage."""
     if len(fleet.names) < 2:  # noqa: PLR2004
         return 0.0

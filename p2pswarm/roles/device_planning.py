@@ -23,7 +23,7 @@ from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.outfile import check_target, write_target
 from p2pswarm.plan.device_file import DeviceFile, fleet_of
-from p2pswarm.plan.fleet import Fleet, WorkLoad, codec_of
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
 from p2pswarm.plan.pipelined import connections_of
 from p2pswarm.plan.pipelined_search import PipelinedPlan, loads_of, one_more, search_pipelined
 from p2pswarm.roles.plan_picture import draw_plan
@@ -39,7 +39,7 @@ class PlanAnswer:
     """A plan, and what it is of."""
 
     given: DeviceFile
-    fleet: Fleet
+    fleet: DeviceFleet
     load: WorkLoad
     plan: PipelinedPlan
     gains: list[tuple[str, float]]

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from p2pswarm.plan.fleet import Fleet, WorkLoad
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad
 from p2pswarm.plan.pipelined import needs_of
 from p2pswarm.plan.pipelined_annealing import Draft, device_rate
 from p2pswarm.plan.pipelined_search import PipelinedPlan
@@ -25,7 +25,7 @@ class Planned(Protocol):
     """A plan, and what it is of."""
 
     @property
-    def fleet(self) -> Fleet: ...  # noqa: D102
+    def fleet(self) -> DeviceFleet: ...  # noqa: D102
     @property
     def load(self) -> WorkLoad: ...  # noqa: D102
     @property

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from plan.test_search import clock_of_ticks
 
 from p2pswarm.errors import Unusable
-from p2pswarm.plan.fleet import BYTES_PER_GBIT, STATE_BYTES_PER_VALUE, Fleet, WorkLoad, codec_of
+from p2pswarm.plan.fleet import (
+    BYTES_PER_GBIT,
+    STATE_BYTES_PER_VALUE,
+    DeviceFleet,
+    WorkLoad,
+    codec_of,
+)
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.pipelined import connections_of, needs_of, step_cost
 from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, parts_of, step_s
@@ -22,7 +28,7 @@ def fleet(flops, memory_gib=None, access_gbps=None, gbps=None, connections=1):
     n = len(flops)
     links = np.full((n, n), 1.0) if gbps is None else np.array(gbps, dtype=float)
     network = DeviceNetwork.read(np.full((n, n), 0.02).tolist(), links.tolist())
-    return Fleet(
+    return DeviceFleet(
         tuple(f"d{number}" for number in range(n)),
         tuple(f"kind{flop:g}" for flop in flops),
         np.array(flops, dtype=float),
