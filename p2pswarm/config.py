@@ -189,6 +189,8 @@ class RunConfig:
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """The seed of the initial weights and of the order of the samples."""
     stages: Annotated[int, Between(1, 256)] = 2
+    cut: tuple[Count, ...] = ()
+    """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
     steps: Annotated[int, Between(1, 10**9)] = 1_000
     min_replicas: Annotated[int, Between(1, 64)] = 1
     """How many servers each stage needs before the first step starts."""
@@ -212,11 +214,20 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.cut and len(self.cut) != self.stages:
+            raise ValueError(
+                f"cut has {len(self.cut)} numbers for {self.stages} stages: one for each, or none"
+            )
         blocks = self.model.layers + 2
         if self.model.family == "gpt" and self.stages > blocks:
             raise ValueError(
                 f"stages {self.stages} is more than the {blocks} blocks of the model "
                 f"(embedding, {self.model.layers} layers, head)"
+            )
+        if self.model.family == "gpt" and self.cut and sum(self.cut) != blocks:
+            raise ValueError(
+                f"cut has {sum(self.cut)} blocks and the model {blocks} (embedding, "
+                f"{self.model.layers} layers, head): the numbers have to add up to that"
             )
 
 

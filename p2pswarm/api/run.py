@@ -3,7 +3,7 @@
 Errors:  ValueError names the setting that is wrong and what is allowed, in one line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
 from p2pswarm.config import (
@@ -26,6 +26,8 @@ class RunSettings(TypedDict, total=False):
     """The model: `p2pswarm.models.GPT(...)`, or the settings of `[run.model]`."""
     stages: int
     """The number of parts that the model is cut into."""
+    cut: Sequence[int]
+    """The blocks of each part, as `p2pswarm plan` finds them; left out: about the same work."""
     steps: int
     """The number of optimizer steps."""
     seed: int
