@@ -91,6 +91,7 @@ class Incarnations(StepEnd):
         silent = self.silence.silent(incarnation, now_s)
         self.silence.end(incarnation)
         self._departures.end(incarnation)
+        self._pace.lost(incarnation)
         voided = 0
         if returns and self._suspend(member, now_s, silent=silent):
             self._step.suspend(incarnation)

@@ -36,6 +36,7 @@ from p2pswarm.trainer.ledger import CountResult, StepLedger
 from p2pswarm.trainer.spot_checks import OPINIONS_MAX
 from p2pswarm.trainer.step_guards import Guards, StepGuards
 from p2pswarm.trainer.step_sums import StepSums
+from p2pswarm.trainer.window import LaunchPace
 
 LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
@@ -53,24 +54,24 @@ class Step:
         timeout: AttemptTimeout,
         guards: Guards,
         fences: AnswerLimits,
+        pace: LaunchPace,
     ) -> None:
-        """`fences`: how long each member may take to answer one."""
+        """`fences`: how long each member may take to answer one; `pace`: of all steps."""
         self.number = number
-        self._learns = config, timeout, guards, fences
+        self._learns = config, timeout, guards, fences, pace
         batch = config.batch
         last = number >= config.steps
         size = 0 if last else batch.microbatches
         first = number * batch.microbatches
         self._ledger = StepLedger(first, size, config.stages)
-        every = batch.evaluate_every
-        evaluate = every > 0 and (last or number % every == 0)
+        evaluate = batch.evaluate_every > 0 and (last or number % batch.evaluate_every == 0)
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, timeout)
         self.sums = StepSums(number, self._ledger, self._in_flight)
         """Which sums of former incarnations can be parts of the step."""
-        self._timeout = timeout
+        self._pace = pace
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
         self._fencing = Fencing(fences)
         self._losses: dict[int, float] = {}
@@ -80,6 +81,7 @@ class Step:
 
     def following(self) -> "Step":
         """The next step; it knows what was learned in those before."""
+        self._pace.begin()
         return Step(self.number + 1, *self._learns)
 
     @property
@@ -358,6 +360,7 @@ class Step:
 
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted a microbatch."""
+        self._pace.finished(job.launched_s, now_s)
         self._in_flight.finish(job, now_s)
         self._guards.counted_by_all(job.microbatch, now_s)
 
