@@ -40,7 +40,7 @@ from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.suspensions import Suspensions
 from p2pswarm.trainer.unserved import UnservedStages
-from p2pswarm.trainer.window import launch_window
+from p2pswarm.trainer.window import LaunchPace, launch_window
 
 APART = "nothing passes between it and another of its stage, as both say"
 
@@ -59,7 +59,8 @@ class Coordinator(Incarnations):
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
-        self._step = Step(start.version, config, *limits)
+        self._pace = LaunchPace()
+        self._step = Step(start.version, config, *limits, self._pace)
         self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
@@ -282,7 +283,7 @@ class Coordinator(Incarnations):
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not (unserved or self._former_sums.awaited(now_s)):
-                window = launch_window(self._config, self.members)
+                window = launch_window(self._config, self.members, self._pace)
                 self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self.admission.settled(self.step):  # else the last commit has yet to arrive
