@@ -22,6 +22,7 @@ ROLES = ("auto", "bootstrap", "stage", "trainer")
 EMULATED = "emulated"  # the device of a server that only takes the time of computing
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
+KEY_FILE = "identity.key"  # in the folder of `state`
 OWNER = re.compile("[0-9a-f]{64}")
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
@@ -165,6 +166,22 @@ class CodecConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BalanceConfig:
+    """When servers move from one stage to another (docs/rebalancing.md)."""
+
+    rule: Annotated[str, OneOf("priced", "swarm", "off")] = "priced"
+    """priced: where everybody gains more than it costs; swarm: as in the paper; off: never."""
+    every_s: Annotated[float, Between(1.0, 1e6)] = 300.0
+    """How often "swarm" moves a server."""
+    moving_share: Annotated[float, Between(0.001, 0.5)] = 0.125
+    """Of all servers, that "priced" moves at once."""
+    least_gain: Annotated[float, Between(0.0, 10.0)] = 0.02
+    """What "priced" moves somebody for, as a share of the run's speed."""
+    steady_s: Annotated[float, Between(0.0, 1e6)] = 10.0
+    """How long that gain has to last before somebody moves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A run as its trainer describes it, the same on every member."""
 
@@ -190,6 +207,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     codecs: CodecConfig = field(default_factory=CodecConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
@@ -328,6 +346,13 @@ class NodeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where the node's key is kept; None if it has a new one each time."""
+        if self.identity is None and self.state is not None:
+            return self.state / KEY_FILE
+        return self.identity
 
     def __post_init__(self) -> None:
         if self.run.on_stage_lost == "rewind" and not self.checkpoint.target:

@@ -92,6 +92,7 @@ SHELL = frozenset(
         "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/explain.py",
         "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",

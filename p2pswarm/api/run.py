@@ -6,7 +6,14 @@ Errors:  ValueError names the setting that is wrong and what is allowed, in one 
 from collections.abc import Mapping
 from typing import TypedDict, Unpack
 
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.config import (
+    BalanceConfig,
+    BatchConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from p2pswarm.settings import from_values
 
 Table = Mapping[str, object]
@@ -41,6 +48,8 @@ class RunSettings(TypedDict, total=False):
     """The size of a step: `microbatches`, `rows`, ..."""
     codecs: CodecConfig | Table
     """The codecs of tensors on the wire: `activation`, `gradient`, `averaging`."""
+    balance: BalanceConfig | Table
+    """When servers move from one stage to another: `rule`, `every_s`, ..."""
 
 
 class Run:

@@ -32,6 +32,7 @@ from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
+from p2pswarm.roles.free_memory import free_bytes
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
@@ -184,6 +185,7 @@ def stage_server(
         secret=os.urandom(32),
         chain=voters_chain(stack.config.state, offer.identity, say),
         origin=offer.identity.origin,
+        free_bytes=functools.partial(free_bytes, device),
         saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
         partials=kept_pieces(stack.config.state),
     )

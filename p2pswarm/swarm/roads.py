@@ -12,6 +12,10 @@ broken road at once.
 
 A peer whose answer came late, but came, is given twice that time from then on.
 
+The others of its stage a server asks from time to time though no stream waits for them: it has to
+average with all of them when all else of the step is done, and a cut that is found only then costs
+the most.
+
 An averaging fills links both ways, and an answer waits behind its bytes: for as long as an
 averaging takes, and not longer. So where each of the last ones with a peer took a moment, a silence
 of seconds is not their bytes. One that has not averaged with us yet may have a slow link.
@@ -38,6 +42,8 @@ LEARNED = 2.0  # times the slowest answer that came
 AVERAGING_WAIT_S = 1.0  # nobody else can average in a peer's place, and an answer may be coming
 AVERAGINGS = 8  # that tell how long the bytes of one keep a link full
 AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not change faster
+BEAT_S = 2.0  # so a cut is found in 5 s; most of them begin long before the averaging
+BEATS_PER_S = 20.0  # however large the stage: a question and its answer cost 0.1 ms
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
 
@@ -85,6 +91,9 @@ class Roads:
         """The slowest answer of a peer, if it was slower than most are."""
         self._averagings_s: dict[bytes, deque[float]] = {}
         """How long the last averagings took, for each peer of the newest."""
+        self._watched: dict[bytes, None] = {}
+        """Who is asked though no stream waits."""
+        self._beat_s = BEAT_S
         self._to_ask: list[Question] = []
         self._broken: list[bytes] = []
 
@@ -94,6 +103,7 @@ class Roads:
         What was broken is broken still, until its peer answers: else each takeover would cost the
         time anew in which a cut is found.
         """
+        self._watched = {}
         for peer, road in list(self._roads.items()):
             road.open = None
             if road.state is RoadState.BROKEN:
@@ -102,6 +112,22 @@ class Roads:
                 road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
             else:
                 del self._roads[peer]
+
+    def watch(self, peers: Iterable[bytes], now_s: float) -> None:
+        """Ask these from time to time, and those of before no more."""
+        before, self._watched = self._watched, dict.fromkeys(peers)
+        self._beat_s = max(BEAT_S, len(self._watched) / BEATS_PER_S)
+        new = [peer for peer in self._watched if peer not in self._roads]
+        for number, peer in enumerate(new, start=1):  # not all in one moment
+            self._roads[peer] = _Road(now_s + self._beat_s * number / len(new))
+        for peer in before:
+            if (road := self._roads.get(peer)) is not None:
+                self._drop_idle(peer, road)
+
+    @property
+    def apart(self) -> tuple[bytes, ...]:
+        """Those of whom it is watched whether something comes, and nothing does."""
+        return tuple(peer for peer in self._watched if self.is_broken(peer))
 
     def opened(self, peer: bytes, now_s: float) -> None:
         """A stream to a peer is in use."""
@@ -114,8 +140,7 @@ class Roads:
         """A stream to a peer is over."""
         road = self._roads[peer]
         road.streams -= 1
-        if not road.streams and road.state is RoadState.WAITING:
-            del self._roads[peer]
+        self._drop_idle(peer, road)
 
     def unreachable(self, peer: bytes, now_s: float) -> None:
         """A peer that a stream is in use to, or was to be, could not be dialled."""
@@ -151,12 +176,13 @@ class Roads:
         if not there:
             if not newest:
                 return  # it is asked anew already
-            if road.state is RoadState.BROKEN and now_s < road.broke_s + FORGOTTEN_S:
+            awaited = peer in self._watched or now_s < road.broke_s + FORGOTTEN_S
+            if road.state is RoadState.BROKEN and awaited:
                 road.due_s = now_s + self._ask_after_s
                 return
-        road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
-        if not road.streams:
-            del self._roads[peer]
+        pause_s = self._ask_after_s if road.streams else self._beat_s
+        road.state, road.due_s = RoadState.WAITING, now_s + pause_s
+        self._drop_idle(peer, road)
 
     def to_ask(self) -> Iterator[Question]:
         """The questions to ask now; drained by reading."""
@@ -189,6 +215,11 @@ class Roads:
                 road.due_s = now_s + self._limit_s(peer)
             else:
                 self._break(peer, road, now_s)
+
+    def _drop_idle(self, peer: bytes, road: _Road) -> None:
+        """Forget a road that is whole and that nobody needs."""
+        if not road.streams and road.state is RoadState.WAITING and peer not in self._watched:
+            del self._roads[peer]
 
     def _break(self, peer: bytes, road: _Road, now_s: float) -> None:
         """Nothing comes from a peer: its streams end, and it is asked anew, by another dial."""

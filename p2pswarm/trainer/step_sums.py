@@ -26,6 +26,10 @@ class StepSums:
             return 0.0
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
 
+    def counted_by(self, one: Incarnation) -> int:
+        """How many microbatches an incarnation has counted."""
+        return self._ledger.counted_by_one(one)
+
     def losses(self, told: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""
         known = zip(self._ledger.microbatches(told.counted), told.losses, strict=False)

@@ -167,6 +167,7 @@ COMMANDS = [
     "node",
     "train",
     "status",
+    "explain",
     "doctor",
     "verify",
     "plan",
