@@ -47,8 +47,9 @@ class SimStreamTransport(SimStreamEnd):
         """Send bytes as fast as the uplink takes them."""
         del priority  # chunks leave in order, without priorities
         flat = data.cast("B")
-        for offset in range(0, len(flat), CHUNK_BYTES):
-            if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + CHUNK_BYTES])):
+        chunk_bytes = max(1, round(CHUNK_BYTES / self.here.world.config.bulk_scale))
+        for offset in range(0, len(flat), chunk_bytes):
+            if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + chunk_bytes])):
                 raise LinkLost("the stream ended under a transfer")
             await asyncio.sleep(self.uplink_wait_s)
 

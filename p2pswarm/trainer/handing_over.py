@@ -188,7 +188,7 @@ class HandingOver:
         to = self._rule.successor(ours, theirs, voters, coordination.now_s())
         leader = self._seat.leader
         if to is not None and leader is not None and leader.leads:
-            self._rule.handed_over(leader.head.height, coordination.now_s())
+            self._rule.handed_over(to, leader.head.height, coordination.now_s())
             self._seat.hand_over(to, asyncio.get_running_loop().time())
             self._node.pump()
 

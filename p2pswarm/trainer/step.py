@@ -33,11 +33,10 @@ from p2pswarm.trainer.in_flight import (
     MicrobatchJob,
 )
 from p2pswarm.trainer.ledger import CountResult, StepLedger
+from p2pswarm.trainer.sharing import Sharing
 from p2pswarm.trainer.spot_checks import OPINIONS_MAX
 from p2pswarm.trainer.step_guards import Guards, StepGuards
-from p2pswarm.trainer.step_sums import StepSums
-
-LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
+from p2pswarm.trainer.step_sums import StepSums, mean_loss
 
 
 class Step:
@@ -73,6 +72,7 @@ class Step:
         self._timeout = timeout
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
         self._fencing = Fencing(fences)
+        self._sharing = Sharing()
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
@@ -125,16 +125,15 @@ class Step:
 
         A fence may tell of a microbatch that no note tells of; its loss is then unknown.
         """
-        told = self._losses.items()
-        aside = self._guards.aside
-        return _mean([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
+        told, aside = self._losses.items(), self._guards.aside
+        return mean_loss([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
 
     @property
     def held_out_loss(self) -> float | None:
         """Mean over the held-out batches, nats per token; None if there were none."""
         losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
         losses += [math.nan for m in self._guards.aside if m >= EVALUATION_BASE]
-        return _mean(losses) if losses else None
+        return mean_loss(losses) if losses else None
 
     def path(self, microbatch: int) -> list[Incarnation]:
         """Whom the newest attempt of a microbatch was handed to."""
@@ -268,6 +267,17 @@ class Step:
         numbers = tuple(job.microbatch for job in settled)
         return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
 
+    def share(self, stage: int, servers: Sequence[Incarnation]) -> None:
+        """One of the servers of a stage is new: it takes its share of what is under way to them."""
+        if self.all_launched:
+            for job in self._sharing.surplus([self._to_count(one, stage) for one in servers]):
+                self._give_up(job, "a server has come that shares the work")
+
+    def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
+        """What was handed to a server that its stage has not counted."""
+        jobs = filter(self._counts, self._in_flight.touched_by(one))
+        return [job for job in jobs if stage in self._ledger.missing(job.microbatch)]
+
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
         """Who has a microbatch in its sum, in any stage; of a check, the microbatch itself."""
         job = self._in_flight.job(microbatch)
@@ -388,10 +398,3 @@ class Step:
         self._in_flight.give_up(job, reason)
         self._given_up.append(act.CancelLaunch(job.microbatch, job.attempt))
         self._fencing.add(job)
-
-
-def _mean(losses: list[float]) -> float:
-    """The mean; NaN if there are no losses, or if one is NaN or beyond `LOSS_MAX`."""
-    if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
-        return math.nan
-    return math.fsum(losses) / len(losses)

@@ -107,8 +107,8 @@ class LinkMachine:
         """The bulk connections that are joined and wanted; `joined` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
         """What is known of the present path; only read it."""
-        self.peer_closed = False
-        """Whether the peer has said that it ends the link: call `fail` when all is reported."""
+        self.peer_closed = ""
+        """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
         self._quiet = QuietWatch()
         self._abort_at_s: float | None = None
@@ -384,8 +384,8 @@ class LinkMachine:
                     self._hold_up()
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
-            case PeerClosed():
-                self.peer_closed = True
+            case PeerClosed(why):
+                self.peer_closed = why
             case BulkDone() | BulkOver() | PathAltered():
                 self.news.append(event)
             case AskedForBulk():

@@ -210,7 +210,7 @@ class Link(LinkFacts):
         finally:
             self._receiving = False
         if machine.peer_closed:
-            self.fail(LinkLost(f"link to {self.peer.short}: closed by the peer"))
+            self.fail(LinkLost(f"link to {self.peer.short}: {machine.peer_closed}"))
         elif told > 1 and machine.error is None and self._gathering.begin():
             # The tasks that were woken run before this callback: their answers leave together.
             self._loop.call_soon(self._end_gathering)
