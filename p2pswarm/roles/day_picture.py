@@ -64,7 +64,7 @@ def draw_day(
         members.set_ylabel("members")
         members.set_xlabel("hours")
         if record.stages <= STAGES_NAMED:
-            members.legend(frameon=False, ncols=record.stages, loc="upper left", fontsize=8)
+            members.legend(frameon=False, ncols=record.stages, loc="lower left", fontsize=8)
         for axes in (rates, members):
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(color=FAINT)
