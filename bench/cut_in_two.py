@@ -22,36 +22,24 @@ loop, every trainer's chain is checked by `check_chain.py`, and all chains must 
 
 import argparse
 import functools
-import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from check_chain import Rec, entries, newest_chain
-from exactness import SERVE, WANTED, compare, introduced, tensors, train_plainly, written
+from exactness import SERVE, introduced
+from lab_run import LabRun, add_options, play_and_compare
 from node_listener import Gone, NodeListener
-from swarm_processes import (
-    FIRST_SERVER,
-    ROOT,
-    STANDARD_LIBRARY,
-    TRAINER,
-    Nodes,
-    Run,
-    RunFailed,
-    Site,
-)
+from swarm_processes import FIRST_SERVER, TRAINER, Nodes, Run, RunFailed
 from trainer_processes import checked
-
-sys.path.insert(0, str(ROOT))
 
 from p2pswarm.ids import PeerId
 from p2pswarm.progress.events import Ended, Note, Peers, Stepped
-from tests.wanlab.lab import Lab, LabUnavailable
+from tests.wanlab.lab import Lab
 from tests.wanlab.link import Link
 
 STAGES, REPLICAS, VOTERS = 2, 2, 3
@@ -277,57 +265,31 @@ def check_chains(swarm: Swarm, steps: int) -> dict[str, object]:
 def main() -> int:
     """Train, cut, heal, compare, print, write."""
     options = _options()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        ours, theirs = (folder / f"{kind}.safetensors" for kind in ("swarm", "plain"))
-        run = Run(
-            name="cut in two",
-            steps=options.steps,
-            stages=STAGES,
-            min_replicas=REPLICAS,
-            d_model=16,
-            heads=2,
-            layers=2,
-            sequence_length=16,
-            microbatches=options.microbatches,
-            rows=2,
-            dtype="float64",
-            codec="raw",
-            weights=str(ours),
-            data=options.data,
-        )
-        try:
-            with (
-                Lab(HOSTS, WHOLE) as lab,
-                Nodes(Site("lab", lab.address, lab.enter), folder, options.patience_s) as nodes,
-            ):
-                nodes.start_bootstrap()
-                swarm = Swarm(nodes, run, folder)
-                told = play(lab, nodes, swarm, run, options)
-                for name in swarm.seen:
-                    nodes.wait(name)
-            chain = check_chains(swarm, run.steps)
-            train_plainly(run, theirs, options)
-            relative, _, _ = compare(written(folder), dict(tensors(theirs)))
-        except LabUnavailable as reason:
-            print(reason)
-            return 2
-        except RunFailed as error:
-            print(f"error: {error}")
-            return 1
-    print(f"relative difference of all parameters {relative:.3g}; chain: {json.dumps(chain)}")
-    if options.json:
-        figures = {
-            "relative_difference": relative,
-            "chain": chain,
-            "cut_after": told.cut_after,
-            "goes_on_s": told.goes_on_s,
-            "apart_s": told.apart_s,
-            "healed_after": told.healed_after,
-            "whole_again_s": told.whole_again_s,
-        }
-        options.json.write_text(json.dumps(figures) + "\n")
-    return 0 if relative <= WANTED else 1
+    run = Run(
+        name="cut in two",
+        steps=options.steps,
+        stages=STAGES,
+        min_replicas=REPLICAS,
+        d_model=16,
+        heads=2,
+        layers=2,
+        sequence_length=16,
+        microbatches=options.microbatches,
+        rows=2,
+        dtype="float64",
+        codec="raw",
+    )
+    return play_and_compare(run, (HOSTS, WHOLE), options, lambda lab: cut_and_heal(lab, options))
+
+
+def cut_and_heal(place: LabRun, options: argparse.Namespace) -> dict[str, object]:
+    """The whole run, and what its chains say."""
+    place.nodes.start_bootstrap()
+    swarm = Swarm(place.nodes, place.run, place.folder)
+    told = play(place.lab, place.nodes, swarm, place.run, options)
+    for name in swarm.seen:
+        place.nodes.wait(name)
+    return {"chain": check_chains(swarm, place.run.steps), **asdict(told)}
 
 
 def _options() -> argparse.Namespace:
@@ -338,9 +300,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--apart-s", type=float, default=17.0, help="a link lives for 15 s")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--microbatches", type=int, default=12, help="a step")
-    parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
-    parser.add_argument("--patience-s", type=float, default=500.0)
-    parser.add_argument("--json", type=Path)
+    add_options(parser, patience_s=500.0)
     return parser.parse_args()
 
 

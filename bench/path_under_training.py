@@ -16,37 +16,26 @@ are those of the trainer's count; the weights are compared with those of a plain
 
 import argparse
 import datetime as dt
-import json
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from exactness import SERVE, WANTED, compare, tensors, train_plainly, written
+from exactness import SERVE
+from lab_run import LabRun, add_options, play_and_compare
 from node_listener import Gone, NodeListener
-from swarm_processes import (
-    FIRST_SERVER,
-    ROOT,
-    STANDARD_LIBRARY,
-    TRAINER,
-    Nodes,
-    Run,
-    RunFailed,
-    Site,
-)
-
-sys.path.insert(0, str(ROOT))
+from swarm_processes import FIRST_SERVER, TRAINER, Nodes, Run, RunFailed
 
 from p2pswarm.progress.events import Ended, Stepped
-from tests.wanlab.lab import Lab, LabUnavailable
+from tests.wanlab.lab import Lab
 from tests.wanlab.link import Link
 
 STAGES = 2
 HOSTS = FIRST_SERVER + STAGES
+ROAD = Link(rate_bits_per_s=None, delay_s=0.02)
 PAIR = (FIRST_SERVER, FIRST_SERVER + 1)
 SETTLE_S = 12.0  # after the first step: a spare relay is sought after 5 s
 BACK_S = 15.0  # what is better is tried every 5 s
@@ -122,10 +111,11 @@ def first_after(seen: list[Moment], at_s: float, what: str) -> float | None:
     return next((each.at_s - at_s for each in seen if each.at_s > at_s and what in each.text), None)
 
 
-def play(lab: Lab, nodes: Nodes, run: Run, folder: Path, options: argparse.Namespace) -> dict:
+def play(place: LabRun, options: argparse.Namespace) -> dict[str, object]:
     """One run, with its road cut and mended; what came of it."""
+    lab, nodes = place.lab, place.nodes
     nodes.start_bootstrap()
-    settings = nodes.joining + 'role = "trainer"\nlog_level = "info"\n' + run.settings()
+    settings = nodes.joining + 'role = "trainer"\nlog_level = "info"\n' + place.run.settings()
     nodes.start("trainer", TRAINER, settings)
     for _ in range(STAGES):
         nodes.start_server('log_level = "info"\n' + SERVE)
@@ -149,8 +139,9 @@ def play(lab: Lab, nodes: Nodes, run: Run, folder: Path, options: argparse.Names
     last = told.last
     while told.ended is None:
         told.follow(10.0)
+    nodes.wait("trainer")
 
-    seen = [each for each in moments(folder) if each.at_s > cut_s]
+    seen = [each for each in moments(place.folder) if each.at_s > cut_s]
     for each in seen:
         print(f"  {each.at_s - cut_s:6.2f} s  {each.server}  {each.text}")
     relayed = next((each for each in seen if "by a relayed path" in each.text), None)
@@ -169,44 +160,20 @@ def play(lab: Lab, nodes: Nodes, run: Run, folder: Path, options: argparse.Names
 def main() -> int:
     """Train, cut, mend, compare, print, write."""
     options = _options()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        ours, theirs = (folder / f"{kind}.safetensors" for kind in ("swarm", "plain"))
-        run = Run(
-            name="path",
-            steps=options.steps,
-            stages=STAGES,
-            d_model=32,
-            heads=2,
-            layers=2,
-            sequence_length=32,
-            microbatches=8,
-            rows=2,
-            dtype="float64",
-            codec="raw",
-            weights=str(ours),
-            data=options.data,
-        )
-        try:
-            with (
-                Lab(HOSTS, Link(rate_bits_per_s=None, delay_s=0.02)) as lab,
-                Nodes(Site("lab", lab.address, lab.enter), folder, options.patience_s) as nodes,
-            ):
-                figures = play(lab, nodes, run, folder, options)
-                nodes.wait("trainer")
-            train_plainly(run, theirs, options)
-            relative, _, _ = compare(written(folder), dict(tensors(theirs)))
-        except LabUnavailable as reason:
-            print(reason)
-            return 2
-        except RunFailed as error:
-            print(f"error: {error}")
-            return 1
-    figures["relative_difference"] = relative
-    print(json.dumps(figures))
-    if options.json:
-        options.json.write_text(json.dumps(figures) + "\n")
-    return 0 if relative <= WANTED else 1
+    run = Run(
+        name="path",
+        steps=options.steps,
+        stages=STAGES,
+        d_model=32,
+        heads=2,
+        layers=2,
+        sequence_length=32,
+        microbatches=8,
+        rows=2,
+        dtype="float64",
+        codec="raw",
+    )
+    return play_and_compare(run, (HOSTS, ROAD), options, lambda lab: play(lab, options))
 
 
 def _options() -> argparse.Namespace:
@@ -214,9 +181,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--how", choices=tuple(RULES), default="reset")
     parser.add_argument("--apart-s", type=float, default=20.0)
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--data", type=Path, default=STANDARD_LIBRARY, help="text to train on")
-    parser.add_argument("--patience-s", type=float, default=400.0)
-    parser.add_argument("--json", type=Path)
+    add_options(parser, patience_s=400.0)
     return parser.parse_args()
 
 

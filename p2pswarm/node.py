@@ -1,6 +1,6 @@
 """The command `python -m p2pswarm.node`, the same as `p2pswarm node`.
 
-Errors:  as `commands.py`.
+Errors:  as `commands/run.py`.
 """
 
 import sys

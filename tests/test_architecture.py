@@ -28,11 +28,11 @@ swarm
 allreduce state chain checkpoint
 trainer compute
 server
-roles sim
+sim
+roles
 api testing
 node_process demo
-flag_parser
-flags setting_report
+setting_report
 commands
 cli
 node __main__
@@ -52,7 +52,7 @@ SHELL = frozenset(
         "checkpoint/saving.py",
         "cli.py",
         "closing.py",
-        "commands.py",
+        "commands/run.py",
         "crypto/key_file.py",
         "demo/demo.py",
         "demo/processes.py",
@@ -92,6 +92,7 @@ SHELL = frozenset(
         "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/explain.py",
         "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
@@ -118,6 +119,7 @@ SHELL = frozenset(
         "server/stage_server.py",
         "server/worker.py",
         "sim/compute.py",
+        "sim/day.py",
         "sim/dht.py",
         "sim/gossip.py",
         "sim/loop.py",
@@ -165,7 +167,7 @@ OUTSIDE = {
     "roles",
     "demo",
     "node_process.py",
-    "commands.py",
+    "commands",
     "crypto/key_file.py",
     "chain/chain_file.py",
     "checkpoint/folder.py",
@@ -178,7 +180,7 @@ LATE_IMPORTS = {
     "__init__.py",
     "api/node.py",
     "cli.py",
-    "commands.py",
+    "commands",
     "net/web_net.py",
     "node_process.py",
     "roles/reaching.py",

@@ -110,3 +110,11 @@ def test_the_guide_answers_no_question_twice():
     ]
 
     assert sorted(rows) == sorted(set(rows))
+
+
+def test_no_change_is_told_twice():
+    told = [
+        line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("- ")
+    ]
+
+    assert sorted(told) == sorted(set(told))

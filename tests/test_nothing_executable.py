@@ -165,7 +165,7 @@ HARMLESS = [
     ("ids.py", "import re\nre.compile(text)"),
     ("checkpoint/stage_file.py", "import torch\ntorch.load(path, weights_only=True)"),
     ("data/text_files.py", "import numpy as np\nnp.load(path, allow_pickle=False)"),
-    ("commands.py", "import importlib\nimportlib.import_module('p2pswarm.demo.demo')"),
+    ("commands/demo.py", "import importlib\nimportlib.import_module('p2pswarm.demo.demo')"),
     ("demo/processes.py", "import asyncio\nasyncio.create_subprocess_exec('python')"),
     ("models/gpt.py", "def f(self):\n    self.model.eval()"),
 ]

@@ -13,6 +13,7 @@ from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
@@ -76,7 +77,14 @@ class SessionParts:
             case _:
                 return None
 
-    def watch_mates(self) -> None:
+    def members_changed(self) -> None:
+        """Follow a new view of the members."""
+        self.session.route_anew()
+        self.averaging.members_changed()
+        self._watch_mates()
+        self.replica.donors_changed()
+
+    def _watch_mates(self) -> None:
         """Find out whether the others of the stage are there: all average with all."""
         members, stage = self.session.members.members, self.replica.stage
         mates = [one for one in members if one.stage == stage and one.peer != self.session.me]
@@ -88,6 +96,7 @@ class SessionParts:
         clock = asyncio.get_running_loop().time
         begun_s = clock()
         outcome = await self.replica.reduce(order, self.averaging)
+        self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
         roads.averaged(order.group, clock() - begun_s)
         return outcome
@@ -174,6 +183,7 @@ def session_parts(
         context.make_router(),
         note,
         Signal(),
+        CapacityMeter(),
     )
     averaging = Averaging(
         *(reducing, context.tensors, context.compute, members.find, tasks),

@@ -59,6 +59,11 @@ class WorkPlan:
     """The item whose sender a gradient goes back to."""
 
     @property
+    def returning(self) -> bool:
+        """Whether its gradient is to come back here from the next stage."""
+        return self.call is StageCall.FORWARD
+
+    @property
     def counted(self) -> bool:
         """Whether the gradient is in the sum; known once the call has returned."""
         return self.spec.added

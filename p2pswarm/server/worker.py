@@ -20,6 +20,7 @@ from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.forwarder import Forwarder
+from p2pswarm.server.gradient_returns import GradientReturns
 from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_plan import (
@@ -36,9 +37,12 @@ from p2pswarm.server.work_plan import (
     refuse_stranger,
     sketch_of,
 )
+from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.swarm.messages.step import Fence, Fenced
+from p2pswarm.swarm.messages.types import Work
+from p2pswarm.tensors.meta import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class Worker:
         self._wake = asyncio.Event()
         run = session.context.run
         self._sketcher = Sketcher(session.context.run_id) if run.spot_check_share else None
+        self._state_bytes = session.engine.state_bytes
+        self._returns = GradientReturns()
         self._to_drop: list[Key] = []
         """What was kept for attempts that are over; the compute thread forgets it next."""
 
@@ -79,6 +85,8 @@ class Worker:
                 await stream.send(coming.grant)
                 inputs = scheduler.expected.inputs(item.work, await coming.tensors())
             scheduler.arrived(item, loop.time())
+            if item.work is Work.BACKWARD:
+                self._returns.came(item.key, loop.time())
         finally:
             scheduler.withdraw(item)
         job = self._jobs[item] = _PendingInput(inputs, loop.time(), loop.create_future())
@@ -112,12 +120,14 @@ class Worker:
         for work in fence.work:
             self._forwarder.drop_fenced(work.microbatch, work.attempt)
         self._to_drop += dropped.keys
+        self._returns.drop(dropped.keys)
         self.wake()
         return Fenced(scheduler.counted(fence))
 
     def moved_to(self, version: int) -> None:
         """Drop what belonged to the former step and begin what waited: the weights have changed."""
         dropped = self._session.scheduler.moved_to(version)
+        self._returns.drop(None)
         self._refuse(dropped.items, "its step is over")
         self.wake()
 
@@ -130,7 +140,10 @@ class Worker:
         """Sum up what was done since the last report."""
         scheduler, stage = self._session.scheduler, self._session.engine.stage
         load = load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
-        return replace(load, links=self._session.links())
+        measured = self._session.meter.measured(
+            free_bytes=self._session.context.free_bytes(), state_bytes=self._state_bytes
+        )
+        return replace(load, links=self._session.links(), capacity=Capacity.of(measured))
 
     async def _compute(self, item: WorkItem, job: _PendingInput) -> None:
         session, loop = self._session, asyncio.get_running_loop()
@@ -151,11 +164,10 @@ class Worker:
             session.note(not_computed(item.push, error, failure))
         else:
             took_s, loss = loop.time() - started_s, loss_in(made)
+            self._measure(item, started_s - job.arrived_s, took_s, loop.time())
             if session.scheduler.done(item, took_s, counted=work.counted, loss=loss):
                 result = made
-                for note in (sketch, work.note(made)):
-                    if note is not None:
-                        session.note(note)
+                self._tell(work, made, sketch, loop.time())
             else:
                 await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
         _send_off(leaving, bundle_in(result))
@@ -165,7 +177,26 @@ class Worker:
             job.waiting.set_exception(failure)
         else:
             queue_s = started_s - job.arrived_s
-            job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
+            now_s = loop.time()
+            receipt = Receipt(queue_s, now_s - started_s, self._returns.usual_s(now_s))
+            job.waiting.set_result(receipt)
+
+    def _tell(self, work: WorkPlan, made: Made, sketch: Sketch | None, now_s: float) -> None:
+        """Note a result: what the trainer is to know, and that its gradient is to come back."""
+        if work.returning:
+            self._returns.left(work.item.key, now_s)
+        for note in (sketch, work.note(made)):
+            if note is not None:
+                self._session.note(note)
+
+    def _measure(self, item: WorkItem, waited_s: float, took_s: float, now_s: float) -> None:
+        """Take note of what a microbatch has cost this server."""
+        meter = self._session.meter
+        if item.work is Work.EVALUATE:  # now and then, last of all, and shorter than the others
+            return
+        meter.waited(waited_s, now_s)
+        meter.came(bytes_of(item.push.tensors))
+        meter.computed(took_s, now_s, backward=item.work is Work.BACKWARD)
 
     def _made(self, work: WorkPlan, inputs: WorkInputs) -> tuple[Made, Sketch | None]:
         """Call the stage, on the compute thread; with it the sketch, in a run with spot checks."""

@@ -22,6 +22,7 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
+from p2pswarm.trainer.balance import Balance
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures
@@ -39,7 +40,7 @@ from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.suspensions import Suspensions
 from p2pswarm.trainer.unserved import UnservedStages
-from p2pswarm.trainer.window import launch_window
+from p2pswarm.trainer.window import LaunchPace, launch_window
 
 APART = "nothing passes between it and another of its stage, as both say"
 
@@ -58,12 +59,14 @@ class Coordinator(Incarnations):
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
-        self._step = Step(start.version, config, *limits)
+        self._pace = LaunchPace()
+        self._step = Step(start.version, config, *limits, self._pace)
         self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
+        self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages)
         self._apart = ApartPairs(self.members)
         self.silence = Silence(self.members)
@@ -225,6 +228,8 @@ class Coordinator(Incarnations):
             returned=self._returned,
         )
         self._actions += outcome.ready
+        for one in outcome.ready:
+            self._balance.ready(one.incarnation.peer)
         if self._phase is Phase.FILLING and outcome.ready:
             for stage in {one.stage: None for one in outcome.ready}:
                 servers = [member.incarnation for member in self.members.ready(stage)]
@@ -278,7 +283,7 @@ class Coordinator(Incarnations):
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not (unserved or self._former_sums.awaited(now_s)):
-                window = launch_window(self._config, self.members)
+                window = launch_window(self._config, self.members, self._pace)
                 self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self.admission.settled(self.step):  # else the last commit has yet to arrive

@@ -37,6 +37,7 @@ from p2pswarm.trainer.sharing import Sharing
 from p2pswarm.trainer.spot_checks import OPINIONS_MAX
 from p2pswarm.trainer.step_guards import Guards, StepGuards
 from p2pswarm.trainer.step_sums import StepSums, mean_loss
+from p2pswarm.trainer.window import LaunchPace
 
 
 class Step:
@@ -52,24 +53,24 @@ class Step:
         timeout: AttemptTimeout,
         guards: Guards,
         fences: AnswerLimits,
+        pace: LaunchPace,
     ) -> None:
-        """`fences`: how long each member may take to answer one."""
+        """`fences`: how long each member may take to answer one; `pace`: of all steps."""
         self.number = number
-        self._learns = config, timeout, guards, fences
+        self._learns = config, timeout, guards, fences, pace
         batch = config.batch
         last = number >= config.steps
         size = 0 if last else batch.microbatches
         first = number * batch.microbatches
         self._ledger = StepLedger(first, size, config.stages)
-        every = batch.evaluate_every
-        evaluate = every > 0 and (last or number % every == 0)
+        evaluate = batch.evaluate_every > 0 and (last or number % batch.evaluate_every == 0)
         held_out = range(batch.evaluate_microbatches if evaluate else 0)
         jobs = [MicrobatchJob(EVALUATION_BASE + i, Work.EVALUATE) for i in held_out]
         jobs += [MicrobatchJob(first + i, Work.FORWARD) for i in range(size)]
         self._in_flight = InFlight(jobs, timeout)
         self.sums = StepSums(number, self._ledger, self._in_flight)
         """Which sums of former incarnations can be parts of the step."""
-        self._timeout = timeout
+        self._pace = pace
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
         self._fencing = Fencing(fences)
         self._sharing = Sharing()
@@ -80,6 +81,7 @@ class Step:
 
     def following(self) -> "Step":
         """The next step; it knows what was learned in those before."""
+        self._pace.begin()
         return Step(self.number + 1, *self._learns)
 
     @property
@@ -257,7 +259,7 @@ class Step:
         """Close a round that all have answered: its jobs may be launched again."""
         settled = self._fencing.settled()
         for job in settled:
-            if self._counts(job) and self._ledger.all_counted(job.microbatch):
+            if job.counts and self._ledger.all_counted(job.microbatch):
                 self._finish(job, now_s)
                 self._guards.acquit(job)
             elif job.check and job.attempt + 1 >= OPINIONS_MAX:
@@ -275,7 +277,7 @@ class Step:
 
     def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
         """What was handed to a server that its stage has not counted."""
-        jobs = filter(self._counts, self._in_flight.touched_by(one))
+        jobs = [job for job in self._in_flight.touched_by(one) if job.counts]
         return [job for job in jobs if stage in self._ledger.missing(job.microbatch)]
 
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
@@ -354,20 +356,17 @@ class Step:
 
     def _known(self, microbatch: int) -> bool:
         job = self._in_flight.job(microbatch)
-        return job is not None and self._counts(job) and not job.condemned
-
-    def _counts(self, job: MicrobatchJob) -> bool:
-        """Whether stages are to count it."""
-        return job.work is Work.FORWARD and not job.check
+        return job is not None and job.counts and not job.condemned
 
     def _missing(self, job: MicrobatchJob) -> tuple[int, ...]:
         """The stages that an attempt has to reach."""
-        if self._counts(job):
+        if job.counts:
             return self._ledger.missing(job.microbatch)
         return tuple(range(self._stages))
 
     def _finish(self, job: MicrobatchJob, now_s: float) -> None:
         """Every stage has counted a microbatch."""
+        self._pace.finished(job.launched_s, now_s)
         self._in_flight.finish(job, now_s)
         self._guards.counted_by_all(job.microbatch, now_s)
 

@@ -11,11 +11,13 @@ from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.balance import Balance
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.window import LaunchPace
 
 
 class StepNotes(ABC):
@@ -24,13 +26,17 @@ class StepNotes(ABC):
     members: Membership
     _config: RunConfig
     _step: Step
+    _balance: Balance
     _blame: Blame
     _departures: Departures
+    _pace: LaunchPace
     _actions: list[act.Action]
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
         if member := self.members.alive(incarnation):
+            self._balance.loaded(member, note)
+            self._pace.recomputed(incarnation, note.recomputed)
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def handed(self, to: Incarnation, note: Handed, now_s: float) -> None:

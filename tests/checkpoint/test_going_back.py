@@ -10,7 +10,7 @@ from checkpoint.saved_run import CONFIG, plain_weights, saved_run, steps_saved, 
 
 from p2pswarm.chain.chain_log import HEADER_BYTES, LogReader, log_entry
 from p2pswarm.chain.record import RecordKind
-from p2pswarm.commands import main
+from p2pswarm.commands.run import main
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.checkpoint_reports import CheckpointSaved
 from p2pswarm.trainer.rewind_reports import CannotGoBack, NewestCopy, WentBack

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from p2pswarm.commands.demo import DemoCommand
+from p2pswarm.commands.doctor import DoctorCommand
+from p2pswarm.commands.node import EXAMPLES, CheckCommand, ExampleCommand, NodeCommand
+from p2pswarm.commands.run import parse
 from p2pswarm.config import ROLES, NodeConfig
 from p2pswarm.demo.options import Options
 from p2pswarm.errors import Unusable
-from p2pswarm.flags import EXAMPLES, CheckCommand, DoctorCommand, ExampleCommand, parse
 from p2pswarm.settings import load
 from p2pswarm.version import VERSION
 
@@ -25,15 +28,19 @@ def written(tmp_path):
     return write
 
 
-def test_a_node_without_flags_starts_a_swarm():
-    config = parse(["node"])
+def config_of(*argv: str) -> NodeConfig:
+    """The settings of the node that a command line runs."""
+    command = parse(argv)
+    assert isinstance(command, NodeCommand)
+    return command.config
 
-    assert isinstance(config, NodeConfig)
-    assert config.role == "bootstrap"
+
+def test_a_node_without_flags_starts_a_swarm():
+    assert config_of("node").role == "bootstrap"
 
 
 def test_a_node_with_an_address_serves():
-    config = parse(["node", "--bootstrap", "a:1", "--bootstrap", "b:2"])
+    config = config_of("node", "--bootstrap", "a:1", "--bootstrap", "b:2")
 
     assert (config.role, config.bootstrap) == ("stage", ("a:1", "b:2"))
 
@@ -41,7 +48,7 @@ def test_a_node_with_an_address_serves():
 def test_a_flag_goes_before_the_file(written):
     file = written("listen = 'a:1'\nlog_level = 'info'\n[network]\nannounce = 'a:1'\npeer_mib = 3")
 
-    config = parse(["node", "--config", file, "--listen", ":0", "--announce", "b:2"])
+    config = config_of("node", "--config", file, "--listen", ":0", "--announce", "b:2")
 
     assert (config.listen, config.log_level) == (":0", "info")
     assert (config.network.announce, config.network.peer_mib) == ("b:2", 3)
@@ -59,7 +66,7 @@ def test_doctor_asks_through_nodes_or_alone():
 def test_train_is_the_trainers_role(written, tmp_path):
     file = written("role = 'stage'\n[train]\ndata = 'text'")
 
-    config = parse(["train", file, "--bootstrap", "a:1"])
+    config = config_of("train", file, "--bootstrap", "a:1")
 
     assert (config.role, config.bootstrap) == ("trainer", ("a:1",))
     assert config.train.data == tmp_path / "text"
@@ -124,10 +131,10 @@ def test_an_example_names_every_setting_of_its_role_and_what_it_leaves_out_is_go
 
 
 def test_the_demo_has_its_defaults_and_takes_others(tmp_path):
-    assert parse(["demo"]) == Options()
+    assert parse(["demo"]) == DemoCommand(Options())
     assert parse(
         ["demo", "--stages", "3", "--kill-every", "0", "--data", str(tmp_path)]
-    ) == Options(stages=3, kill_every=0, data=tmp_path)
+    ) == DemoCommand(Options(stages=3, kill_every=0, data=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +163,32 @@ def test_wrong_flags_are_one_line(argv, part, capsys):
     assert part in said
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["node", "--help"], ["train", "-h"], ["demo", "-h"]])
+COMMANDS = [
+    "node",
+    "train",
+    "status",
+    "explain",
+    "doctor",
+    "verify",
+    "plan",
+    "simulate",
+    "invite",
+    "invitations",
+    "revoke",
+    "renew",
+    "demo",
+]
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+
+    said = re.findall(r"^    (\w+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(said) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [["--help"], *([name, "-h"] for name in COMMANDS)])
 def test_every_command_explains_itself(argv, capsys):
     with pytest.raises(SystemExit) as caught:
         parse(argv)
@@ -187,7 +219,7 @@ def test_the_version_is_the_packages(capsys, request):
 def test_a_run_goes_on_from_what_is_named_or_from_its_own_target(written, flags, target):
     file = written("[train]\ndata = '.'\n[checkpoint]\ntarget = 'out'")
 
-    assert parse(["train", file, *flags]).train.resume == target
+    assert config_of("train", file, *flags).train.resume == target
 
 
 def test_a_resume_without_any_target_says_what_to_do(written):

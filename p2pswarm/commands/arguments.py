@@ -1,0 +1,73 @@
+"""What several commands take, and how a flag's text is read.
+
+Units:   seconds.
+Errors:  SystemExit with one line for flags that cannot be read, as argparse does.
+"""
+
+import argparse
+from typing import NoReturn, Protocol, TypeAlias
+
+USAGE_CODE = 2
+SEED_MAX = 2**32 - 1
+INVITE_HELP = "the invitation to a closed run: the line of p2pswarm invite, or a file that has it"
+DAY_S = 86_400
+TIME_UNITS = {"m": 60, "h": 3_600, "d": DAY_S, "w": 7 * DAY_S}
+LASTS_MAX_S = 3_650 * DAY_S
+
+
+class Command(Protocol):
+    """A command with all that it was told."""
+
+    def run(self, begun_s: float) -> int:
+        """Do it; returns the exit code. `begun_s`: when the process began, by its clock."""
+        ...
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that reports an error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with one line on stderr, as all commands do."""
+        self.exit(USAGE_CODE, f"error: {message}; see --help\n")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[OneLineParser]"  # noqa: SLF001
+"""What a command is added to."""
+
+
+def add_bootstrap(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the nodes of a swarm through which it is joined or asked."""
+    parser.add_argument("--bootstrap", action="append", metavar="HOST:PORT", help=text)
+
+
+def add_json(parser: argparse.ArgumentParser, text: str = "one line of JSON, for scripts") -> None:
+    """Add the answer for scripts."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+class whole:  # noqa: N801 - reads as the type of an argument
+    """A whole number from low to high."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low = low
+        self._high = high
+
+    def __call__(self, text: str) -> int:
+        """Read the number; argparse reports the error in one line."""
+        number = int(text) if text.isascii() and text.isdigit() else -1
+        if not self._low <= number <= self._high:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {self._low} to {self._high}"
+            )
+        return number
+
+
+def duration(text: str) -> int:
+    """A time such as 12h or 7d, in seconds; argparse reports the error in one line."""
+    number, unit = text[:-1], TIME_UNITS.get(text[-1:], 0)
+    lasts_s = int(number) * unit if number.isascii() and number.isdigit() else 0
+    if not 0 < lasts_s <= LASTS_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time such as 12h, 7d or 4w, of ten years at most"
+        )
+    return lasts_s

@@ -1,0 +1,251 @@
+"""`p2pswarm node` and `p2pswarm train`: the settings of a node, from its file and its flags.
+
+A node has few flags; all other settings are in the settings file. A flag overrides the file.
+
+Errors:  Unusable for settings that cannot be used.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from p2pswarm.commands.arguments import INVITE_HELP, Command, Commands, add_bootstrap, whole
+from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, TrainConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.ids import PORT_MAX
+from p2pswarm.roles.addresses import check
+from p2pswarm.roles.invitation_text import joining
+from p2pswarm.setting_report import check_files, report
+from p2pswarm.settings import load
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+"""Commented settings, one file for each role."""
+NODE_TEXT = (
+    "Runs a node of a swarm. Without flags it starts a swarm; with --bootstrap it joins one "
+    "and serves the stage that needs it most."
+)
+TRAIN_TEXT = (
+    "Starts a training run on your text, waits for servers, and writes the weights at the end: to "
+    "the file that train.weights names, with the run's name and step added, such as "
+    "weights-my-run-step-2000.safetensors. A file that is there is never overwritten."
+)
+NETWORK_FLAGS = ("announce", "relay_port", "relay_web")
+"""The flags of `[network]` that have one value."""
+
+S = TypeVar("S", NodeConfig, NetworkConfig, TrainConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """Run a node until it is done or asked to leave."""
+
+    config: NodeConfig
+
+    def run(self, begun_s: float) -> int:
+        """Run it in this process."""
+        check_files(self.config)
+        code: int = importlib.import_module("p2pswarm.node_process").main(self.config, begun_s)
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCommand:
+    """Print what the settings mean, and do nothing else."""
+
+    config: NodeConfig
+    source: Path | None
+    """The settings file."""
+
+    def run(self, begun_s: float) -> int:
+        """Print it."""
+        del begun_s
+        check_files(self.config)
+        sys.stdout.write(report(self.config, self.source))
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleCommand:
+    """Print a commented settings file."""
+
+    text: str
+
+    def run(self, begun_s: float) -> int:
+        """Print it."""
+        del begun_s
+        sys.stdout.write(self.text)
+        return 0
+
+
+def add(commands: Commands) -> None:
+    """Add both commands."""
+    node = commands.add_parser(
+        "node",
+        help="join a swarm, or start one",
+        description=NODE_TEXT,
+        epilog="python -m p2pswarm.node is the same.",
+    )
+    node.set_defaults(read=_node, resume=None, standby=False, new=False, closed=False)
+    node.add_argument(
+        "--role", choices=ROLES, help="default: stage with --bootstrap, else bootstrap"
+    )
+    node.add_argument("--config", type=Path, metavar="FILE", help="settings; see --example")
+    node.add_argument(
+        "--example",
+        choices=[role for role in ROLES if role != "auto"],
+        help="print a commented settings file for this role, and exit",
+    )
+    _add_node_flags(node)
+    _add_train(commands)
+
+
+def _add_train(commands: Commands) -> None:
+    train = commands.add_parser(
+        "train",
+        help="train on your text, with the servers that join",
+        description=TRAIN_TEXT,
+        epilog="p2pswarm node --example trainer prints a file to begin with.",
+    )
+    train.set_defaults(read=_node, role="trainer", example=None)
+    train.add_argument("config", type=Path, metavar="FILE", help="the run's settings, in TOML")
+    train.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="TARGET",
+        help="go on from a checkpoint: TARGET is one, or a folder or URL that has some, of which "
+        "the newest good one is taken; default: checkpoint.target of FILE",
+    )
+    train.add_argument(
+        "--standby",
+        action="store_true",
+        help="found no run: stand by for this one, and lead it when its trainer is gone",
+    )
+    train.add_argument(
+        "--new",
+        action="store_true",
+        help="begin another run, though the folder of `state` holds one that is not finished",
+    )
+    train.add_argument(
+        "--closed",
+        action="store_true",
+        help="only who is invited takes part: see p2pswarm invite, and docs/closed_runs.md",
+    )
+    _add_node_flags(train)
+
+
+def _add_node_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of every node."""
+    add_bootstrap(parser, "join through this node of the swarm; may be given several times")
+    parser.add_argument(
+        "--listen",
+        metavar="[HOST]:PORT",
+        help="default: every address of this machine, port 4000 or any free one",
+    )
+    parser.add_argument(
+        "--announce",
+        metavar="HOST:PORT",
+        help="what others dial, if it is not this machine's own address",
+    )
+    _add_relay_flags(parser)
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        metavar="FILE",
+        help="keep this node's id in this file; the file is made if it is not there",
+    )
+    parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="default: warning")
+    parser.add_argument("--check", action="store_true", help="say what the settings mean, and exit")
+
+
+def _add_relay_flags(parser: argparse.ArgumentParser) -> None:
+    port = whole(1, PORT_MAX)
+    parser.add_argument(
+        "--relay",
+        action="append",
+        dest="relays",
+        metavar="HOST:PORT",
+        help="others cannot dial this machine: let them reach it through this node of the swarm; "
+        "may be given several times",
+    )
+    parser.add_argument(
+        "--relay-port",
+        type=port,
+        metavar="PORT",
+        help="listen on this port, too; 443 passes most firewalls",
+    )
+    parser.add_argument(
+        "--relay-web",
+        type=port,
+        metavar="PORT",
+        help="take connections over WebSocket here, from hosts that have only the web",
+    )
+
+
+def _node(flags: argparse.Namespace) -> Command:
+    if flags.example:
+        return ExampleCommand((EXAMPLES / f"{flags.example}.toml").read_text())
+    config = _settings(flags)
+    return CheckCommand(config, flags.config) if flags.check else NodeCommand(config)
+
+
+def _settings(flags: argparse.Namespace) -> NodeConfig:
+    """The settings of the file and the flags together."""
+    config = load(flags.config) if flags.config else NodeConfig()
+    values = {
+        "bootstrap": tuple(flags.bootstrap or ()),
+        "listen": flags.listen,
+        "role": flags.role,
+        "identity": flags.identity,
+        "invite": flags.invite,
+        "log_level": flags.log_level,
+    }
+    train: dict[str, Any] = {
+        "standby": flags.standby,
+        "new": flags.new,
+        "closed": flags.closed,
+    }
+    if flags.resume is not None:
+        train["resume"] = _resumed(flags.resume, config)
+    values["train"] = given(config.train, train)
+    config = given(config, values)
+    network = {name: getattr(flags, name) for name in NETWORK_FLAGS}
+    network["relays"] = tuple(flags.relays or ())
+    config = dataclasses.replace(config, network=given(config.network, network))
+    config = joining(config)
+    if config.role == "auto":
+        config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
+    check(config)
+    if config.role == "trainer" and config.train.data is None:
+        raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
+    _check_beginning(config.train)
+    return config
+
+
+def _check_beginning(train: TrainConfig) -> None:
+    """Raise Unusable if a trainer is to stand by for a run and to begin another one."""
+    for named, flag in ((train.new, "--new"), (train.resume, "--resume")):
+        if train.standby and named:
+            raise Unusable(
+                f"--standby waits for a run that another trainer has begun, and {flag} begins one: "
+                "leave one of them out"
+            )
+
+
+def given(settings: S, values: Mapping[str, Any]) -> S:
+    """The settings with those values that a flag gives."""
+    return dataclasses.replace(settings, **{name: v for name, v in values.items() if v})
+
+
+def _resumed(named: str, config: NodeConfig) -> str:
+    """The target to go on from: the one that was named, or the settings' own."""
+    target = named or config.checkpoint.target
+    if not target:
+        raise Unusable("--resume names no target: add one, or set checkpoint.target in the file")
+    return target
