@@ -9,7 +9,7 @@ averaging, commits and the transfer of weights are the real ones, in virtual tim
 
 Then hours of a swarm that needs no move: the time of each microbatch jitters by 20 %, servers
 measure themselves and tell once a second, and the coordinator's part decides every few seconds.
-There is no network in it: a day has 20 million microbatches. `--drift` lets each server's speed
+There is no network in it: a day has 4 million calls of stages. `--drift` lets each server's speed
 change by up to 20 % every ten minutes besides, so that moving may pay.
 """
 
@@ -36,9 +36,9 @@ from p2pswarm.trainer.membership import Membership
 STAGES, SERVERS = 4, 24
 WORST = ((1.0,) * 6, (1.0,) * 2 + (2.0,) * 4, (2.0,) * 4 + (4.0,) * 2, (4.0,) * 6)
 BEST = ((1.0, 1.0, 2.0, 2.0, 4.0, 4.0),) * 4
-FORWARD_S = 0.4  # of speed 1: a microbatch takes 1.2 s, and 14 of that speed do 11.7 a second
+FORWARD_S = 0.8  # of speed 1: a microbatch takes 2.4 s, and 14 of that speed do 5.8 a second
 MICROBATCHES = 128
-STEPS = 70  # somewhat over 12 minutes at the best speed
+STEPS = 27  # somewhat over 12 minutes at the best speed (3.7 a second: a step fills and drains)
 STATE_BYTES = 100 << 20  # four seconds of a 25 MB/s line
 FROM_S, TO_S = 600.0, 720.0
 HOUR_S, ASK_S, JITTER, DRIFT_S = 3600.0, 5.0, 0.2, 600.0

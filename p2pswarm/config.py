@@ -126,7 +126,7 @@ class BatchConfig:
     microbatches: Count = 8
     rows: Count = 4
     window: Annotated[int, Between(0, 65_536)] = 0
-    """The most microbatches in flight; 0: four per first-stage server, two per server of all."""
+    """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10
     """Steps between two measurements of the held-out loss; 0: never."""
     evaluate_microbatches: Count = 4

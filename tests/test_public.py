@@ -194,6 +194,24 @@ async def test_node_without_the_nodes_it_was_given_says_so():
     assert repr(node) == "Node(not up)"
 
 
+async def test_node_that_is_banned_where_it_joins_says_so(tmp_path):
+    key = tmp_path / "node.key"
+    async with ps.Node(listen=LOOPBACK) as seed:
+        async with ps.Node(listen=LOOPBACK, identity=key) as node:
+            banned, remote = node.contact.peer, ps.Address("127.0.0.1", 1)
+        for _ in range(3):
+            seed.stack.endpoint.bans.breached(banned, remote, ps.errors.BadFrame("x"), now_s())
+
+        with pytest.raises(ps.errors.Unusable, match="it has banned this node for another 1 min"):
+            await ps.Node(
+                listen=LOOPBACK, identity=key, bootstrap=[str(seed.contact.address)]
+            ).__aenter__()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "part"),
     [
@@ -252,6 +270,24 @@ async def test_closed_run_is_for_who_is_invited_and_its_folder_begins_another_on
 
     assert events[-1].reason == "all steps are done"
     assert RunFolder(state).read().finished
+
+
+async def test_standby_of_a_closed_run_enters_with_an_invitation_for_trainers(text, tmp_path):
+    data, run = ps.data.Bytes(text), tiny_run(steps=1_000_000)
+    async with (
+        ps.Node(listen=LOOPBACK, state=tmp_path / "owner") as node,
+        ps.Trainer(node, run, data=data, closed=True) as trainer,
+    ):
+        invitation = await trainer.invite("partner", role="train")
+        async with (
+            ps.Node(listen=LOOPBACK, invite=invitation, state=tmp_path / "partner") as other,
+            ps.Trainer(other, run, data=data, standby=True) as partner,
+        ):
+            saved = RunFolder(tmp_path / "partner").read()
+            assert saved.identity.founder == node.contact.peer.raw
+            assert saved.identity.config.owner
+            with pytest.raises(ps.errors.Unusable, match="has no owner's key"):
+                await partner.invite("carl")
 
 
 async def serve_invited(invitation) -> None:

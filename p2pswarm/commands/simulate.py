@@ -83,7 +83,8 @@ def add(commands: Commands) -> None:
         type=whole(100, DETAIL_MAX),
         default=20_000,
         metavar="N",
-        help="simulate so many microbatches, each of which may stand for several; default: 20000",
+        help="simulate about so many microbatches, each of which stands for several of the run's, "
+        "but more where steps would last over ten minutes; default: 20000",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures here")
     parser.add_argument(

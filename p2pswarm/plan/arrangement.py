@@ -11,6 +11,8 @@ import statistics
 from dataclasses import dataclass, field
 
 LINK_ASSUMED_BYTES_PER_S = 12.5e6  # 100 Mbit/s, a slow line of a home, where nothing was measured
+LINK_LEAST_BYTES_PER_S = 1.25e5  # 1 Mbit/s: who says less is not worth waiting for, or lies
+LOAD_MAX_S = 1e6  # so that no sum of what peers say overflows
 JOIN_AND_WARM_UP_S = 5.0  # to join again, and until routers know how fast it is
 ENGINE_BYTES_PER_STATE_BYTE = 5 / 3  # weights and two moments; the gradient's sum and its average
 ERROR_ASSUMED = 0.5  # of a time that is not known, or not for long enough: it may be half as much
@@ -66,6 +68,7 @@ class Arrangement:
         most = max(1, sum(one.ready for one in self.servers) // self.stages)
         links = [one.link_bytes_per_s for one in self.servers if one.link_bytes_per_s]
         link = statistics.median(links) if links else LINK_ASSUMED_BYTES_PER_S
+        link = max(link, LINK_LEAST_BYTES_PER_S)
         largest = max((nbytes for nbytes in self.state_bytes if nbytes), default=0)
         replace_s = JOIN_AND_WARM_UP_S + largest / link
         floor = replicas_needed(self.deaths_per_s, replace_s, most)
@@ -114,8 +117,8 @@ class Arrangement:
 
     def load_s(self, one: StagedServer, stage: int) -> float:
         """How long a server is away if it moves to a stage."""
-        rate = one.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
-        return JOIN_AND_WARM_UP_S + self.state_of(stage) / rate
+        rate = max(one.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S, LINK_LEAST_BYTES_PER_S)
+        return min(LOAD_MAX_S, JOIN_AND_WARM_UP_S + self.state_of(stage) / rate)
 
     def lacks_bytes(self, one: StagedServer, stage: int) -> int:
         """How much memory a server lacks for a stage, after it has left its own; 0 if none."""

@@ -74,6 +74,8 @@ class _PaperMoves:
 
     def __init__(self, arrangement: Arrangement, resting: frozenset[bytes]) -> None:
         self.arrangement = arrangement
+        self.horizon_s = min(HORIZON_MAX_S, 1 / arrangement.deaths_per_s)
+        """For how long a gain counts."""
         self.rates = arrangement.rates()
         self.counts = [0] * arrangement.stages
         self._free: list[list[tuple[float, bytes, StagedServer]]] = [
@@ -113,7 +115,7 @@ class _PaperMoves:
                 for comes in self._about(source, wanted, target):
                     yield comes, None, source
             for speed, _, goes in _spread(self._free[target]):
-                if arrangement.lacks_bytes(goes, source):
+                if not self._fits(goes, source):
                     continue
                 for comes in self._about(source, wanted + speed, target):
                     if arrangement.speed(comes) > speed:
@@ -127,9 +129,15 @@ class _PaperMoves:
             for place in side:
                 if 0 <= place < len(free):
                     one = free[place][2]
-                    if not self.arrangement.lacks_bytes(one, target):
+                    if self._fits(one, target):
                         yield one
                         break
+
+    def _fits(self, one: StagedServer, stage: int) -> bool:
+        """Whether a server has the memory for a stage, and is there before nobody gains by it."""
+        arrangement = self.arrangement
+        there = arrangement.load_s(one, stage) < self.horizon_s
+        return there and not arrangement.lacks_bytes(one, stage)
 
     def _after(
         self, comes: StagedServer, goes: StagedServer | None, source: int, target: int
@@ -183,14 +191,13 @@ def best_plan(arrangement: Arrangement, resting: frozenset[bytes] = frozenset())
     if min(arrangement.ready_counts()) == 0:
         return PricedPlan(before)  # the run stands still, and nobody can give that stage's weights
     trial = _PaperMoves(arrangement, resting)
-    horizon_s = min(HORIZON_MAX_S, 1 / arrangement.deaths_per_s)
     steps: list[PricedStep] = []
     best, best_value, price, elapsed_s, spent = 0, 0.0, 0.0, 0.0, 0.0
     while len(steps) < STEPS_MAX and (step := trial.step()) is not None:
         steps.append(step)
         spent += step.price
         elapsed_s = max(elapsed_s, step.away_s)
-        value = (step.rate_after - before) * max(0.0, horizon_s - elapsed_s)
+        value = (step.rate_after - before) * (trial.horizon_s - elapsed_s)
         if value - spent > best_value - price:
             best, best_value, price = len(steps), value, spent
     errors = arrangement.errors()

@@ -10,7 +10,7 @@ Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), 
          `swarm`.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from p2pswarm.config import BalanceConfig
@@ -20,6 +20,8 @@ from p2pswarm.plan.priced_moves import PricedPlan, PricedStep, Relocation, best_
 REST_S = 600.0  # who has moved stays so long: ten times what a move of a large stage takes
 VALUE_OVER_PRICE = 2.0  # prices are estimates
 ERRORS_LEAST = 3.0  # standard errors: one gain in 700 of pure noise is as large
+WEARY = 4.0  # as many moves within an hour as there are servers: a move has to bring 5 times more
+WEARY_S = 3600.0
 RESTS_MAX = 4096  # as many servers as a run can have
 
 
@@ -52,6 +54,8 @@ class Rebalancing:
         self._config = config
         self._rests: dict[bytes, float] = {}
         """Until when those stay that have moved."""
+        self._moved_s: deque[float] = deque(maxlen=RESTS_MAX)
+        """When servers were sent, within the last hour."""
         self._good_since_s: float | None = None
         """Since when moving has been worth it whenever it was asked."""
         self._due_s: float | None = None
@@ -68,6 +72,7 @@ class Rebalancing:
             case _:
                 decision = Decision(why="rebalancing is off")
         for move in decision.moves:
+            self._moved_s.append(now_s)
             if len(self._rests) < RESTS_MAX:
                 self._rests[move.server] = now_s + REST_S
         return decision
@@ -117,7 +122,7 @@ class Rebalancing:
     def _priced(self, arrangement: Arrangement, now_s: float) -> Decision:
         plan = best_plan(arrangement, frozenset(self._rests))
         stay = _bound(arrangement, self._rests)
-        if why := self._refused(plan):
+        if why := self._refused(plan, self._least_gain(arrangement, now_s)):
             self._good_since_s = None
             return Decision((), plan.rate_before, plan.rate_before, 0, why, stay)
         after = plan.rate_before + plan.gain
@@ -132,13 +137,20 @@ class Rebalancing:
         moves, why = self._batch(arrangement, plan)
         return Decision(moves, *numbers, why, stay)
 
-    def _refused(self, plan: PricedPlan) -> str:
+    def _least_gain(self, arrangement: Arrangement, now_s: float) -> float:
+        """What moves somebody, as a share: more where moves of the last hour did not settle it."""
+        while self._moved_s and self._moved_s[0] < now_s - WEARY_S:
+            self._moved_s.popleft()
+        moved = len(self._moved_s) / max(1, len(arrangement.servers))
+        return self._config.least_gain * (1.0 + WEARY * moved)
+
+    def _refused(self, plan: PricedPlan, least_gain: float) -> str:
         """Why nobody is to move; empty if the plan is worth it."""
         before = plan.rate_before
         if not plan.steps:
             return "no move makes the slowest stage faster for what it costs"
         gain = plan.gain
-        least, noise = self._config.least_gain * before, ERRORS_LEAST * plan.error
+        least, noise = least_gain * before, ERRORS_LEAST * plan.error
         had = f"{_percent(gain / before)} is to be had"
         if gain < least:
             return f"{had}, and less than {_percent(least / before)} moves nobody"

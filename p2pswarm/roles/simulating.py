@@ -3,7 +3,8 @@
 A day has millions of microbatches, which would take hours to play. So one may stand for several of
 the run's: it computes, and weighs, as much as they do together. A step has at least as many of them
 as keep all machines busy, so that it may stand for several, too. What a step loses when a machine
-dies is then larger than in the run, and the share that is told is a bit too low.
+dies is then larger than in the run, and the share that is told is a bit too low. And a day in which
+microbatches stand for several is pressed (`sim/day.py`), which makes it harder, too.
 
 Units:   seconds, bytes.
 Errors:  Unusable, one line with the remedy.
@@ -48,6 +49,8 @@ BUSY_MICROBATCHES = 4  # of a step, for each machine: fewer would leave machines
 SMALL = ModelConfig(d_model=128, layers=2, heads=2, sequence_length=256)
 """What is in memory in place of the run's tensors: as little as is not sent within a message."""
 ITEM_BYTES = {"float32": 4, "float64": 8}
+STEP_MAX_S = 600.0  # a longer step would lose more with each machine, and hardly ever end
+PRESSED_MAX = 4.0  # a server is taken for dead after 4 s, so after 16 s of a day that is pressed so
 PIECES = 96  # of the day, in the picture and in the JSON
 HOME_BYTES_PER_S = 25e6  # a good link of a home, where no network is named
 
@@ -162,8 +165,10 @@ def planned_day(asked: Asked) -> PlannedDay:
 def _coarse(day: DayConfig, detail: int) -> PlannedDay:
     """The same day in at most about `detail` microbatches, in tensors that are small in memory."""
     run = day.run
-    bundled = max(1, math.ceil(_possible(day) / detail))
+    possible = _possible(day)
     busy = min(run.batch.microbatches, BUSY_MICROBATCHES * len(day.fleet))
+    most = int(possible / day.seconds * STEP_MAX_S / busy)
+    bundled = max(1, min(most, math.ceil(possible / detail)))
     microbatches = max(busy, math.ceil(run.batch.microbatches / bundled))
     steps = microbatches * bundled / run.batch.microbatches
     true_bytes = run.batch.rows * run.model.sequence_length * run.model.d_model
@@ -184,6 +189,7 @@ def _coarse(day: DayConfig, detail: int) -> PlannedDay:
             shares=day.cost.shares,
         ),
         world=replace(day.world, bulk_scale=scale),
+        pressed=min(PRESSED_MAX, bundled),
         checkpoint_steps=max(1, round(every / steps)) if every is not None else None,
     )
     return PlannedDay(played, bundled, steps)
@@ -214,7 +220,7 @@ def about(planned: PlannedDay) -> list[str]:
     if planned.bundled > 1:
         lines.append(
             f"a simulated microbatch stands for {planned.bundled} of the run's, and a step for "
-            f"{planned.steps:.1f} (--detail)"
+            f"{planned.steps:.1f}; the day is pressed {day.pressed:g} times (--detail)"
         )
     return lines
 
@@ -267,6 +273,7 @@ def as_json(record: DayRecord, planned: PlannedDay, asked: Asked, took_s: float)
         "microbatches_per_s": per_s * record.done(0.0, end_s) / end_s,
         "optimum_per_s": per_s * record.possible(0.0, end_s) / end_s,
         "bundled": planned.bundled,
+        "pressed": planned.day.pressed,
         "steps": len(record.steps),
         "longest_stall_s": round(record.longest_stall_s, 1),
         "weights_lost": len(record.runs_lost_s),

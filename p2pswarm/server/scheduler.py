@@ -209,7 +209,8 @@ class Scheduler:
             ready = [t for t in ready if t.work is Work.EVALUATE]
         if self._in_hand is not None or not ready:
             return None
-        item = min(ready, key=lambda t: RANK[t.work])  # the first come of the best rank
+        # of the best rank the oldest, because the step ends with its last
+        item = min(ready, key=lambda t: (RANK[t.work], t.push.microbatch % CHECK_BASE))
         self._in_hand, self._permit = item, CountPermit()
         if item.push.microbatch >= CHECK_BASE:  # it computes all, and adds nothing
             self._permit.withdraw()

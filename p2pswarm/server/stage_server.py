@@ -391,10 +391,9 @@ class StageServer:
     def _weights_moved(self, parts: SessionParts) -> None:
         """Begin the next step, if a commit has made new weights."""
         lifecycle, version = self.seeker.lifecycle, parts.replica.version
-        if lifecycle is None or parts is not self._session:
+        if lifecycle is None or parts is not self._session or version is None:
             return
-        if version is None or version == parts.session.scheduler.version:
-            return
-        parts.worker.moved_to(version)
-        lifecycle.step_ended()
-        self._moved()
+        if version != parts.session.scheduler.version:
+            parts.worker.moved_to(version)
+            lifecycle.step_ended()
+            self._moved()

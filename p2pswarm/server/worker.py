@@ -20,6 +20,7 @@ from p2pswarm.models.base import Bundle
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.forwarder import Forwarder
+from p2pswarm.server.gradient_returns import GradientReturns
 from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
 from p2pswarm.server.work_plan import (
@@ -68,6 +69,7 @@ class Worker:
         run = session.context.run
         self._sketcher = Sketcher(session.context.run_id) if run.spot_check_share else None
         self._state_bytes = session.engine.state_bytes
+        self._returns = GradientReturns()
         self._to_drop: list[Key] = []
         """What was kept for attempts that are over; the compute thread forgets it next."""
 
@@ -83,6 +85,8 @@ class Worker:
                 await stream.send(coming.grant)
                 inputs = scheduler.expected.inputs(item.work, await coming.tensors())
             scheduler.arrived(item, loop.time())
+            if item.work is Work.BACKWARD:
+                self._returns.came(item.key, loop.time())
         finally:
             scheduler.withdraw(item)
         job = self._jobs[item] = _PendingInput(inputs, loop.time(), loop.create_future())
@@ -116,12 +120,14 @@ class Worker:
         for work in fence.work:
             self._forwarder.drop_fenced(work.microbatch, work.attempt)
         self._to_drop += dropped.keys
+        self._returns.drop(dropped.keys)
         self.wake()
         return Fenced(scheduler.counted(fence))
 
     def moved_to(self, version: int) -> None:
         """Drop what belonged to the former step and begin what waited: the weights have changed."""
         dropped = self._session.scheduler.moved_to(version)
+        self._returns.drop(None)
         self._refuse(dropped.items, "its step is over")
         self.wake()
 
@@ -161,9 +167,7 @@ class Worker:
             self._measure(item, started_s - job.arrived_s, took_s, loop.time())
             if session.scheduler.done(item, took_s, counted=work.counted, loss=loss):
                 result = made
-                for note in (sketch, work.note(made)):
-                    if note is not None:
-                        session.note(note)
+                self._tell(work, made, sketch, loop.time())
             else:
                 await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
         _send_off(leaving, bundle_in(result))
@@ -173,7 +177,17 @@ class Worker:
             job.waiting.set_exception(failure)
         else:
             queue_s = started_s - job.arrived_s
-            job.waiting.set_result(Receipt(queue_s, loop.time() - started_s))
+            now_s = loop.time()
+            receipt = Receipt(queue_s, now_s - started_s, self._returns.usual_s(now_s))
+            job.waiting.set_result(receipt)
+
+    def _tell(self, work: WorkPlan, made: Made, sketch: Sketch | None, now_s: float) -> None:
+        """Note a result: what the trainer is to know, and that its gradient is to come back."""
+        if work.returning:
+            self._returns.left(work.item.key, now_s)
+        for note in (sketch, work.note(made)):
+            if note is not None:
+                self._session.note(note)
 
     def _measure(self, item: WorkItem, waited_s: float, took_s: float, now_s: float) -> None:
         """Take note of what a microbatch has cost this server."""

@@ -75,6 +75,8 @@ class Processor:
         self.speed = speed
         self.busy_s = 0.0
         """Seconds that it has computed so far."""
+        self.worked: Callable[[float, float], None] = lambda _begun_s, _ended_s: None
+        """Told from when to when it computed, each time."""
         self._owed_s = 0.0
         self._turn = asyncio.Lock()
 
@@ -86,7 +88,9 @@ class Processor:
             taken_s = self._owed_s / self.speed
             self.busy_s += taken_s
             if taken_s:
+                begun_s = asyncio.get_running_loop().time()
                 await asyncio.sleep(taken_s)
+                self.worked(begun_s, begun_s + taken_s)
             return result
 
     def spend(self, seconds: float) -> None:

@@ -51,7 +51,23 @@ class DayConfig:
     """Steps from one checkpoint to the next; None: a run that has lost weights is over."""
     restore_s: float = 60.0
     """From the end of a run until the next one has read its checkpoint."""
+    pressed: float = 1.0
     seed: int = 1
+
+    @property
+    def played_cost(self) -> Cost:
+        """The cost of a stage as it is played."""
+        return replace(self.cost, forward_s=self.cost.forward_s / self.pressed)
+
+    @property
+    def played_world(self) -> WorldConfig:
+        """The network as it is played: the latencies are the day's."""
+        world, network = self.world, self.world.network
+        if network is not None:
+            rates = tuple(tuple(rate * self.pressed for rate in row) for row in network.gbps)
+            network = replace(network, gbps=rates)
+        rate = world.bandwidth_bytes_per_s * self.pressed
+        return replace(world, network=network, bandwidth_bytes_per_s=rate)
 
     def optimum(self, machines: Sequence[int]) -> float:
         """Microbatches a second of these machines at best, if moving cost nothing."""
@@ -104,8 +120,8 @@ class SimDay:
                     seed=config.seed * 1000 + self._runs,
                     run=replace(config.run, steps=STEPS_MAX, on_stage_lost="end", min_replicas=1),
                     servers=0,
-                    cost=config.cost,
-                    world=config.world,
+                    cost=config.played_cost,
+                    world=config.played_world,
                     trainer_place=config.trainer_place,
                     patience_s=PATIENCE * config.seconds,
                 )
@@ -123,13 +139,13 @@ class SimDay:
             self._record.run_lost(self._now_s(), every)
             if every is None:
                 await asyncio.get_running_loop().create_future()  # nobody trains any more
-            await asyncio.sleep(config.restore_s)
+            await asyncio.sleep(config.restore_s / config.pressed)
 
     async def _come_and_go(self) -> None:
         config = self._config
         moments = sorted({stay.begin_s for stay in config.stays} | {s.end_s for s in config.stays})
         for at_s in (*(at_s for at_s in moments if at_s < config.seconds), config.seconds):
-            await asyncio.sleep(max(0.0, at_s - self._now_s()))
+            await asyncio.sleep(max(0.0, at_s - self._now_s()) / config.pressed)
             for stay in config.stays:
                 if stay.end_s == at_s:
                     self._take(stay.machine)
@@ -154,8 +170,8 @@ class SimDay:
         if gone is None or self._swarm is None or gone.died_s is not None:
             return
         if told:
-            grace_s = LEAVE_SHARE * config.notice_s
-            leaving = self._swarm.dismiss(gone, config.notice_s, grace_s)
+            notice_s = config.notice_s / config.pressed
+            leaving = self._swarm.dismiss(gone, notice_s, LEAVE_SHARE * notice_s)
             task = asyncio.create_task(leaving)
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
@@ -180,6 +196,6 @@ class SimDay:
         counts = Counter(one.server.stage for one in alive if one.server.version is not None)
         return tuple(counts[stage] for stage in range(self._config.run.stages))
 
-    @staticmethod
-    def _now_s() -> float:
-        return asyncio.get_running_loop().time()
+    def _now_s(self) -> float:
+        """Seconds of the day."""
+        return asyncio.get_running_loop().time() * self._config.pressed

@@ -8,7 +8,8 @@
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
 A push that finds nobody whom it can reach is given up soon: the coordinator takes another path.
-It need not try itself: what other pushes found counts.
+It need not try itself: what other pushes found counts. Who is reached and does not serve, because
+it is cut off itself, is as good as not reached. One that is busy is waited for.
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
 receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
 push never left. NotComputed is definite too, but ends the attempt: the server has told the
@@ -21,11 +22,13 @@ Source:  docs/training.md.
 """
 
 import math
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from p2pswarm.errors import Busy, DialFailed, NotComputed, NotServing, SwarmError, TooLarge
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Receipt
 from p2pswarm.swarm.view import MemberView
 
 SEARCH_S = 60.0  # how long to look for a server that takes it; then the trainer decides
@@ -61,6 +64,26 @@ MOVES: dict[PushState, tuple[PushState, ...]] = {
 OVER = (S.DONE, S.GIVEN_UP, S.NOT_COMPUTED, S.UNKNOWN)
 
 
+@dataclass(frozen=True, slots=True)
+class PushTimes:
+    """What a push that was computed took, on our clock, and what the server's receipt told."""
+
+    started_s: float
+    """When it was granted and the bytes were there to be sent."""
+    answered_s: float
+    """When the receipt came."""
+    chosen_s: float = math.inf
+    """When the server was chosen; `inf`: at the start."""
+    grant_s: float = 0.0
+    """From the request of the grant until it was here."""
+    queue_s: float = 0.0
+    """As told: from the arrival of the bytes until it was taken up."""
+    compute_s: float = math.inf
+    """As told: how long it was computed; `inf`: nothing was told."""
+    gradient_s: float = 0.0
+    """As told: how long gradients take to come back to that server; 0: unknown."""
+
+
 class Candidates(Protocol):
     """The servers that a push may go to; `Router` is one."""
 
@@ -71,8 +94,12 @@ class Candidates(Protocol):
         """The server to ask next; None while all are busy or gone."""
         ...
 
-    def settle(self, peer: bytes, started_s: float, now_s: float) -> None:
-        """A server has computed what it had at `started_s`."""
+    def settle(self, peer: bytes, times: PushTimes) -> None:
+        """A server has computed a push."""
+        ...
+
+    def over(self, peer: bytes, chosen_s: float) -> None:
+        """What was given to a server then is there no more; told once, after all else."""
         ...
 
     def busy(self, peer: bytes, until_s: float) -> None:
@@ -117,8 +144,11 @@ class OnlyPeer:
             return None
         return self._members.record(self._peer)
 
-    def settle(self, peer: bytes, started_s: float, now_s: float) -> None:
+    def settle(self, peer: bytes, times: PushTimes) -> None:
         """Nothing is learned where there is no choice."""
+
+    def over(self, peer: bytes, chosen_s: float) -> None:
+        """Nothing is counted where there is no choice."""
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """It is full until then."""
@@ -165,7 +195,8 @@ class PushProgress:
         """Since when nobody could be reached; never, if somebody could."""
         self._due_s: float | None = None
         self._asked: MemberRecord | None = None
-        self._started_s = now_s
+        self._asked_s = self._started_s = now_s
+        self._grant_s = 0.0
 
     @property
     def over(self) -> bool:
@@ -187,7 +218,7 @@ class PushProgress:
             return None
         member = self._candidates.choose(now_s)
         if member is not None:
-            self._asked, self._started_s = member, now_s
+            self._asked, self._asked_s, self._started_s = member, now_s, now_s
             self._move(PushState.ASKED)
             return member
         free_s = self._candidates.free_at_s()
@@ -201,6 +232,7 @@ class PushProgress:
     def granted(self, now_s: float) -> None:
         """The server that was asked has set memory aside."""
         self._move(PushState.GRANTED)
+        self._grant_s = now_s - self._asked_s
         self._started_s = now_s
 
     def sent(self, started_s: float) -> None:
@@ -208,19 +240,34 @@ class PushProgress:
         self._move(PushState.SENT)
         self._started_s = max(self._started_s, started_s)
 
-    def computed(self, now_s: float) -> None:
+    def computed(self, now_s: float, receipt: Receipt) -> None:
         """It has computed them."""
         self._move(PushState.DONE)
         self.reason = None
-        self._candidates.settle(self._peer, self._started_s, now_s)
+        times = PushTimes(
+            self._started_s,
+            now_s,
+            self._asked_s,
+            self._grant_s,
+            receipt.queue_s,
+            receipt.compute_s,
+            receipt.gradient_s,
+        )
+        self._candidates.settle(self._peer, times)
+
+    def ended(self) -> None:
+        """The push to the server that was asked is over, or was cancelled."""
+        self._candidates.over(self._peer, self._asked_s)
 
     def failed(self, error: SwarmError, now_s: float) -> None:
         """The push to the server that was asked has failed: decide whether it may have it."""
         if self.state is PushState.DONE:
             return  # the stream failed after the receipt: nothing is lost
         peer, self.reason = self._peer, str(error) or type(error).__name__
-        not_reached = isinstance(error, DialFailed) and self.state is PushState.ASKED
-        self._unreachable_s = min(self._unreachable_s, now_s) if not_reached else math.inf
+        asked = self.state is PushState.ASKED
+        not_reached = isinstance(error, DialFailed) and asked
+        in_vain = not_reached or (isinstance(error, NotServing) and asked)
+        self._unreachable_s = min(self._unreachable_s, now_s) if in_vain else math.inf
         match error:
             case Busy():
                 self._move(PushState.CHOOSING)

@@ -63,7 +63,7 @@ class Pusher:
             receipt = await stream.receive()
             if not isinstance(receipt, Receipt):
                 raise BadMessage(f"{type(receipt).__name__} where a Receipt is due")
-            progress.computed(loop.time())
+            progress.computed(loop.time(), receipt)
 
 
 async def push_to_any(
@@ -84,6 +84,8 @@ async def push_to_any(
                 await push_once(member, progress)
             except SwarmError as error:
                 progress.failed(error, loop.time())
+            finally:
+                progress.ended()
         elif not progress.over:
             try:
                 async with asyncio.timeout_at(progress.next_deadline_s()):

@@ -2,10 +2,10 @@
 
 Each member of a stage averages with all others, so an averaging with such a pair in it can only
 fail. Members ask each other from time to time, and tell when no answer comes. If both of a pair say
-so, one of them leaves when all of the step is counted, and its microbatches are done again.
-
-Not sooner: the other one works on until then in any case, so no time is won by it, and if the cut
-is over in the meantime nothing at all is lost. Nor is it ready again before that.
+so, one of them leaves when its stage has counted all of the step, and its microbatches are done
+again. Not sooner: the other one works on until then in any case, so little time is won by it, and
+if the cut is over by then, nothing at all is lost. Who left is not ready again while both still say
+so.
 
 The word of one alone does nothing here. A member that is silent to others, and says that they are,
 could have them thrown out one by one; so who stayed when another left, and is apart from a third
@@ -22,6 +22,7 @@ from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Member, Membership
 
+PAIR = 2
 AVERAGINGS = 32  # until it is forgotten who stayed; as in `broken_pairs.py`
 
 
@@ -48,6 +49,11 @@ class ApartPairs:
         """An incarnation is over."""
         self._said.pop(one, None)
 
+    @property
+    def nobody(self) -> bool:
+        """Whether there is no pair; this is asked after every note."""
+        return len(self._said) < PAIR
+
     def apart(self, member: Member) -> list[Incarnation]:
         """The ready members of its stage between which and this one nothing passes."""
         if member.incarnation not in self._said:
@@ -60,8 +66,6 @@ class ApartPairs:
 
         Of two, the one that has counted less: that is done again.
         """
-        if len(self._said) < 2:  # noqa: PLR2004  it takes two
-            return []
         pairs = {one.incarnation: self.apart(one) for one in self._members.ready(stage)}
         pairs = {one: others for one, others in pairs.items() if others}
         leave = []

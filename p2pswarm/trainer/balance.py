@@ -259,7 +259,7 @@ class Balance:
         for one in self._told.values():
             if (nbytes := one.load.capacity.state_bytes) is not None:
                 told[one.stage].append(nbytes)
-        return tuple(sorted(each)[len(each) // 2] if each else None for each in told)
+        return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
 
     def _stages(self, arrangement: Arrangement) -> tuple[StageState, ...]:
         rates, counts = arrangement.rates(), arrangement.ready_counts()

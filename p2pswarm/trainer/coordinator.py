@@ -40,7 +40,7 @@ from p2pswarm.trainer.step import Step
 from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.suspensions import Suspensions
 from p2pswarm.trainer.unserved import UnservedStages
-from p2pswarm.trainer.window import launch_window
+from p2pswarm.trainer.window import LaunchPace, launch_window
 
 APART = "nothing passes between it and another of its stage, as both say"
 
@@ -59,7 +59,8 @@ class Coordinator(Incarnations):
         """Who is in the run."""
         self._phase = Phase.GATHERING if start.gathers else Phase.FILLING
         limits = AttemptTimeout(), Guards.of(config, secret), AnswerLimits(FENCE_S, FENCE_MAX_S)
-        self._step = Step(start.version, config, *limits)
+        self._pace = LaunchPace()
+        self._step = Step(start.version, config, *limits, self._pace)
         self._generations = Generations(former=start.former)
         self._deciding: tuple[Reduction, Decided] | None = None
         self._held = False
@@ -229,6 +230,11 @@ class Coordinator(Incarnations):
         self._actions += outcome.ready
         for one in outcome.ready:
             self._balance.ready(one.incarnation.peer)
+        if self._phase is Phase.FILLING and outcome.ready:
+            for stage in {one.stage: None for one in outcome.ready}:
+                servers = [member.incarnation for member in self.members.ready(stage)]
+                self._step.share(stage, servers)
+            self._settle_fences(now_s)
         for incarnation in outcome.differing:
             if self._served(incarnation):
                 self._void_step(incarnation, now_s)
@@ -272,32 +278,35 @@ class Coordinator(Incarnations):
         """Launch what the window allows; when all is counted, close the step."""
         if self._held:
             return
+        if self._part(now_s):
+            self._settle_fences(now_s)
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not (unserved or self._former_sums.awaited(now_s)):
-                window = launch_window(self._config, self.members)
+                window = launch_window(self._config, self.members, self._pace)
                 self._actions += self._step.launch(window, now_s)
         elif self.step >= self._config.steps:
             if self.admission.settled(self.step):  # else the last commit has yet to arrive
                 self._actions += self._step.evaluation()
                 self._finish("all steps are done", failed=False)
         elif not (unserved or self.admission.awaited() or self._holder_missing()):
-            if self._part(now_s):
-                self._fill(now_s)
-            else:
-                self._reduce(now_s)
+            self._reduce(now_s)
 
     def _part(self, now_s: float) -> bool:
-        """End one of each two members that cannot average; whether there were any.
+        """End one of each two members that cannot average, once their stage has counted all.
 
-        A stage whose members have all answered has averaged, whatever has become of its roads.
+        Returns whether there were any. A stage whose members have all answered has averaged,
+        whatever has become of its roads.
         """
-        reduction = self._generations.reduction
+        if self._apart.nobody or self.step >= self._config.steps:
+            return False
+        reduction, sums = self._generations.reduction, self._step.sums
         leave = [
             one
             for stage in range(self._config.stages)
             if reduction is None or any(map(reduction.awaits, reduction.group(stage)))
-            for one in self._apart.to_leave(stage, self._step.sums.counted_by)
+            if sums.all_counted(stage)
+            for one in self._apart.to_leave(stage, sums.counted_by)
         ]
         for one in leave:
             self._blame.servers.avoid(one.peer, now_s)

@@ -93,6 +93,7 @@ class Incarnations(StepEnd):
         self._apart.end(incarnation)
         self._departures.end(incarnation)
         self._balance.ended(incarnation.peer, now_s)
+        self._pace.lost(incarnation)
         voided = 0
         if returns and self._suspend(member, now_s, silent=silent):
             self._step.suspend(incarnation)

@@ -17,6 +17,7 @@ from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.ledger import CountResult
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.step import Step
+from p2pswarm.trainer.window import LaunchPace
 
 
 class StepNotes(ABC):
@@ -28,12 +29,14 @@ class StepNotes(ABC):
     _balance: Balance
     _blame: Blame
     _departures: Departures
+    _pace: LaunchPace
     _actions: list[act.Action]
 
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
         if member := self.members.alive(incarnation):
             self._balance.loaded(member, note)
+            self._pace.recomputed(incarnation, note.recomputed)
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 
     def handed(self, to: Incarnation, note: Handed, now_s: float) -> None:

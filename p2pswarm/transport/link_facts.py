@@ -41,6 +41,11 @@ class LinkFacts:
         return self._machine.error is not None
 
     @property
+    def rtt_s(self) -> float:
+        """The round trip of its pings; 0 before the first has come back."""
+        return self._machine.life.rtt_s
+
+    @property
     def doubted(self) -> bool:
         """Whether the path may be dead, and nothing has come since that was noticed."""
         return self._machine.life.doubts(self.records.expected)

@@ -14,6 +14,7 @@ from functools import partial
 
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
 from p2pswarm.ids import Address
+from p2pswarm.net.attempt_stagger import AttemptStagger
 from p2pswarm.net.base import Connection
 from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.transport import resumption
@@ -184,11 +185,12 @@ class Resumer:
         `doubted`: the path in use, if it may be dead; it is kept if it brings anything after all.
         """
         known = known_ways(ways)
+        stagger = AttemptStagger(link.rtt_s)
         refused: list[Way] = []
 
         async def ask(way: Way) -> _Answered:
             try:
-                return await self._ask(link, way)
+                return await self._ask(link, way, stagger)
             except SwarmError as error:
                 if way in known and was_refused(error):
                     refused.append(way)
@@ -198,7 +200,7 @@ class Resumer:
 
         try:
             async with asyncio.timeout(self._config.dial_s):
-                answered = await first_connected(ways, ask)
+                answered = await first_connected(ways, ask, stagger)
                 if doubted is not None and await _brings_something(link, doubted):
                     answered.close()
                 else:
@@ -207,11 +209,15 @@ class Resumer:
             _log.debug("no path to %s: %s", link.peer.short, error)
         return len(refused)
 
-    async def _ask(self, link: Link, way: Way) -> _Answered:
-        """Ask the peer by one way to go on there."""
+    async def _ask(self, link: Link, way: Way, stagger: AttemptStagger | None = None) -> _Answered:
+        """Ask the peer by one way to go on there; `stagger`: of the other ways."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         number = link.paths.numbers.take()
         asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
         connection = await way.connect()
+        if stagger is not None:
+            stagger.connected(loop.time() - begun_s, loop.time())
         try:
             await connection.send(asked.raw)
             answer = await connection.receive(resumption.ANSWER_BYTES)

@@ -41,7 +41,7 @@ def arrangements(draw) -> Arrangement:
             error=draw(st.none() | st.floats(0.0, 0.1)),
             ready=draw(st.integers(0, 9)) > 0,
             bound=draw(st.sampled_from(["", "", "", "was told which stage to serve"])),
-            link_bytes_per_s=draw(st.none() | st.floats(1e4, 1e9)),
+            link_bytes_per_s=draw(st.none() | st.floats(0.0, 1e15)),
             free_bytes=draw(st.none() | st.integers(0, 10**10)),
             queued=draw(st.integers(0, 30)),
         )
@@ -51,7 +51,9 @@ def arrangements(draw) -> Arrangement:
         stages=stages,
         servers=servers,
         costs=tuple(draw(st.floats(0.2, 5.0)) for _ in range(stages)),
-        state_bytes=tuple(draw(st.none() | st.integers(0, 10**9)) for _ in range(stages)),
+        state_bytes=tuple(
+            draw(st.none() | st.integers(0, 10**9) | st.just(2**62)) for _ in range(stages)
+        ),
         deaths_per_s=draw(st.floats(1e-7, 1e-2)),
         moving=draw(st.integers(0, 2)),
     )

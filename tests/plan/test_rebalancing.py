@@ -299,3 +299,30 @@ def test_a_quarter_of_a_day_of_jitter_moves_nobody_in_a_swarm_that_needs_it_not(
         moves += len(rule.decide(rearranged(true, servers), 10.0 * ask).moves)
 
     assert moves == 0
+
+
+def test_the_more_have_moved_within_an_hour_the_more_a_move_has_to_bring():
+    """Speeds that wander by themselves are not worth following."""
+    rule, moves = Rebalancing(AT_ONCE), []
+    for number in range(200):
+        stages = ((1.0,) * 6, (1.2,) * 6)
+        uneven = arranged(*(stages if number % 2 else stages[::-1]))
+        moves.append(len(rule.decide(uneven, 10.0 * number).moves))
+        moves[-1] += len(rule.decide(uneven, 10.0 * number + 1.0).moves)
+
+    assert sum(moves[:20]) > 0
+    assert sum(moves[-100:]) == 0
+    assert rule.decide(arranged((1.0,) * 6, (1.2,) * 6), 9_000.0).moves == ()
+    assert rule.decide(arranged((1.0,) * 6, (1.2,) * 6), 9_001.0).moves
+
+
+def test_one_that_says_that_it_is_fast_and_its_link_is_nothing_stops_nobody_else():
+    servers = (
+        *(server(number, number // 6, 1.0 + 3.0 * (number // 6)) for number in range(12)),
+        server(12, 1, 1e5, link_bytes_per_s=1e-300),
+    )
+    arrangement = Arrangement(stages=2, servers=servers, state_bytes=(10**10, 10**10))
+    moves = asked(Rebalancing(AT_ONCE), arrangement).moves
+
+    assert moves
+    assert server(12, 1).server not in {move.server for move in moves}

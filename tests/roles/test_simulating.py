@@ -29,12 +29,12 @@ DEVICES = """
 network = "aws"
 [[device]]
 count = 3
-tflops = 0.001
+tflops = 0.0001
 memory_gib = 8
 region = "Virginia"
 [[device]]
 count = 3
-tflops = 0.002
+tflops = 0.0002
 drift = 0.1
 region = "Tokyo"
 """
@@ -57,7 +57,7 @@ def test_a_day_is_played_told_written_and_drawn(files: Path, capsys):
     out, plot = files / "day.json", files / "day.svg"
     code = simulate(
         files,
-        *("--trace", "aws_g4dn", "--hours", "0.4", "--detail", "300"),
+        *("--trace", "aws_g4dn", "--hours", "0.4", "--detail", "150"),
         *("--json", str(out), "--plot", str(plot)),
     )
     said = capsys.readouterr().out
@@ -66,7 +66,7 @@ def test_a_day_is_played_told_written_and_drawn(files: Path, capsys):
     assert "6 machines at most, 2 stages, 0.4 hours, seed 1" in said
     assert "of what they could do at best" in said
     figures = json.loads(out.read_text())
-    assert 0.3 < figures["share_of_optimum"] <= 1.0
+    assert 0.2 < figures["share_of_optimum"] <= 1.0
     assert figures["machines"] == 6
     assert figures["steps"] > 0
     assert len(figures["series"]) > 10
@@ -88,13 +88,13 @@ def test_the_same_seed_plays_the_same_day(files: Path):
 
 def test_a_microbatch_stands_for_as_many_as_the_day_is_too_long_for(files: Path, capsys):
     out = files / "day.json"
-    assert simulate(files, "--hours", "0.5", "--detail", "200", "--json", str(out)) == 0
+    assert simulate(files, "--hours", "0.5", "--detail", "100", "--json", str(out)) == 0
 
     figures = json.loads(out.read_text())
     assert f"stands for {figures['bundled']} of the run's" in capsys.readouterr().out
     assert figures["bundled"] > 1
     assert figures["taken"] == 0
-    assert figures["share_of_optimum"] > 0.6
+    assert figures["share_of_optimum"] > 0.3
 
 
 def wrong(folder: Path, capsys, *more: str) -> str:
@@ -126,9 +126,9 @@ def test_what_cannot_be_played_is_one_line_with_the_remedy(files: Path, capsys):
 def test_a_run_that_loses_its_weights_goes_back_to_its_checkpoint(files: Path, capsys):
     """Everybody is taken at once, and comes back."""
     trace = files / "all.json"
-    trace.write_text('{"counts": [[0, 6], [600, 0], [700, 6]], "seconds": 100000}')
+    trace.write_text('{"counts": [[0, 6], [500, 0], [560, 6]], "seconds": 100000}')
     out = files / "day.json"
-    more = ("--trace", str(trace), "--hours", "0.4", "--detail", "300")
+    more = ("--trace", str(trace), "--hours", "0.4", "--detail", "150")
 
     assert simulate(files, *more, "--json", str(out)) == 0
 
@@ -141,10 +141,10 @@ def test_a_run_that_loses_its_weights_goes_back_to_its_checkpoint(files: Path, c
 
 def test_a_run_without_checkpoints_is_over_then_and_says_what_to_set(files: Path, capsys):
     trace = files / "all.json"
-    trace.write_text('{"counts": [[0, 6], [600, 0], [700, 6]], "seconds": 100000}')
+    trace.write_text('{"counts": [[0, 6], [500, 0], [560, 6]], "seconds": 100000}')
     (files / "run.toml").write_text(RUN.partition("[checkpoint]")[0])
 
-    assert simulate(files, "--trace", str(trace), "--hours", "0.4", "--detail", "300") == 0
+    assert simulate(files, "--trace", str(trace), "--hours", "0.4", "--detail", "150") == 0
 
     assert "set checkpoint.target and run.on_stage_lost" in capsys.readouterr().out
 
@@ -184,7 +184,7 @@ def test_what_lists_no_machines_is_one_line(tmp_path: Path, text: str, part: str
 def test_a_list_has_every_machine_with_what_the_file_says_of_it(files: Path):
     listed = read_devices(files / "devices.toml")
 
-    assert [device.tflops for device in listed.devices] == [0.001] * 3 + [0.002] * 3
+    assert [device.tflops for device in listed.devices] == [0.0001] * 3 + [0.0002] * 3
     assert listed.devices[0].memory_gib == 8.0
     assert math.isinf(listed.devices[3].memory_gib)
     assert (listed.network, listed.devices[3].region) == ("aws", "Tokyo")

@@ -18,10 +18,12 @@ from p2pswarm.errors import (
     TooLarge,
 )
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Receipt
 from p2pswarm.swarm.push import MOVES, OnlyPeer, PushProgress, PushState
 from p2pswarm.swarm.router import AVOID_FIRST_S, REFUSED_S, Router
 from p2pswarm.swarm.view import MemberView, view_parts
 
+RECEIPT = Receipt(0.1, 0.2)
 NOBODY = "nobody serves stage 1"
 DEFINITE = (Busy("full", 2.0), NotServing("of another step"))
 AMBIGUOUS = (LinkLost("gone"), Late("600 s"), Refused("internal error"), BadMessage("a View"))
@@ -67,7 +69,7 @@ def test_a_push_is_done_when_its_server_has_computed():
     progress.sent(1.0)
     states.append(progress.state)
     assert not progress.over
-    progress.computed(3.0)
+    progress.computed(3.0, RECEIPT)
     states.append(progress.state)
 
     assert states == [
@@ -86,8 +88,8 @@ def test_a_server_is_measured_from_its_grant_or_from_when_the_bytes_were_there(r
     settled = []
 
     class Watched(Router):
-        def settle(self, peer, started_s, now_s):
-            settled.append((peer, now_s - started_s))
+        def settle(self, peer, times):
+            settled.append((peer, times.answered_s - times.started_s))
 
     candidates = Watched(random.Random(1))
     candidates.update((FIRST,))
@@ -95,7 +97,7 @@ def test_a_server_is_measured_from_its_grant_or_from_when_the_bytes_were_there(r
     granted(progress)
 
     progress.sent(ready_s)
-    progress.computed(10.0)
+    progress.computed(10.0, RECEIPT)
 
     assert settled == [(FIRST.peer, measured_s)]
 
@@ -185,7 +187,7 @@ def test_an_error_without_words_is_named_by_its_class():
 def test_a_stream_that_ends_badly_after_the_receipt_changes_nothing():
     progress = PushProgress(router(FIRST), NOBODY, 0.0)
     sent(progress)
-    progress.computed(3.0)
+    progress.computed(3.0, RECEIPT)
 
     progress.failed(LinkLost("late"), 3.0)
 
@@ -259,7 +261,7 @@ def test_a_gradient_goes_to_one_peer_and_waits_while_it_is_busy():
     assert progress.choose(3.0) == FIRST
     progress.granted(3.0)
     progress.sent(3.0)
-    progress.computed(4.0)
+    progress.computed(4.0, RECEIPT)
 
     assert progress.reason is None
 
@@ -326,7 +328,7 @@ def test_never_two_servers_that_may_both_have_it(story, alone):
         if reach >= 2:
             progress.sent(now_s)
         if reach == 3:
-            progress.computed(now_s)
+            progress.computed(now_s, RECEIPT)
         else:
             progress.failed(error, now_s)
             never_left = isinstance(error, DialFailed) and reach == 0

@@ -7,6 +7,7 @@ from p2pswarm.errors import Busy, LinkLost
 from p2pswarm.flow.signal import Signal
 from p2pswarm.sim.loop import run
 from p2pswarm.swarm.messages.membership import MemberRecord
+from p2pswarm.swarm.messages.microbatch import Receipt
 from p2pswarm.swarm.push import SEARCH_S
 from p2pswarm.swarm.pusher import push_to_any
 from p2pswarm.swarm.router import Router
@@ -32,7 +33,7 @@ class Servers:
             raise answer
         progress.granted(now_s)
         progress.sent(now_s)
-        progress.computed(now_s)
+        progress.computed(now_s, Receipt(0.0, 0.0))
 
     async def push(self):
         return await push_to_any(self.router, "nobody", self.view_changed, self.push_once)

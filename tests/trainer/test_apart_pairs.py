@@ -1,11 +1,13 @@
 """Members between whom nothing passes, as both say: who leaves before they average."""
 
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 from trainer.harness import CONFIG, Play
 
+from p2pswarm.config import BatchConfig
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.apart_pairs import AVERAGINGS, ApartPairs
@@ -133,35 +135,38 @@ def cut_off(play: Play, ann: Incarnation, bob: Incarnation) -> None:
     play.coordinator.apart(bob, [ann.peer], play.now_s)
 
 
-def test_nobody_leaves_while_the_step_is_counted_and_one_does_before_it_is_averaged():
-    play = Play()
+FOUR = replace(CONFIG, batch=BatchConfig(microbatches=4, evaluate_every=0))
+
+
+def test_nobody_leaves_before_all_is_counted_and_what_was_counted_is_launched_again():
+    play = Play(FOUR)
     ann, bob = play.serve("a"), play.serve("b")
-    cut_off(play, ann, bob)
     play.count(ann, 0)
+    play.count(bob, 1)
+    play.count(ann, 2)
+    cut_off(play, ann, bob)
     assert not play.seen(act.Evict)
 
-    play.count(ann, 1)
-
-    actions = play.coordinator.actions()
-    assert [one.incarnation for one in actions if isinstance(one, act.Evict)] == [bob]
-    (order,) = [one for one in actions if isinstance(one, act.SendReduce)]
-    assert order.message.group == (ann.peer,)
-
-
-def test_what_the_one_that_leaves_has_counted_is_launched_again():
-    play = Play()
-    ann, bob = play.serve("a"), play.serve("b")
-    play.count(bob, 0)
-    cut_off(play, ann, bob)
-    play.seen(object)
-
-    play.count(ann, 1)
+    play.count(ann, 3)
     play.wait(1.0)
 
     actions = play.coordinator.actions()
     assert [one.incarnation for one in actions if isinstance(one, act.Evict)] == [bob]
-    assert [one.microbatch for one in actions if isinstance(one, act.Launch)] == [0]
+    assert [one.microbatch for one in actions if isinstance(one, act.Launch)] == [1]
     assert not [one for one in actions if isinstance(one, act.SendReduce)]
+
+
+def test_a_cut_that_is_over_before_that_costs_nothing():
+    play = Play(FOUR)
+    ann, bob = play.serve("a"), play.serve("b")
+    play.count(ann, 0, 2)
+    play.count(bob, 1)
+    cut_off(play, ann, bob)
+
+    play.coordinator.apart(ann, [], play.now_s)
+    play.count(ann, 3)
+
+    assert not play.seen(act.Evict)
 
 
 def test_a_cut_that_is_found_while_they_average_ends_that_at_once():
@@ -180,7 +185,7 @@ def test_a_cut_that_is_found_while_they_average_ends_that_at_once():
 
 
 def test_members_that_have_averaged_are_not_parted_because_another_stage_has_not():
-    play = Play(CONFIG.__class__(**{**vars_of(CONFIG), "stages": 2}))
+    play = Play(replace(CONFIG, stages=2))
     ann, cid = play.serve("a"), play.serve("c")
     bob = play.join("b", stage=0)
     play.ready(bob)
@@ -192,10 +197,6 @@ def test_members_that_have_averaged_are_not_parted_because_another_stage_has_not
     cut_off(play, ann, bob)
 
     assert not play.seen(act.Evict)
-
-
-def vars_of(config) -> dict:
-    return {name: getattr(config, name) for name in config.__slots__}
 
 
 def test_who_left_is_ready_again_when_the_road_is_whole():

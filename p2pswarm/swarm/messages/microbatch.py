@@ -128,4 +128,7 @@ class Receipt(Message):
     """The receiver has computed the pushed microbatch; the sender's router learns from it."""
 
     queue_s: Seconds
+    """From the arrival of its bytes until it was taken up."""
     compute_s: Seconds
+    gradient_s: Seconds = 0.0
+    """How long gradients take to come back to the receiver from further on; 0: unknown."""

@@ -1,0 +1,105 @@
+"""What a large simulated swarm costs: processor time a step.
+
+    python bench/swarm_scale.py [--servers 1000] [--stages 10] [--microbatches 4000] [--steps 2]
+                                [--seed 1] [--profile] [--json FILE]
+
+Trainer, servers and routers are the real ones, in virtual time. The servers join before the first
+step; what that costs is told apart. `step_processor_s` is the mean of the steps, from the decision
+of the one before to its own.
+"""
+
+import argparse
+import cProfile
+import json
+import pstats
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.swarm import SimSwarm
+from p2pswarm.sim.swarm_run import SwarmConfig, SwarmResult
+from p2pswarm.sim.world import WorldConfig
+from p2pswarm.trainer import actions as act
+
+STATE_BYTES = 4096
+REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
+
+
+def config_of(options: argparse.Namespace) -> SwarmConfig:
+    """The run and its machines: small tensors, because their bytes are only copied about."""
+    return SwarmConfig(
+        seed=options.seed,
+        run=RunConfig(
+            stages=options.stages,
+            steps=options.steps,
+            min_replicas=options.servers // options.stages,
+            model=ModelConfig(d_model=16, layers=options.stages, heads=1, sequence_length=8),
+            batch=BatchConfig(microbatches=options.microbatches, rows=1, evaluate_every=0),
+        ),
+        servers=options.servers,
+        cost=Cost(forward_s=0.3, state_bytes=STATE_BYTES),
+        regions=REGIONS,
+        world=WorldConfig(bandwidth_bytes_per_s=25e6, links_max=1 << 12),
+    )
+
+
+async def play(
+    config: SwarmConfig, profile: cProfile.Profile | None
+) -> tuple[SwarmResult, list[float]]:
+    """Train, and note the processor's clock when the run begins and at each step's end."""
+    clock_s: list[float] = []
+
+    def heard(report: act.Report) -> None:
+        if isinstance(report, act.RunBegun) and profile is not None:
+            profile.enable()
+        if isinstance(report, act.RunBegun | act.StepDone):
+            clock_s.append(time.process_time())
+
+    swarm = SimSwarm(config)
+    swarm.heard = heard
+    result = await swarm.play()
+    if profile is not None:
+        profile.disable()
+    return result, clock_s
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--servers", type=int, default=1000)
+    parser.add_argument("--stages", type=int, default=10)
+    parser.add_argument("--microbatches", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--profile", action="store_true", help="what the steps' time goes to")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    began_s = time.process_time()
+    profile = cProfile.Profile() if options.profile else None
+    result, clock_s = run(play(config_of(options), profile), options.seed)
+    if result.ended.failed:
+        print(f"swarm_scale: {result.ended.reason}", file=sys.stderr)
+        return 1
+    row = {
+        "servers": options.servers,
+        "microbatches": options.microbatches,
+        "join_processor_s": clock_s[0] - began_s,
+        "step_processor_s": (clock_s[-1] - clock_s[0]) / (len(clock_s) - 1),
+        "steps": result.steps,
+        "busy": result.busy_share,
+        "replayed": result.replayed,
+    }
+    print(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+    if options.json:
+        options.json.write_text(json.dumps(row, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
