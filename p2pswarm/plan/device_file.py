@@ -30,15 +30,18 @@ SiteName = Annotated[str, Text(64)]
 class SiteDevices:
     """Some devices of one kind at one place."""
 
-    name: SiteName
+    name: str = ""
+    """Of the kind; empty: `device` and its number in the file."""
     count: Annotated[int, Between(1, DEVICES_MAX)] = 1
-    site: SiteName
-    """A region of the network, or a name of one's own that has links."""
+    region: SiteName
+    """Of the network, or a name of one's own that has links."""
     tflops: Annotated[float, Between(1e-6, 1e6)]
     """What one reaches in training, not what its data sheet says."""
     memory_gib: Annotated[float, Between(1e-3, 1e5)]
     access_gbps: Gbps
     """What its own line carries, each way."""
+    drift: Annotated[float, Between(0.0, 1.0)] = 0.0
+    """How much its speed wanders: for `p2pswarm simulate`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +87,8 @@ class DeviceFile:
 
     network: Annotated[str, OneOf("", "aws", "skyplane", "gcp12")] = ""
     """Whose regions are sites and have links; empty: none, every link is given."""
+    trainer_region: str = ""
+    """For `p2pswarm simulate`."""
     device: tuple[SiteDevices, ...] = ()
     link: tuple[SiteLink, ...] = ()
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -94,23 +99,29 @@ class DeviceFile:
             raise ValueError("there is no [[device]]: name the machines that there are")
         if sum(entry.count for entry in self.device) > DEVICES_MAX:
             raise ValueError(f"there are more than {DEVICES_MAX} devices: plan a part of them")
-        names = [entry.name for entry in self.device]
+        names = self.kinds
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two [[device]] are named {twice[0]!r}: give each a name of its own")
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of the kinds of devices, in the file's order."""
+        return [entry.name or f"device{number}" for number, entry in enumerate(self.device, 1)]
 
 
 def fleet_of(given: DeviceFile) -> DeviceFleet:
     """The devices one by one, with a link between every two; Unusable names one that lacks."""
     entries = [entry for entry in given.device for _ in range(entry.count)]
+    named = list(zip(given.kinds, given.device, strict=True))
     names = tuple(
-        entry.name if entry.count == 1 else f"{entry.name}-{number}"
-        for entry in given.device
+        kind if entry.count == 1 else f"{kind}-{number}"
+        for kind, entry in named
         for number in range(1, entry.count + 1)
     )
-    sites = list(dict.fromkeys(entry.site for entry in entries))
+    sites = list(dict.fromkeys(entry.region for entry in entries))
     rtt_s_ss, gbps_ss = _links(given, sites)
-    site_n = [sites.index(entry.site) for entry in entries]
+    site_n = [sites.index(entry.region) for entry in entries]
     pick = np.ix_(site_n, site_n)
     latency_s_nn, gbps_nn = rtt_s_ss[pick] / 2, gbps_ss[pick]
     np.fill_diagonal(latency_s_nn, 0.0)
@@ -118,7 +129,7 @@ def fleet_of(given: DeviceFile) -> DeviceFleet:
     network = DeviceNetwork.read(latency_s_nn.tolist(), gbps_nn.tolist())
     return DeviceFleet(
         names,
-        tuple(entry.name for entry in entries),
+        tuple(kind for kind, entry in named for _ in range(entry.count)),
         np.array([entry.tflops for entry in entries]) * TFLOPS,
         np.array([entry.memory_gib for entry in entries]) * 2.0**30,
         np.array([entry.access_gbps for entry in entries]) * BYTES_PER_GBIT,
@@ -159,7 +170,7 @@ def _links(given: DeviceFile, sites: list[str]) -> tuple[Floats, Floats]:
 def _require_all(given: DeviceFile, sites: list[str], gbps_ss: Floats) -> None:
     counts = dict.fromkeys(sites, 0)
     for entry in given.device:
-        counts[entry.site] += entry.count
+        counts[entry.region] += entry.count
     for a, b in np.argwhere(np.isnan(gbps_ss)):
         one, other = sites[a], sites[b]
         if a == b and counts[one] == 1:

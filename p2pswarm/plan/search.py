@@ -37,7 +37,7 @@ MEANS, COLD_MEANS = 1.0, 0.1  # how much means count; see bench/LOG.md
 PAIR_SHARE, OWN_SHARE = 0.4, 0.5
 REPLICAS = 8
 LADDER = 2e-3, 2e-2  # the temperatures, as shares of the cost of a plan by chance
-HOT_SHARE, COLD_SHARE = 0.03, 2e-4
+WARM_SHARE, COLD_SHARE = 4e-3, 2e-4
 TEMPERED_MOVES = 100_000  # for each device: with fewer, one plan is cooled
 SLICE_MOVES = 20_000  # between two exchanges
 
@@ -101,6 +101,7 @@ class _Annealing:
         """How many moves were tried."""
         self._scale_s = cost_of(costs, _as_stages(self._by_chance())).seconds
         self._note(self._by_chance())
+        self._note(self._by_speed())
         self._try(self._by_chance(), 1, LADDER[0], LADDER[1])  # compiles
 
     @property
@@ -120,7 +121,7 @@ class _Annealing:
         if left_s / each_s < TEMPERED_MOVES * devices:
             moves = int((1 - POLISH_SHARE) * left_s / each_s)
             if moves > SLICE_MOVES:
-                self._try(self._by_chance(), moves, HOT_SHARE, COLD_SHARE)
+                self._try(np.array(self.best, dtype=np.int64), moves, WARM_SHARE, COLD_SHARE)
         else:
             self._temper(ends_s - POLISH_SHARE * left_s, each_s, clock)
         moves = max(SLICE_MOVES, int(POLISH_SHARE * left_s / each_s / POOL))
@@ -133,6 +134,7 @@ class _Annealing:
     def _temper(self, ends_s: float, each_s: float, clock: Clock) -> None:
         heats = np.geomspace(*LADDER, REPLICAS)
         replicas = [self._by_chance() for _ in heats]
+        replicas[0] = np.array(self.best, dtype=np.int64)
         first = 0
         while clock() + REPLICAS * SLICE_MOVES * each_s < ends_s:
             for heat, device_sp in zip(heats, replicas, strict=True):
@@ -155,6 +157,12 @@ class _Annealing:
 
     def _by_chance(self) -> Ints:
         order = self._chance.permutation(self._task.stages * self._task.pipelines)
+        return order.reshape(self._task.stages, self._task.pipelines)
+
+    def _by_speed(self) -> Ints:
+        """Slow lines together, so that few boundaries have them."""
+        nearest_nn = np.sort(self._costs.pipeline_s_nn, axis=1)  # the first is a device to itself
+        order = np.argsort(-nearest_nn[:, min(self._task.pipelines, len(nearest_nn) - 1)])
         return order.reshape(self._task.stages, self._task.pipelines)
 
     def _try(self, device_sp: Ints, moves: int, hot: float, cold: float) -> None:

@@ -24,8 +24,9 @@ from p2pswarm.errors import Unusable
 FILE_BYTES_MAX = 1 << 20  # a line a device; anything larger is another file
 DEVICES_MAX = 1_000
 DRIFT_MAX = 1.0
-KNOWN = frozenset({"name", "count", "tflops", "memory_gib", "region", "drift"})
-TOP = frozenset({"network", "trainer_region", "device"})
+KNOWN = frozenset({"name", "count", "tflops", "memory_gib", "region", "drift", "access_gbps"})
+TOP = frozenset({"network", "trainer_region", "device", "link", "plan", "run"})
+"""One file serves `p2pswarm plan`, too, which has more to know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,6 @@ def draw_plan(found: Planned, place: Path) -> None:
             loc="left",
             fontsize=10,
         )
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(place, dpi=150, format="png")

@@ -22,7 +22,7 @@ DEVICE = """
 [[device]]
 name = "{name}"
 count = {count}
-site = "{site}"
+region = "{site}"
 tflops = 1e-3
 memory_gib = 4.0
 access_gbps = 1.0
