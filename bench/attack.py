@@ -58,7 +58,7 @@ HANDSHAKES = (
 )  # fmt: skip
 LINKS = ("idle-one", "idle-1024", "unread", "bulk")
 TENSORS = ("tensors", "bombs")
-STORES = ("store-empty", "store-large", "store-66", "hot-key")
+STORES = ("store-links", "store-empty", "store-large", "store-66", "hot-key")
 EVERYTHING = (*HANDSHAKES, *LINKS, *TENSORS, *STORES)
 
 

@@ -312,6 +312,7 @@ ATTACKS: dict[str, Callable[[Strike], Awaitable[Figures]]] = {
     "bulk": unasked_bulk,
     "tensors": announced_tensors,
     "bombs": zstd_bombs,
+    "store-links": lambda s: fill(s, 400, 1, 0),
     "store-empty": lambda s: fill(s, 400, RECORDS_PER_ID, 0),
     "store-large": lambda s: fill(s, 60, 500, 4096),
     "store-66": lambda s: fill(s, 66, RECORDS_PER_ID, 850),

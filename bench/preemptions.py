@@ -2,8 +2,8 @@
 
     python bench/preemptions.py [--trace NAME] [--hours 24] [--servers 100] [--seed 1] [--json FILE]
 
-One trainer has a machine that stays. The servers' machines come and go as spot_traces.json says:
-a trace with fewer machines is laid side by side, each zone at another hour of it, and scaled to
+One trainer has a machine that stays. The servers' machines come and go as sim/spot_traces.json has
+it: a trace with fewer machines is laid side by side, each zone at another hour of it, and scaled to
 `--servers`. Which machine of a zone is taken is chance. A share of them (`--noticed`) hears of it
 beforehand, as the cloud promises, and its server leaves; the others are ended without a word, half
 of them as by a power cut. Nobody sees to it that a stage keeps a server.
@@ -30,8 +30,6 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -43,92 +41,23 @@ from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import Machine, SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
+from p2pswarm.sim.traces import HOUR_S, fleet_changes, shipped_traces, trace_of
 from p2pswarm.sim.world import WorldConfig
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.suspensions import SumVoided
 
-TRACES = Path(__file__).with_name("spot_traces.json")
-HOUR_S = 3600.0
 STATE_BYTES = 32 << 20
 BYTES_PER_S = 1e6  # so a newcomer downloads for half a minute, as of many GB over a good link
 MARGIN_S = 10.0  # between the end of a server's grace and that of its machine
 REGIONS = ((0.1, 0.1), (0.9, 0.1), (0.5, 0.9))
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """How many machines one zone of a cloud had, and when that changed."""
-
-    counts: tuple[tuple[float, int], ...]
-    """Seconds, machines from then on."""
-    seconds: float
-    notice_s: float
-    """How long before the end a machine is told of it."""
-
-    @classmethod
-    def read(cls, name: str) -> "Trace":
-        """The trace of this name."""
-        found = json.loads(TRACES.read_text())["traces"][name]
-        there, counts = 0, []
-        for at_s, change in found["changes"]:
-            there += change
-            counts.append((float(at_s), there))
-        return cls(tuple(counts), found["seconds"], found["notice_s"])
-
-    @property
-    def most(self) -> int:
-        """The machines that it had at its best."""
-        return max(count for _, count in self.counts)
-
-    def turned(self, later_s: float) -> "Trace":
-        """The same, but for its beginning: it begins so much later, and goes round."""
-        before = [(at_s, count) for at_s, count in self.counts if at_s <= later_s]
-        after = [(at_s, count) for at_s, count in self.counts if at_s > later_s]
-        then = before[-1][1] if before else self.counts[-1][1]
-        counts = [(0.0, then), *((at_s - later_s, count) for at_s, count in after)]
-        counts += [(at_s + self.seconds - later_s, count) for at_s, count in before]
-        return replace(self, counts=tuple(counts))
-
-    def for_hours(self, hours: float) -> Iterator[tuple[float, int]]:
-        """Its counts until so many hours have passed, again and again."""
-        begun_s = 0.0
-        while begun_s < hours * HOUR_S:
-            for at_s, count in self.counts:
-                if begun_s + at_s < hours * HOUR_S:
-                    yield begun_s + at_s, count
-            begun_s += self.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Machines come to a zone (above 0), or are taken from it."""
-
-    at_s: float
-    zone: int
-    machines: int
-
-
-def changes_of(trace: Trace, servers: int, hours: float) -> list[Change]:
-    """What happens to a fleet that has at most about so many servers."""
-    zones = max(1, round(servers / trace.most))
-    scale = servers / zones / trace.most
-    found = []
-    for zone in range(zones):
-        there = 0
-        for at_s, count in trace.turned(zone * trace.seconds / zones).for_hours(hours):
-            wanted = round(count * scale)
-            if wanted != there:
-                found.append(Change(at_s, zone, wanted - there))
-            there = wanted
-    return sorted(found, key=lambda change: (change.at_s, change.zone))
-
-
 class Day:
     """One run on such a fleet."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._trace = Trace.read(options.trace)
-        self._changes = changes_of(self._trace, options.servers, options.hours)
+        self._trace = trace_of(options.trace)
+        self._changes = fleet_changes(self._trace, options.servers, options.hours)
         self._noticed, self._pressed = options.noticed, options.pressed
         self._ends_s = options.hours * HOUR_S / options.pressed
         self._rng = Random(f"preemptions {options.seed}")
@@ -276,8 +205,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    names = sorted(json.loads(TRACES.read_text())["traces"])
-    parser.add_argument("--trace", choices=names, default="aws_p3")
+    parser.add_argument("--trace", choices=shipped_traces(), default="aws_p3")
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--servers", type=int, default=100)
     parser.add_argument("--trainers", type=int, default=1)

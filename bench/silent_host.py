@@ -84,8 +84,8 @@ def false_alarms(seed: int, hours: float) -> dict[str, float]:
     )
     steps = max(1, round(hours * HOUR_S / LONG_STEP_S))
     world = WorldConfig(loss=LOSS, jitter=0.2)
-    faults = FaultPlan(1, pauses)
-    took_s, lost = played(config_of(seed, LONG_FORWARD_S, steps, faults=faults, world=world))
+    changes = {"faults": FaultPlan(1, pauses), "world": world, "patience_s": 4 * hours * HOUR_S}
+    took_s, lost = played(config_of(seed, LONG_FORWARD_S, steps, **changes))
     return {"hours": round(sum(took_s) / HOUR_S, 2), "pauses": len(pauses), "lost": lost}
 
 

@@ -76,6 +76,8 @@ class Run:
     codec: str = "bf16"
     """Of activations and gradients; sums travel raw."""
     weights: str = ""
+    emulated: bool = False
+    """Whether servers only take the time of computing."""
     data: Path = STANDARD_LIBRARY
 
     @property
@@ -97,6 +99,7 @@ name = {text(self.name)}
 stages = {self.stages}
 steps = {self.steps}
 min_replicas = {self.min_replicas}
+emulated = {text(self.emulated)}
 [run.model]
 family = {text(self.family)}
 d_model = {self.d_model}

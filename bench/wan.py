@@ -3,24 +3,27 @@
     python bench/wan.py [--runs 5] [--seconds 20] [--settle 40] [--rows WORD ...] [--json FILE]
 
 Two processes in two hosts of the WAN lab (tests/wanlab), new ones for each run; the median of the
-runs is compared. Tensors of 8 MiB of float32, uncompressed, four under way; the rate is that of
+runs is compared. Tensors of 8 MiB of float32, uncompressed, four under way, or sixteen at 2 Gbit/s:
+a tensor takes two round trips beside its bytes, so four would be 1.1 Gbit/s. The rate is that of
 their bytes after `--settle` seconds, in which the link finds out how many connections it needs
 (docs/bulk.md). Sockets may have 16 MB to send and 32 MB to receive.
 
     payload  200 Mbit/s, 150 ms round trip, loss 0, 0.1 and 1 % each way
     cubic    the same without BBR, with sixteen connections, at 0.1 %
     fast     2 Gbit/s, 100 ms, no loss
+    bare     what as many connections carry on both roads without us: TCP alone, to compare with
     ping     200 Mbit/s, 40 ms: small calls while tensors saturate the road
     stalled  four streams of messages beside one that nobody reads, and without it, in turns
 
 Run it when nothing else runs: the lab itself needs a processor. It takes a bit more than
-rows x runs x (settle + seconds): 35 minutes for everything. `--quick` shows that it works.
+rows x runs x (settle + seconds): 45 minutes for everything. `--quick` shows that it works.
 """
 
 import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -35,7 +38,8 @@ from tests.wanlab.link import Link
 
 MIB = 1 << 20
 TENSOR_BYTES = 8 * MIB
-IN_FLIGHT = 4
+IN_FLIGHT, MANY_IN_FLIGHT = 4, 16
+MANY_MBIT = 1000.0
 STREAMS = 4
 SEND_MEMORY_BYTES = 16 * MIB
 END = Path(__file__).with_name("wan_worker.py")
@@ -75,7 +79,8 @@ def payload(name: str, promised: float, rate_mbit: float, rtt_ms: float, **more:
         **more,  # type: ignore[arg-type]
     )
     road = f"{rate_mbit:g} Mbit/s, {rtt_ms:g} ms, loss {row.loss:.1%}, {row.congestion}"
-    return Row(**{**asdict(row), "what": f"{road}: tensors"})
+    carried = "TCP alone" if name == "bare" else "tensors"
+    return Row(**{**asdict(row), "what": f"{road}: {carried}"})
 
 
 ROWS = (
@@ -83,7 +88,9 @@ ROWS = (
     payload("payload", 170, 200, 150, loss=0.001),
     payload("payload", 170, 200, 150, loss=0.01),
     payload("cubic", 120, 200, 150, loss=0.001, connections=16, congestion="cubic"),
+    payload("bare", 0, 200, 150, loss=0.001, connections=16, congestion="cubic"),
     payload("fast", 1600, 2000, 100),
+    payload("bare", 0, 2000, 100, connections=2),
     Row(
         name="ping",
         what="200 Mbit/s, 40 ms, tensors saturate it: small calls, p99",
@@ -119,11 +126,11 @@ def tensors(sender: Worker, receiver: Worker, args: argparse.Namespace) -> tuple
         "to": receiver.do("address"),
         "bytes_": TENSOR_BYTES,
         "codec": "raw",
-        "in_flight": IN_FLIGHT,
+        "in_flight": args.in_flight,
     }
     sender.do("send", **order, seconds=args.settle)
     there_s, calls_s = sender.do("send", **order, seconds=args.seconds)
-    rate = steady_rate(there_s, IN_FLIGHT) * TENSOR_BYTES * 8e-6
+    rate = steady_rate(there_s, args.in_flight) * TENSOR_BYTES * 8e-6
     return rate, calls_s[len(calls_s) * 99 // 100] * 1e3
 
 
@@ -138,7 +145,18 @@ def stalled(sender: Worker, receiver: Worker, args: argparse.Namespace) -> float
     return 100 * (1 - pieces[True] / pieces[False])
 
 
+def bare(sender: Worker, receiver: Worker, args: argparse.Namespace) -> float:
+    """Mbit/s that as many plain TCP connections carry."""
+    connections = sender.do("connections_wanted")
+    sender.do("bare_send", to=receiver.do("bare_listen"), connections=connections)
+    time.sleep(args.settle)
+    before, begun_s = receiver.do("bare_got"), time.monotonic()
+    time.sleep(args.seconds)
+    return (receiver.do("bare_got") - before) * 8e-6 / (time.monotonic() - begun_s)
+
+
 MEASURES: dict[str, Callable[[Worker, Worker, argparse.Namespace], float]] = {
+    "bare": bare,
     "ping": lambda sender, receiver, args: tensors(sender, receiver, args)[1],
     "stalled": stalled,
 }
@@ -148,6 +166,7 @@ def measure(row: Row, seed: int, args: argparse.Namespace) -> Run:
     """One run of one row, in a new lab."""
     road = Link(rate_bits_per_s=row.rate_mbit * 1e6, delay_s=row.rtt_ms / 2e3, loss=row.loss)
     tcp = Tcp(wmem_max_bytes=SEND_MEMORY_BYTES)
+    args.in_flight = MANY_IN_FLIGHT if row.rate_mbit > MANY_MBIT else IN_FLIGHT
     how = MEASURES.get(row.name, lambda *ends: tensors(*ends)[0])
     with ExitStack() as stack:
         lab = stack.enter_context(Lab(2, road, tcp=tcp, seed=seed))

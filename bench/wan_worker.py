@@ -1,8 +1,10 @@
 """One end of the link that bench/wan.py measures, in a process of its own."""
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -24,6 +26,7 @@ from p2pswarm.transport.endpoint import Endpoint
 from p2pswarm.wire.message import Message, Size, message
 
 PIECE_BYTES = 16 * 1024
+BARE_BYTES = 256 * 1024  # a write
 
 
 @message(9951)
@@ -46,9 +49,11 @@ class Piece(Message):
 class WanWorker(Worker):
     """Sends and takes streams of messages, too."""
 
-    def __init__(self, endpoint: Endpoint, rpc: LinkRpc) -> None:
+    def __init__(self, endpoint: Endpoint, rpc: LinkRpc, connections: int) -> None:
         super().__init__(endpoint, rpc)
+        self._wanted = connections
         self._got = 0
+        self._bare = BareTcp()
         rpc.serve_stream(Pieces, self._take)
 
     async def connections(self) -> int:
@@ -82,11 +87,71 @@ class WanWorker(Worker):
                 for task in tasks[streams:]:
                     task.cancel()
 
+    async def connections_wanted(self) -> int:
+        """How many there are to be; 0: as the link chooses."""
+        return self._wanted
+
+    async def bare_listen(self) -> list[object]:
+        """Swallow what comes by plain TCP; where."""
+        return await self._bare.listen(self._endpoint.listening[0].host)
+
+    async def bare_got(self) -> int:
+        """How many bytes have come so."""
+        return self._bare.got
+
+    async def bare_send(self, to: list[object], connections: int) -> None:
+        """Send by so many plain TCP connections from now on."""
+        await self._bare.send(to, connections)
+
     async def _take(self, stream: Stream, opening: Pieces) -> None:
         if not opening.read:
             await asyncio.sleep(EXCHANGE_S)  # the stream's end cancels it
         while await stream.receive() is not None:
             self._got += 1
+
+
+class BareTcp:
+    """TCP and nothing else: what the road gives to so many connections."""
+
+    def __init__(self) -> None:
+        self.got = 0
+        """Bytes that have come."""
+        self._server: asyncio.Server | None = None
+        self._sending: list[asyncio.Task[None]] = []
+
+    async def listen(self, host: str) -> list[object]:
+        """Swallow what comes; where."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Swallow(self), host, 0)
+        return list(self._server.sockets[0].getsockname()[:2])
+
+    async def send(self, to: list[object], connections: int) -> None:
+        """Send until this process ends."""
+        for _ in range(connections):
+            connection = socket.socket()
+            how = sockets.BULK_CONGESTION
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, how)
+            connection.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(connection, tuple(to))
+            self._sending.append(asyncio.create_task(_send_until_it_ends(connection)))
+
+
+class _Swallow(asyncio.Protocol):
+    """Counts what comes, and drops it."""
+
+    def __init__(self, counting: BareTcp) -> None:
+        self._counting = counting
+
+    def data_received(self, data: bytes) -> None:
+        """Count it."""
+        self._counting.got += len(data)
+
+
+async def _send_until_it_ends(connection: socket.socket) -> None:
+    data = os.urandom(BARE_BYTES)
+    with contextlib.suppress(OSError), connection:  # the other process is the first to go
+        while True:
+            await asyncio.get_running_loop().sock_sendall(connection, data)
 
 
 async def main(host: str, connections: int, congestion: str) -> None:
@@ -99,10 +164,11 @@ async def main(host: str, connections: int, congestion: str) -> None:
     endpoint = Endpoint(Identity.generate(), sockets.SocketNet(), config, os.urandom)
     async with endpoint, LinkRpc(endpoint) as rpc:
         await endpoint.listen(Address(host, 0))
-        worker = WanWorker(endpoint, rpc)
+        worker = WanWorker(endpoint, rpc, connections)
         verbs = (
             *(worker.address, worker.carried, worker.send),
-            *(worker.connections, worker.got, worker.pieces),
+            *(worker.connections, worker.got, worker.pieces, worker.connections_wanted),
+            *(worker.bare_listen, worker.bare_got, worker.bare_send),
         )
         await obey({verb.__name__: verb for verb in verbs})
 

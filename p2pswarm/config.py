@@ -19,8 +19,10 @@ CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 GRADIENT_CODEC_NAMES = ("int8-ef",)
 """The codecs that suit only the gradients that go back between stages."""
 ROLES = ("auto", "bootstrap", "stage", "trainer")
+EMULATED = "emulated"  # the device of a server that only takes the time of computing
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
+KEY_FILE = "identity.key"  # in the folder of `state`
 OWNER = re.compile("[0-9a-f]{64}")
 HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
@@ -164,6 +166,22 @@ class CodecConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BalanceConfig:
+    """When servers move from one stage to another (docs/rebalancing.md)."""
+
+    rule: Annotated[str, OneOf("priced", "swarm", "off")] = "priced"
+    """priced: where everybody gains more than it costs; swarm: as in the paper; off: never."""
+    every_s: Annotated[float, Between(1.0, 1e6)] = 300.0
+    """How often "swarm" moves a server."""
+    moving_share: Annotated[float, Between(0.001, 0.5)] = 0.125
+    """Of all servers, that "priced" moves at once."""
+    least_gain: Annotated[float, Between(0.0, 10.0)] = 0.02
+    """What "priced" moves somebody for, as a share of the run's speed."""
+    steady_s: Annotated[float, Between(0.0, 1e6)] = 10.0
+    """How long that gain has to last before somebody moves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """A run as its trainer describes it, the same on every member."""
 
@@ -171,6 +189,8 @@ class RunConfig:
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """The seed of the initial weights and of the order of the samples."""
     stages: Annotated[int, Between(1, 256)] = 2
+    cut: tuple[Count, ...] = ()
+    """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
     steps: Annotated[int, Between(1, 10**9)] = 1_000
     min_replicas: Annotated[int, Between(1, 64)] = 1
     """How many servers each stage needs before the first step starts."""
@@ -183,19 +203,31 @@ class RunConfig:
     """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
+    emulated: bool = False
+    """A rehearsal: its servers have `serve.device = "emulated"`, and nothing is learnt."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     codecs: CodecConfig = field(default_factory=CodecConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
 
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.cut and len(self.cut) != self.stages:
+            raise ValueError(
+                f"cut has {len(self.cut)} numbers for {self.stages} stages: one for each, or none"
+            )
         blocks = self.model.layers + 2
         if self.model.family == "gpt" and self.stages > blocks:
             raise ValueError(
                 f"stages {self.stages} is more than the {blocks} blocks of the model "
                 f"(embedding, {self.model.layers} layers, head)"
+            )
+        if self.model.family == "gpt" and self.cut and sum(self.cut) != blocks:
+            raise ValueError(
+                f"cut has {sum(self.cut)} blocks and the model {blocks} (embedding, "
+                f"{self.model.layers} layers, head): the numbers have to add up to that"
             )
 
 
@@ -249,7 +281,10 @@ class ServeConfig:
     stage: Annotated[int, Between(0, 255)] | None = None
     """Serve only this stage; left out: the stage that needs a server most."""
     device: str = "auto"
-    """A torch device such as cpu or cuda:0; auto: the GPU where there is one."""
+    """A torch device such as cpu or cuda:0; auto: the GPU where there is one; emulated: none, in a
+    run that is emulated."""
+    emulated_forward_s: Annotated[float, Between(0.0, 3_600.0)] = 0.1
+    """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
@@ -322,6 +357,13 @@ class NodeConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
+
+    @property
+    def key_file(self) -> Path | None:
+        """Where the node's key is kept; None if it has a new one each time."""
+        if self.identity is None and self.state is not None:
+            return self.state / KEY_FILE
+        return self.identity
 
     def __post_init__(self) -> None:
         if self.run.on_stage_lost == "rewind" and not self.checkpoint.target:

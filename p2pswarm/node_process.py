@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from types import FrameType, ModuleType
 
 from p2pswarm.config import NodeConfig
@@ -32,7 +31,6 @@ from p2pswarm.roles.stack import open_stack
 SWITCH_S = 0.0005  # with 5 ms, bulk beside a busy Python thread ran at 0.41 GB/s instead of 1
 LEAVE_S = 4.5  # to leave in order; the whole process then ends within 5 s
 FAILED = 1
-KEY_FILE = "identity.key"  # in the folder of `state`
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
@@ -106,15 +104,8 @@ def main(config: NodeConfig, begun_s: float) -> int:
     """Run a node; returns the exit code."""
     sys.setswitchinterval(SWITCH_S)
     log_to_stderr(config.log_level, "%(asctime)s %(levelname).1s %(name)s: %(message)s")
-    with identity_from(key_file(config)) as identity:
+    with identity_from(config.key_file) as identity:
         return run(_live(config, identity, begun_s))
-
-
-def key_file(config: NodeConfig) -> Path | None:
-    """Where the node's key is kept; None if it has a new one each time."""
-    if config.identity is None and config.state is not None:
-        return config.state / KEY_FILE
-    return config.identity
 
 
 def load_role(role: str) -> ModuleType:

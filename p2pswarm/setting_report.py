@@ -6,6 +6,7 @@ Errors:  Unusable for a file that is missing or cannot be written.
 from pathlib import Path
 
 from p2pswarm.config import (
+    EMULATED,
     CheckpointConfig,
     NetworkConfig,
     NodeConfig,
@@ -72,8 +73,10 @@ def _run_rows(run: RunConfig) -> list[Row]:
     )
     last_rate, last_step = rate.learning_rate * rate.final_share, rate.decay_steps or run.steps
     last = f"{last_rate:g} at step {last_step}"
+    kind = "a rehearsal that learns nothing, " if run.emulated else ""
+    cut = f"stages: {run.stages}, servers of each: {run.min_replicas} or more"
     return [
-        ("run", f"{run.name!r}, stages: {run.stages}, servers of each: {run.min_replicas} or more"),
+        ("run", f"{run.name!r}, {kind}{cut}"),
         ("model", f"{model.family}, {width}, {model.dtype}"),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
         ("learning rate", f"{rate.learning_rate:g} after {rate.warmup_steps} steps, {last}"),
@@ -100,8 +103,11 @@ def _checkpoint_rows(checkpoint: CheckpointConfig) -> list[Row]:
 
 
 def _serve_rows(serve: ServeConfig) -> list[Row]:
+    device = serve.device if serve.device != "auto" else "the GPU where there is one"
+    if serve.device == EMULATED:
+        device = f"none: a forward is emulated, {serve.emulated_forward_s:g} s long"
     return [
         ("run", repr(serve.run) if serve.run else "the first that is found"),
         ("stage", str(serve.stage) if serve.stage is not None else "the one that needs it most"),
-        ("device", serve.device if serve.device != "auto" else "the GPU where there is one"),
+        ("device", device),
     ]

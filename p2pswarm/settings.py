@@ -45,6 +45,15 @@ class OtherRunVersion(BadMessage):
 
 def load(path: Path) -> NodeConfig:
     """Read a node's settings; paths in the file are relative to its folder."""
+    table = read_table(path)
+    try:
+        return _build(NodeConfig, table, "", path.parent)
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}") from error
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a TOML file; Unusable says in one line why it is none."""
     try:
         with path.open("rb") as file:
             text = file.read(SETTINGS_BYTES_MAX + 1)
@@ -53,7 +62,7 @@ def load(path: Path) -> NodeConfig:
     if len(text) > SETTINGS_BYTES_MAX:
         raise Unusable(f"{path}: larger than {SETTINGS_BYTES_MAX} bytes: not a settings file")
     try:
-        table = tomllib.loads(text.decode("utf-8-sig"))  # some editors begin a file with a BOM
+        return tomllib.loads(text.decode("utf-8-sig"))  # some editors begin a file with a BOM
     except UnicodeDecodeError as error:
         raise Unusable(f"{path}: not TOML: not UTF-8 at byte {error.start}") from error
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
@@ -61,10 +70,6 @@ def load(path: Path) -> NodeConfig:
         if what.startswith(TWICE):
             what = f"something stands there twice: {what}"
         raise Unusable(f"{path}: not TOML: {what}") from error
-    try:
-        return _build(NodeConfig, table, "", path.parent)
-    except ValueError as error:
-        raise Unusable(f"{path}: {error}") from error
 
 
 def from_values(kind: type[T], values: Mapping[str, object], key: str = "") -> T:
@@ -150,6 +155,10 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
         if name not in hints:
             raise ValueError(unknown(key, str(name), sorted(hints)))
         values[name] = _convert(hints[name], value, path, base)
+    for setting in dataclasses.fields(kind):  # type: ignore[arg-type]
+        required = setting.default is setting.default_factory is dataclasses.MISSING
+        if required and setting.name not in values:
+            raise ValueError(f"{key}.{setting.name} is missing: it has no default, give one")
     try:
         return kind(**values)
     except ValueError as error:

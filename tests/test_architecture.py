@@ -28,7 +28,8 @@ swarm
 allreduce state chain checkpoint
 trainer compute
 server
-roles sim
+sim
+roles
 api testing
 node_process demo
 setting_report
@@ -91,6 +92,7 @@ SHELL = frozenset(
         "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",
+        "roles/explain.py",
         "roles/inviting.py",
         "roles/malloc.py",
         "roles/output.py",
@@ -117,6 +119,7 @@ SHELL = frozenset(
         "server/stage_server.py",
         "server/worker.py",
         "sim/compute.py",
+        "sim/day.py",
         "sim/dht.py",
         "sim/gossip.py",
         "sim/loop.py",

@@ -12,6 +12,7 @@ import pytest
 import p2pswarm as ps
 from p2pswarm.api.run import RunSettings
 from p2pswarm.config import RunConfig
+from p2pswarm.roles.run_folder import RunFolder
 from p2pswarm.settings import load
 
 ROOT = Path(ps.__file__).parent
@@ -193,6 +194,24 @@ async def test_node_without_the_nodes_it_was_given_says_so():
     assert repr(node) == "Node(not up)"
 
 
+async def test_node_that_is_banned_where_it_joins_says_so(tmp_path):
+    key = tmp_path / "node.key"
+    async with ps.Node(listen=LOOPBACK) as seed:
+        async with ps.Node(listen=LOOPBACK, identity=key) as node:
+            banned, remote = node.contact.peer, ps.Address("127.0.0.1", 1)
+        for _ in range(3):
+            seed.stack.endpoint.bans.breached(banned, remote, ps.errors.BadFrame("x"), now_s())
+
+        with pytest.raises(ps.errors.Unusable, match="it has banned this node for another 1 min"):
+            await ps.Node(
+                listen=LOOPBACK, identity=key, bootstrap=[str(seed.contact.address)]
+            ).__aenter__()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "part"),
     [
@@ -231,6 +250,69 @@ async def test_server_and_trainer_train_and_save(text, tmp_path):
     assert isinstance(events[-1], ps.events.Ended)
     assert saved == path
     assert path.stat().st_size > 0
+
+
+async def test_closed_run_is_for_who_is_invited_and_its_folder_begins_another_one(text, tmp_path):
+    state, data = tmp_path / "owner", ps.data.Bytes(text)
+    async with (
+        ps.Node(listen=LOOPBACK, state=state) as node,
+        asyncio.TaskGroup() as tasks,
+        ps.Trainer(node, tiny_run(), data=data, closed=True) as trainer,
+    ):
+        written = tmp_path / "anna.txt"
+        written.write_text(await trainer.invite("anna", uses=1))
+        tasks.create_task(serve_invited(written))
+        events = [event async for event in trainer]
+        with pytest.raises(ValueError, match="one of serve, train, watch"):
+            await trainer.invite(role="king")
+        with pytest.raises(ValueError, match="257 peers"):
+            await trainer.invite(uses=257)
+
+    assert events[-1].reason == "all steps are done"
+    assert RunFolder(state).read().finished
+
+
+async def test_standby_of_a_closed_run_enters_with_an_invitation_for_trainers(text, tmp_path):
+    data, run = ps.data.Bytes(text), tiny_run(steps=1_000_000)
+    async with (
+        ps.Node(listen=LOOPBACK, state=tmp_path / "owner") as node,
+        ps.Trainer(node, run, data=data, closed=True) as trainer,
+    ):
+        invitation = await trainer.invite("partner", role="train")
+        async with (
+            ps.Node(listen=LOOPBACK, invite=invitation, state=tmp_path / "partner") as other,
+            ps.Trainer(other, run, data=data, standby=True) as partner,
+        ):
+            saved = RunFolder(tmp_path / "partner").read()
+            assert saved.identity.founder == node.contact.peer.raw
+            assert saved.identity.config.owner
+            with pytest.raises(ps.errors.Unusable, match="has no owner's key"):
+                await partner.invite("carl")
+
+
+async def serve_invited(invitation) -> None:
+    async with ps.Node(listen=LOOPBACK, invite=invitation) as node:
+        assert await ps.Server(node, device="cpu").serve() == "all steps are done"
+
+
+async def test_invitation_that_is_none_is_named_when_the_node_enters():
+    with pytest.raises(ps.errors.Unusable, match="neither a text that begins with"):
+        async with ps.Node(listen=LOOPBACK, invite="no such file"):
+            pass
+
+
+async def test_open_run_has_no_invitations(text, tmp_path):
+    async with (
+        ps.Node(listen=LOOPBACK, state=tmp_path / "owner") as node,
+        ps.Trainer(node, tiny_run(), data=ps.data.Bytes(text)) as trainer,
+    ):
+        with pytest.raises(ps.errors.Unusable, match="a run that is open to all"):
+            await trainer.invite()
+
+
+def test_closed_run_needs_a_folder_for_its_owners_key():
+    with pytest.raises(ValueError, match=r"Node\(state=FOLDER\)"):
+        ps.Trainer(ps.Node(), tiny_run(), data=ps.data.Bytes("text"), closed=True)
 
 
 async def test_program_that_leaves_its_run_early_says_goodbye(text):

@@ -41,6 +41,16 @@ def test_a_server_tells_what_it_will_serve():
     assert (chosen["run"], chosen["stage"], chosen["device"]) == ("'r'", "1", "cpu")
 
 
+def test_a_rehearsal_is_called_one_on_both_sides():
+    serve = ServeConfig(device="emulated", emulated_forward_s=0.25)
+    run = RunConfig(emulated=True)
+
+    assert rows(NodeConfig(role="stage", serve=serve))["device"] == (
+        "none: a forward is emulated, 0.25 s long"
+    )
+    assert "a rehearsal that learns nothing" in rows(NodeConfig(role="trainer", run=run))["run"]
+
+
 def test_a_trainer_tells_the_run_and_its_files():
     train = TrainConfig(data=Path("text"), suffixes=(".md",), weights=None)
 

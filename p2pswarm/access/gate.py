@@ -92,7 +92,7 @@ class AccessGate:
         Raises BadMessage for a token that the owner did not sign, or that is another peer's.
         """
         if peer == self.door.founder:
-            return REVOKED if self._known.revoked(b"", peer) else ""
+            return self._founder_refusal()
         if token is None:
             return UNINVITED
         known = self._proven.get(peer)
@@ -113,7 +113,7 @@ class AccessGate:
         if not needed:
             return ""
         if peer == self.door.founder:
-            return REVOKED if self._known.revoked(b"", peer) else ""
+            return self._founder_refusal()
         known = self._proven.get(peer)
         if known is None:
             return self._reasons.get(peer, UNINVITED)
@@ -125,7 +125,7 @@ class AccessGate:
     def own_refusal(self, now_s: float) -> str:
         """Why we are no member any more, as far as we can tell ourselves; empty if we are."""
         if self._me == self.door.founder:
-            return REVOKED if self._known.revoked(b"", self._me) else ""
+            return self._founder_refusal()
         if self.token is None:
             return UNINVITED
         grant = self.token.grant
@@ -142,7 +142,7 @@ class AccessGate:
             return False  # nothing follows from it: its signature does not matter
         check_list(access, self.door.run, self.door.owner)
         self._known.replace(access)
-        if self._known.revoked(b"", self.door.founder):
+        if self._founder_refusal():
             self._barred.append(self.door.founder)
         self.on_deadline(now_s)
         return True
@@ -186,6 +186,10 @@ class AccessGate:
                 raise BadMessage("a token that the run's owner did not sign")
             remember(self._signed, grant, SIGNED_MAX, None)
         check_subject(token, peer)
+
+    def _founder_refusal(self) -> str:
+        """The founder has no token that could expire: its peer id alone can be revoked."""
+        return REVOKED if self._known.revoked(b"", self.door.founder) else ""
 
     def _refusal_of(self, serial: bytes, grant: AccessGrant, peer: bytes, now_s: float) -> str:
         if self._known.revoked(serial, peer):

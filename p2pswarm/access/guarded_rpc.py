@@ -28,9 +28,9 @@ from p2pswarm.access.messages import (
 from p2pswarm.closing import Closing
 from p2pswarm.errors import BadMessage, NotAdmitted, NotServing, PathError, RunEnded, SwarmError
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import CardSource, M, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import M, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.forwarding import ForwardingRpc
 from p2pswarm.rpc.stream import within
-from p2pswarm.transport.link_table import Reach
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.wire.message import Message
 
@@ -52,7 +52,7 @@ class RoleRules:
     """The roles of which its receiver needs one."""
 
 
-class GuardedRpc(Closing):
+class GuardedRpc(ForwardingRpc, Closing):
     """The calls of one closed run. Use it in an `async with`; its end leaves the run."""
 
     def __init__(
@@ -64,10 +64,10 @@ class GuardedRpc(Closing):
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """`say` is told what this node's user should know."""
+        super().__init__(rpc)
         self.gate = gate
         self.on_list: Callable[[AccessList], None] = lambda _access: None
         """Called with each newer access list."""
-        self._rpc = rpc
         self._rules = rules
         self._clock = clock
         self._say = say
@@ -93,20 +93,6 @@ class GuardedRpc(Closing):
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.close()
-
-    @property
-    def contact(self) -> Contact:
-        """Our own contact."""
-        return self._rpc.contact
-
-    @property
-    def cards(self) -> CardSource:
-        """What peers say of themselves."""
-        return self._rpc.cards
-
-    def reach(self, to: Contact) -> Reach:
-        """As `Rpc.reach`."""
-        return self._rpc.reach(to)
 
     async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
         """As `Rpc.call`; a peer that has forgotten our token is shown it again."""

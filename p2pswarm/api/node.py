@@ -19,6 +19,7 @@ from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.dht.node import Dht
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.ids import Contact
+from p2pswarm.roles.invitation_text import joining
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import from_values
@@ -37,10 +38,15 @@ class Node:
         listen: HOST:PORT; port 0 takes any free one. Empty: every address of this host, port 4000
             or any free one.
         network: The settings of `[network]` in a settings file: a mapping or a `NetworkConfig`.
+        invite: The invitation to a closed run: its text, or a file that has it. It says where to
+            join, too, if `bootstrap` is empty.
+        state: A folder where a trainer or a server keeps what it must know after a restart, this
+            node's key too, if `identity` names none. Its trainer may found a closed run.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.
-        p2pswarm.errors.Unusable: On entering: an address cannot be used, or nobody answers.
+        p2pswarm.errors.Unusable: On entering: an address cannot be used, nobody answers, or the
+            invitation is none.
     """
 
     def __init__(
@@ -50,6 +56,8 @@ class Node:
         identity: str | Path | None = None,
         listen: str = "",
         network: NetworkConfig | Mapping[str, object] | None = None,
+        invite: str | Path = "",
+        state: str | Path | None = None,
     ) -> None:
         if isinstance(bootstrap, str):
             raise TypeError(f'bootstrap is a list of addresses: bootstrap=["{bootstrap}"]')
@@ -58,15 +66,18 @@ class Node:
             "identity": str(identity) if identity else None,
             "listen": listen,
             "network": network or {},
+            "invite": str(invite),
+            "state": str(state) if state else None,
         }
         self._config = from_values(NodeConfig, values)
         self._stack: NodeStack | None = None
         self._blocks = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        config = await asyncio.to_thread(joining, self._config)
         async with AsyncExitStack() as blocks:
-            identity = blocks.enter_context(identity_from(self._config.identity))
-            self._stack = await blocks.enter_async_context(open_stack(self._config, identity))
+            identity = blocks.enter_context(identity_from(config.key_file))
+            self._stack = await blocks.enter_async_context(open_stack(config, identity))
             self._blocks = blocks.pop_all()
         return self
 
@@ -90,6 +101,11 @@ class Node:
     def contact(self) -> Contact:
         """This node's peer id, and the address that others dial."""
         return self.stack.endpoint.contact
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has a folder of `state`."""
+        return self._config.state is not None
 
     @property
     def dht(self) -> Dht:

@@ -3,10 +3,17 @@
 Errors:  ValueError names the setting that is wrong and what is allowed, in one line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, OptimizerConfig, RunConfig
+from p2pswarm.config import (
+    BalanceConfig,
+    BatchConfig,
+    CodecConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from p2pswarm.settings import from_values
 
 Table = Mapping[str, object]
@@ -19,6 +26,8 @@ class RunSettings(TypedDict, total=False):
     """The model: `p2pswarm.models.GPT(...)`, or the settings of `[run.model]`."""
     stages: int
     """The number of parts that the model is cut into."""
+    cut: Sequence[int]
+    """The blocks of each part, as `p2pswarm plan` finds them; left out: about the same work."""
     steps: int
     """The number of optimizer steps."""
     seed: int
@@ -33,12 +42,16 @@ class RunSettings(TypedDict, total=False):
     """The public key of the owner, in hexadecimal, if the run is closed (docs/closed_runs.md)."""
     spot_check_share: float
     """The share of microbatches that are computed twice, to find servers that compute wrong."""
+    emulated: bool
+    """A rehearsal, whose servers only take the time of computing (docs/simulation.md)."""
     optimizer: OptimizerConfig | Table
     """AdamW and its schedule: `learning_rate`, `warmup_steps`, ..."""
     batch: BatchConfig | Table
     """The size of a step: `microbatches`, `rows`, ..."""
     codecs: CodecConfig | Table
     """The codecs of tensors on the wire: `activation`, `gradient`, `averaging`."""
+    balance: BalanceConfig | Table
+    """When servers move from one stage to another: `rule`, `every_s`, ..."""
 
 
 class Run:

@@ -6,6 +6,7 @@ Errors:  Unusable for text that cannot be read; NoRoute when no server has the w
 
 import asyncio
 import dataclasses
+import logging
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +18,14 @@ from p2pswarm.api.run import Run
 from p2pswarm.config import TrainConfig
 from p2pswarm.data.byte_text import Bytes
 from p2pswarm.outfile import Written
-from p2pswarm.progress.events import Event
+from p2pswarm.progress.events import Ended, Event
+from p2pswarm.roles.closed_run import closed_by_us
+from p2pswarm.roles.inviting import check_asked, invite
 from p2pswarm.settings import from_values
+
+DAY_S = 86_400
+
+log = logging.getLogger(__name__)
 
 
 class RunTrainer:
@@ -32,32 +39,51 @@ class RunTrainer:
         node: A node that is up.
         run: What to train.
         data: The text to train on.
+        closed: Only who is invited takes part (`invite`); the owner's key is kept in the node's
+            `state`. A run that is there already goes on as it is.
+        standby: Found no run: stand by for one of the same settings and text that another trainer
+            has founded, and lead it when needed. For a closed one the node has an invitation.
 
     Raises:
-        ValueError: A setting of `data` is not allowed.
+        ValueError: A setting of `data` is not allowed, or a node without `state` is to found a
+            closed run.
         p2pswarm.errors.Unusable: On entering: the text cannot be read, or there is too little.
     """
 
-    def __init__(self, node: Node, run: Run, *, data: Bytes) -> None:
+    def __init__(
+        self, node: Node, run: Run, *, data: Bytes, closed: bool = False, standby: bool = False
+    ) -> None:
         values = {
             "data": Path(data.path),
             "suffixes": data.suffixes,
             "held_out_share": data.held_out_share,
+            "closed": closed,
+            "standby": standby,
         }
         self._train = from_values(TrainConfig, values, "train")
+        if closed and not standby and not node.keeps_state:
+            raise ValueError("a closed run needs a folder for its owner's key: Node(state=FOLDER)")
         self._node = node
         self._run = run.config
         self._events = EventQueue()
         self._told = asyncio.Event()
+        self._done = False
 
     async def __aenter__(self) -> Self:
         stack = self._node.stack
-        settings = dataclasses.replace(stack.config, run=self._run, train=self._train)
+        self._settings = settings = await asyncio.to_thread(
+            closed_by_us,
+            dataclasses.replace(stack.config, role="trainer", run=self._run, train=self._train),
+        )
         self._role = await load_role("trainer")
         corpus = await asyncio.to_thread(self._role.read_corpus, settings)
+        text = await asyncio.to_thread(corpus.digest)
         stack = dataclasses.replace(stack, config=settings)
+        self._entry = await self._role.enter_run(stack, text, log.info)
+        self._run = self._entry.identity.config  # it may be closed by another
+        stack = dataclasses.replace(stack, config=dataclasses.replace(settings, run=self._run))
         self._block: AbstractAsyncContextManager[Any, bool | None] = self._role.open_trainer(
-            stack, corpus, self._tell
+            stack, corpus, self._tell, self._entry
         )
         self._trainer = await self._block.__aenter__()
         return self
@@ -68,6 +94,8 @@ class RunTrainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._done:
+            await asyncio.to_thread(self._entry.finished)  # `state` begins another run next time
         await leave(self._block, kind, error, trace)
 
     def __aiter__(self) -> Self:
@@ -80,6 +108,34 @@ class RunTrainer:
             self._told.clear()
             await self._told.wait()
         return event
+
+    async def invite(
+        self,
+        name: str = "",
+        *,
+        for_s: int = 7 * DAY_S,
+        role: str = "serve",
+        uses: int = 0,
+        peer: str = "",
+    ) -> str:
+        """Sign an invitation to this run, which was founded with `closed`, inside the block.
+
+        Args:
+            name: Under which `p2pswarm revoke` and `renew` find it; empty: any that is free.
+            for_s: For how many seconds it holds.
+            role: `serve`, `train`, or `watch`.
+            uses: How many peers each member lets use it; 0: as many as want to.
+            peer: The peer id that it is for; empty: whoever has the text, so keep it secret.
+
+        Returns:
+            One line of text, for `Node(invite=...)` or `p2pswarm node --invite`.
+
+        Raises:
+            ValueError: There is no such role, or `for_s` or `uses` is out of its limits.
+            p2pswarm.errors.Unusable: The run is open, or its owner's key is not in this folder.
+        """
+        check_asked(role, uses)
+        return await asyncio.to_thread(invite, self._settings, (name, role, uses, peer), for_s)
 
     async def save(self, path: str | Path) -> Path:
         """Fetch the weights from the servers and write them as one safetensors file.
@@ -98,5 +154,6 @@ class RunTrainer:
         return written.path
 
     def _tell(self, event: Event) -> None:
+        self._done = self._done or (isinstance(event, Ended) and not event.failed)
         self._events.put(event)
         self._told.set()

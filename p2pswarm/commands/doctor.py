@@ -6,6 +6,7 @@ Errors:  Unusable for addresses that cannot be used.
 import argparse
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 
 from p2pswarm.commands.arguments import Commands, add_bootstrap, add_json
 from p2pswarm.config import NodeConfig
@@ -44,10 +45,20 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--listen", metavar="[HOST]:PORT", help="what to test; default: as of p2pswarm node"
     )
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        metavar="FILE",
+        help="the node's key file: then peers that have banned it tell so",
+    )
     add_json(parser)
 
 
 def _read(flags: argparse.Namespace) -> DoctorCommand:
-    config = NodeConfig(bootstrap=tuple(flags.bootstrap or ()), listen=flags.listen or "")
+    config = NodeConfig(
+        bootstrap=tuple(flags.bootstrap or ()),
+        listen=flags.listen or "",
+        identity=flags.identity,
+    )
     check(config)
     return DoctorCommand(config, flags.json)

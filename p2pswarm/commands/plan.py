@@ -1,7 +1,7 @@
 """`p2pswarm plan`: which device should serve which stage.
 
 Units:   seconds.
-Errors:  Unusable if a solver is missing.
+Errors:  Unusable if a solver is missing, or flags contradict each other.
 """
 
 import argparse
@@ -10,37 +10,49 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.commands.arguments import SEED_MAX, Commands, whole
+from p2pswarm.commands.node import EXAMPLES, ExampleCommand
 from p2pswarm.errors import Unusable
 
 TEXT = (
-    "Finds out which device should serve which stage, so that an iteration takes least, and says "
-    "how good its answer is at least. FILE.json has latency_s and gbps, a row of numbers for each "
+    "Finds out which device should serve which stage, so that a step takes least, and says how far "
+    "from the best possible it is at most. FILE.toml names the devices and their links (p2pswarm "
+    "plan --example prints one); the answer has the cut of the layers, the codec, what limits the "
+    "run, and what one more device of each kind would bring. With --objective dtfm --matrix "
+    "FILE.json the cost is that of Decentralized Training of Foundation Models in Heterogeneous "
+    "Environments (Yuan et al., 2022): FILE.json has latency_s and gbps, a row of numbers for each "
     "device, then stages, pipelines, gradient_gbit, activation_gbit; access_gbps may bound each "
-    "device's own line. The cost is that of Decentralized Training of Foundation Models in "
-    "Heterogeneous Environments (Yuan et al., 2022)."
+    "device's own line. The first search on a machine compiles before it begins, for up to a "
+    "minute; what was compiled is kept."
 )
+EXAMPLE = EXAMPLES / "devices.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
     """Find out which device should serve which stage."""
 
-    matrix: Path
-    """The devices' links and the task, in JSON."""
+    source: Path
+    """The devices, in TOML; or links and a task, in JSON."""
     seconds: float
     """How long to search."""
     seed: int
     json: Path | None
     """Where the plan is written for scripts."""
+    out: Path | None
+    """The folder for settings and picture."""
+    dtfm: bool
+    """The cost is DT-FM's."""
 
     def run(self, begun_s: float) -> int:
         """Search with solvers that only this command needs."""
         del begun_s
+        name = "planning" if self.dtfm else "device_planning"
         try:
-            planning = importlib.import_module("p2pswarm.roles.planning")
+            planning = importlib.import_module(f"p2pswarm.roles.{name}")
         except ModuleNotFoundError as error:
             raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
-        code: int = planning.main(self.matrix, self.seconds, self.seed, self.json)
+        rest = () if self.dtfm else (self.out,)
+        code: int = planning.main(self.source, self.seconds, self.seed, self.json, *rest)
         return code
 
 
@@ -50,14 +62,15 @@ def add(commands: Commands) -> None:
         "plan", help="which device should serve which stage", description=TEXT
     )
     parser.set_defaults(read=_read)
+    parser.add_argument("devices", type=Path, nargs="?", metavar="FILE.toml", help="the devices")
     parser.add_argument(
         "--objective",
-        choices=["dtfm"],
-        default="dtfm",
-        help="what an iteration costs; dtfm: averaging, then a pipeline of which no part overlaps",
+        choices=["pipelined", "dtfm"],
+        help="what a step costs; pipelined: transfers, computing and microbatches overlap; dtfm: "
+        "averaging, then a pipeline of which no part overlaps; default: what the file is for",
     )
     parser.add_argument(
-        "--matrix", type=Path, required=True, metavar="FILE.json", help="the links and the task"
+        "--matrix", type=Path, metavar="FILE.json", help="the links and the task, for dtfm"
     )
     parser.add_argument(
         "--seconds", type=float, default=60.0, metavar="S", help="how long to search; default: 60"
@@ -66,7 +79,26 @@ def add(commands: Commands) -> None:
         "--seed", type=whole(0, SEED_MAX), default=0, metavar="N", help="of its chance; default: 0"
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the plan here, for scripts")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="write run.toml, NAME.toml and plan.png here"
+    )
+    parser.add_argument("--example", action="store_true", help="print a commented file of devices")
 
 
-def _read(flags: argparse.Namespace) -> PlanCommand:
-    return PlanCommand(flags.matrix, flags.seconds, flags.seed, flags.json)
+def _read(flags: argparse.Namespace) -> PlanCommand | ExampleCommand:
+    if flags.example:
+        return ExampleCommand(EXAMPLE.read_text())
+    dtfm = flags.objective == "dtfm" or (flags.objective is None and flags.matrix is not None)
+    if dtfm and flags.matrix is None:
+        raise Unusable("--objective dtfm needs links and a task: --matrix FILE.json")
+    if not dtfm and flags.matrix is not None:
+        raise Unusable("--matrix is for --objective dtfm: name a file of devices instead")
+    if not dtfm and flags.devices is None:
+        raise Unusable(
+            "no file of devices: p2pswarm plan --example > devices.toml, then p2pswarm plan "
+            "devices.toml"
+        )
+    if dtfm and flags.out is not None:
+        raise Unusable("--out is for a file of devices: --json OUT writes this plan")
+    source = flags.matrix if dtfm else flags.devices
+    return PlanCommand(source, flags.seconds, flags.seed, flags.json, flags.out, dtfm)

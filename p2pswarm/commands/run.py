@@ -8,14 +8,24 @@ import sys
 import time
 from collections.abc import Sequence
 
-from p2pswarm.commands import closed_runs, demo, doctor, node, plan, status, verify
+from p2pswarm.commands import (
+    closed_runs,
+    demo,
+    doctor,
+    explain,
+    node,
+    plan,
+    simulate,
+    status,
+    verify,
+)
 from p2pswarm.commands.arguments import Command, OneLineParser
 from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.progress.printable import printable
 from p2pswarm.version import VERSION
 
-ALL = (node, status, doctor, verify, plan, closed_runs, demo)
+ALL = (node, status, explain, doctor, verify, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 

@@ -38,6 +38,11 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("status", help="how the runs of a swarm stand", description=TEXT)
     parser.set_defaults(read=_read)
+    add_asking(parser)
+
+
+def add_asking(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of who asks about runs."""
     add_bootstrap(parser, "ask through this node of the swarm; may be given several times")
     parser.add_argument("--invite", metavar="TEXT", help=INVITE_HELP)
     parser.add_argument("--run", default="", metavar="NAME", help="default: every run")

@@ -87,7 +87,7 @@ class TorchStage:
         """See `Stage`."""
         kept = self._take(key)
         gradients = [gradient[name].to(self._device) for name in self._due]
-        _require_finite(gradients, "the gradient that came")
+        require_finite(gradients, "the gradient that came")
         made = kept.made
         if made is None:
             self.recomputed += 1
@@ -125,12 +125,7 @@ class TorchStage:
         return kept
 
     def _tokens(self, tokens_BS: Tensor) -> Tensor:
-        """Tokens from a peer, checked, on the device and as int64."""
-        tokens_BS = tokens_BS.to(self._device, torch.int64)
-        low, high = (x.item() for x in tokens_BS.aminmax())
-        if low < 0 or high >= self._vocabulary:
-            raise BadMessage(f"tokens {low}..{high}, the vocabulary has {self._vocabulary}")
-        return tokens_BS
+        return checked_tokens(tokens_BS, self._device, self._vocabulary)
 
     def _leaves(self, given: Bundle) -> Bundle:
         """The tensors where a graph starts, on the device."""
@@ -183,13 +178,22 @@ class TorchStage:
         if not wanted:
             return {}
         found = torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
-        squares = _require_finite(found, "a gradient")
+        squares = require_finite(found, "a gradient")
         if spec.counting:
             self.gradient_norm = math.sqrt(sum(squares[: len(self._flat.parameters)]))
         if spec.may_add():
             for total, part in zip(self._flat.sums, found, strict=False):
                 total.add_(part)
         return dict(zip(names, found[len(found) - len(names) :], strict=True))
+
+
+def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> Tensor:
+    """Tokens from a peer, checked, on the device and as int64."""
+    tokens_BS = tokens_BS.to(device, torch.int64)
+    low, high = (x.item() for x in tokens_BS.aminmax())
+    if low < 0 or high >= vocabulary:
+        raise BadMessage(f"tokens {low}..{high}, the vocabulary has {vocabulary}")
+    return tokens_BS
 
 
 def _finite(loss: Tensor) -> float:
@@ -200,7 +204,7 @@ def _finite(loss: Tensor) -> float:
     return value
 
 
-def _require_finite(tensors: Sequence[Tensor], what: str) -> list[float]:
+def require_finite(tensors: Sequence[Tensor], what: str) -> list[float]:
     """Raise NotFiniteHere for NaN, infinities, and values whose squares overflow.
 
     Returns the sum of squares of each.

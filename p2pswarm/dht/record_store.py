@@ -28,7 +28,9 @@ from p2pswarm.ids import PeerId
 
 PROVED_AT_ONCE = 64  # signatures: 5 ms
 EXPIRED_AT_ONCE = 512  # records: 5 ms
-HELD_BYTES = 1300  # measured: an empty record, alone with its key and its publisher
+HELD_BYTES = 1500
+"""Of an empty record with its key and its publisher, measured in a node whose store a flood has
+exchanged three times: 1,120 of objects, and memory of those that went which nobody uses again."""
 
 
 class Verdict(IntEnum):

@@ -5,6 +5,7 @@ Errors:  ValueError for a stage that the run does not have; Unusable for more st
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
@@ -14,7 +15,8 @@ from p2pswarm.models.blocks import block_costs
 def stage_blocks(run: RunConfig, stage: int) -> range:
     """The numbers of the blocks that stage `stage` of `run.stages` serves.
 
-    They are contiguous, and at least one. The costliest stage is as cheap as it can be.
+    They are contiguous, and at least one. Without `run.cut` the costliest stage is as cheap as it
+    can be.
     """
     if not 0 <= stage < run.stages:
         raise ValueError(f"stage {stage} of {run.stages}")
@@ -24,7 +26,12 @@ def stage_blocks(run: RunConfig, stage: int) -> range:
             f"run.stages {run.stages} is more than the {len(costs)} blocks that the family "
             f"{run.model.family!r} makes"
         )
-    borders = _cut(costs, run.stages)
+    if run.cut and sum(run.cut) != len(costs):
+        raise Unusable(
+            f"run.cut has {sum(run.cut)} blocks, and the family {run.model.family!r} makes "
+            f"{len(costs)}: the numbers have to add up to that"
+        )
+    borders = [0, *accumulate(run.cut)] if run.cut else _cut(costs, run.stages)
     return range(borders[stage], borders[stage + 1])
 
 

@@ -2,7 +2,7 @@
 
 Units:   seconds.
 Errors:  BadMessage for an answer that is none; Refused if the router says no.
-Source:  RFC 6887 section 11, RFC 6886 section 3.3, WANIPConnection:1.
+Source:  RFC 6887 section 11, RFC 6886 section 3.3, WANIPConnection:1, WANIPv6FirewallControl:1.
 """
 
 import ipaddress
@@ -81,6 +81,8 @@ class Lease:
     """Of UPnP alone."""
     permanent: bool = False
     """The router knows no other leases: this one ends when it is returned."""
+    pinhole: int | None = None
+    """What the router calls this opening of its firewall; None for anything else."""
 
     def renewal(self, number: int) -> Output:
         """Ask for the same again; a call gets this number."""
@@ -93,6 +95,9 @@ class Lease:
             case MappingProtocol.UPNP:
                 lifetime_s = 0 if self.permanent else LIFETIME_S
                 assert self.control is not None
+                if self.pinhole is not None:
+                    arguments = upnp.update_arguments(self.pinhole, LIFETIME_S)
+                    return soap_call(number, self.control, "UpdatePinhole", arguments)
                 return add_call(number, self.control, place, external.port, lifetime_s)
 
     def question(self) -> SendDatagram | None:
@@ -114,6 +119,9 @@ class Lease:
                 return place.datagram(nat_pmp.map_request(place.port, 0, 0))
             case MappingProtocol.UPNP:
                 assert self.control is not None
+                if self.pinhole is not None:
+                    arguments = upnp.close_arguments(self.pinhole)
+                    return soap_call(number, self.control, "DeletePinhole", arguments)
                 arguments = upnp.delete_arguments(self.external.port)
                 return soap_call(number, self.control, "DeletePortMapping", arguments)
 
@@ -171,6 +179,19 @@ def upnp_lease(place: Place, control: upnp.Control, external: Address, lifetime_
     """The lease that a call of UPnP has made; lifetime 0: permanent."""
     lease = _lease(place, MappingProtocol.UPNP, external, lifetime_s or LIFETIME_S)
     return replace(lease, control=control, permanent=not lifetime_s)
+
+
+def pinhole_lease(place: Place, control: upnp.Control, pinhole: int) -> Lease:
+    """The lease of a pinhole in a firewall of IPv6: our own address and port."""
+    external = Address(place.own_host, place.port)
+    lease = _lease(place, MappingProtocol.UPNP, external, LIFETIME_S)
+    return replace(lease, control=control, pinhole=pinhole)
+
+
+def pinhole_call(number: int, control: upnp.Control, place: Place) -> CallRouter:
+    """The call of UPnP that opens a firewall of IPv6."""
+    arguments = upnp.pinhole_arguments(place.own_host, place.port, LIFETIME_S)
+    return soap_call(number, control, "AddPinhole", arguments)
 
 
 def add_call(

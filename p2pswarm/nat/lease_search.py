@@ -28,6 +28,8 @@ from p2pswarm.nat.lease import (
     outside_host,
     pcp_lease,
     pcp_request,
+    pinhole_call,
+    pinhole_lease,
     pmp_lease,
     soap_call,
     upnp_lease,
@@ -71,7 +73,8 @@ class LeaseSearch:
         self._tried = 0
         """How many of the locations have been fetched."""
         self._control: upnp.Control | None = None
-        self._external_host: str | None = None
+        self._external_host = place.own_host if place.ipv6 else None
+        """The router's; of IPv6 nothing is translated."""
         self._external_port = place.port
         self._lifetime_s = LIFETIME_S
         self._ports_tried = 0
@@ -81,10 +84,11 @@ class LeaseSearch:
         """What the call under way is for; empty if there is none."""
         self._outputs: list[Output] = []
         self._ask()
-        for target in () if place.ipv6 else upnp.TARGETS:
-            for host in (upnp.SEARCH_GROUP, place.gateway):
+        targets = (*upnp.FIREWALLS, upnp.TARGETS[1]) if place.ipv6 else upnp.TARGETS
+        for target in targets:
+            for host in (upnp.SEARCH_GROUP6 if place.ipv6 else upnp.SEARCH_GROUP, place.gateway):
                 to = Address(host, upnp.SEARCH_PORT)
-                self._outputs.append(SendDatagram(upnp.search(target), to))
+                self._outputs.append(SendDatagram(upnp.search(target, ipv6=place.ipv6), to))
 
     # what it is told
 
@@ -182,7 +186,8 @@ class LeaseSearch:
     # UPnP
 
     def _searched(self, data: bytes) -> None:
-        url = upnp.read_search_answer(data, self._place.gateway)
+        own_host = self._place.own_host if self._place.ipv6 else ""
+        url = upnp.read_search_answer(data, self._place.gateway, own_host)
         if url not in self._locations and len(self._locations) < LOCATIONS_MAX:
             self._locations.append(url)
 
@@ -193,16 +198,27 @@ class LeaseSearch:
             url = self._locations[self._tried - 1]
             if status != 200:  # noqa: PLR2004
                 raise BadMessage(f"UPnP: HTTP status {status}")
-            self._control = upnp.read_description(data, url, self._place.gateway)
+            self._control = self._described(data, url)
         elif purpose == HOST:
             host = upnp.read_reply(status, data, "NewExternalIPAddress")
             self._external_host = outside_host(host)
+        elif self._place.ipv6:
+            assert self._control is not None
+            pinhole = upnp.read_pinhole(status, data)
+            self._found(pinhole_lease(self._place, self._control, pinhole))
         else:
             assert self._control is not None
             assert self._external_host is not None
             upnp.read_reply(status, data)
             external = Address(self._external_host, self._external_port)
             self._found(upnp_lease(self._place, self._control, external, self._lifetime_s))
+
+    def _described(self, data: bytes, url: str) -> upnp.Control:
+        place = self._place
+        if place.ipv6:
+            wanted, own_host = upnp.FIREWALLS, place.own_host
+            return upnp.read_description(data, url, place.gateway, wanted, own_host)
+        return upnp.read_description(data, url, place.gateway)
 
     def _refused(self, refusal: upnp.SoapRefusal) -> None:
         if refusal.code == upnp.ONLY_PERMANENT and self._lifetime_s:
@@ -216,7 +232,8 @@ class LeaseSearch:
     def _upnp_failed(self, why: str) -> None:
         """Go on with another router that has answered, if there is one."""
         self.refusals["UPnP"] = why
-        self._control = self._external_host = None
+        self._control = None
+        self._external_host = self._place.own_host if self._place.ipv6 else None
 
     def _call(self, purpose: str, call: CallRouter) -> None:
         self._calling = purpose
@@ -255,6 +272,8 @@ class LeaseSearch:
                 self._call(DESCRIPTION, CallRouter(number, self._locations[self._tried - 1]))
         elif self._external_host is None:
             self._call(HOST, soap_call(number, self._control, "GetExternalIPAddress", {}))
+        elif self._datagrams_over and self._place.ipv6:
+            self._call(ADD, pinhole_call(number, self._control, self._place))
         elif self._datagrams_over:
             self._ports_tried += 1
             port, lifetime_s = self._external_port, self._lifetime_s

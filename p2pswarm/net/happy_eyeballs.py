@@ -1,7 +1,8 @@
 """Connecting to the first of several addresses that answers ("happy eyeballs").
 
-An address that drops what is sent to it costs ATTEMPT_DELAY_S and no more: then the next is tried
-beside it. One that refuses costs nothing. The first connection wins, the others are closed.
+An address that drops what is sent to it costs a quarter of a second and no more: then the next is
+tried beside it (`attempt_stagger.py`). One that refuses costs nothing. The first connection wins,
+the others are closed.
 
 Units:   seconds.
 Errors:  the last OSError if none answers.
@@ -12,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-ATTEMPT_DELAY_S = 0.25  # RFC 8305 section 8: longer than most round trips
+from p2pswarm.net.attempt_stagger import AttemptStagger
 
 
 class Closable(Protocol):
@@ -30,22 +31,28 @@ C = TypeVar("C", bound=Closable)
 async def first_connected(
     addresses: Sequence[T],
     connect: Callable[[T], Awaitable[C]],
-    delay_s: float = ATTEMPT_DELAY_S,
+    stagger: AttemptStagger | None = None,
 ) -> C:
-    """The first connection that `connect` makes to any of `addresses`, tried in their order."""
+    """The first connection that `connect` makes to any of `addresses`, tried in their order.
+
+    `stagger`: tells when the next one is tried; `connect` may tell it how far it has come.
+    """
     if len(addresses) == 1:
         return await connect(addresses[0])
+    stagger = stagger or AttemptStagger()
+    loop = asyncio.get_running_loop()
     waiting = list(addresses)
     attempts: list[asyncio.Future[C]] = []
     won: C | None = None
     failure = OSError("the name has no address")
     try:
         while waiting or attempts:
-            if waiting:
+            if waiting and (not attempts or stagger.due(loop.time())):
                 attempts.append(asyncio.ensure_future(connect(waiting.pop(0))))
+                stagger.begun(loop.time())
             await asyncio.wait(
                 attempts,
-                timeout=delay_s if waiting else None,
+                timeout=max(0.0, stagger.next_s - loop.time()) if waiting else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             for attempt in [each for each in attempts if each.done()]:
@@ -56,6 +63,7 @@ async def first_connected(
                 if not isinstance(error, OSError):
                     raise error
                 attempts.remove(attempt)
+                stagger.failed()
                 failure = error
         raise failure
     finally:

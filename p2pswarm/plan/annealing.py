@@ -1,10 +1,10 @@
-"""Simulated annealing of a plan: devices change stages, and partners between two stages.
+"""Simulated annealing of a plan: devices change stages, and pipelines change partners.
 
-A layout is the device at each place of each stage, and for each boundary the place in the next
-stage that a place is paired with. A boundary costs the slowest of its links as they are paired, so
-a move is judged in about a microsecond; the best pairing is found on the way, by moves of its own.
-A maximum hides progress, so a share of the means is added to what is annealed. What comes out is
-to be judged by the true cost, with the best pairings.
+A layout is the device at each place of each stage; the devices at one place are a pipeline. A
+boundary costs the slowest of its links as they are, so a move is judged in a fraction of a
+microsecond; the best pairing is found on the way, by moves of its own. A maximum hides progress,
+so a share of the means is added to what is annealed; it fades as the plan cools, and what is kept
+is the best by the cost itself. What comes out is to be judged again, with the best pairings.
 
 Units:   seconds for costs, and for temperatures, which are compared with costs.
 Shapes:  stage, place in a stage, boundary (the one behind the stage of its number), device (n).
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 RandomState = NDArray[np.uint64]
 """One number, not zero."""
 
-ROUNDING_S = 1e-12  # less than this is no progress, but the rounding of sums
+ROUNDING_S = 1e-9  # less than this is no progress, but the rounding of sums
 
 
 class Links(NamedTuple):
@@ -32,237 +32,237 @@ class Links(NamedTuple):
 
     data_s_nn: Floats
     pipeline_s_nn: Floats
-    mean_share: float
-    """How much a mean counts beside its maximum."""
-
-
-class Layout(NamedTuple):
-    """A plan that moves change in place."""
-
-    device_sp: Ints
-    next_bp: Ints
 
 
 class Cooling(NamedTuple):
-    """How long a plan is annealed, and how hot."""
+    """How long a plan is annealed, how hot, and how much means count beside maxima."""
 
     moves: int
     hot_s: float
     cold_s: float
     pair_share: float
     """The share of the moves that change partners."""
+    own_share: float
+    """Of the other moves, those within a pipeline: where it stays in a region, it still may."""
+    hot_means: float
+    cold_means: float
 
 
-class _Costs(NamedTuple):
-    """What a layout costs, part by part."""
+class _Layout(NamedTuple):
+    """A plan that moves change in place, and what its parts cost."""
 
+    device_sp: Ints
     sums_sp: Floats
     """Of each device in its group."""
+    links_bp: Floats
     groups_s: Floats
-    boundaries_b: Floats
+    """The slowest device of each."""
+    most_b: Floats
+    """The slowest link of each."""
 
 
 class _Proposal(NamedTuple):
-    """What two stages and up to four boundaries would cost after a move."""
+    """What two stages would cost after a move, and what four links cost before it."""
 
     sums_2p: Floats
-    groups_2: Floats
-    touched_4: Ints
-    boundaries_4: Floats
-
-
-class _Luck(NamedTuple):
-    """Chance, and how much worse a move may be."""
-
-    state: RandomState
-    temperature_s: Floats
-    """One number."""
+    boundary_4: Ints
+    place_4: Ints
+    link_4: Floats
+    luck: RandomState
+    heat: Floats
+    """Temperature, and how much means count."""
 
 
 @compiled
 def anneal(
-    links: Links, layout: Layout, best: Layout, cooling: Cooling, state: RandomState
+    links: Links, device_sp: Ints, best_sp: Ints, cooling: Cooling, luck: RandomState
 ) -> float:
-    """Anneal `layout`; `best` becomes the best on the way. Returns what that cost, with means."""
-    stages, width = layout.device_sp.shape
-    costs = _costs_of(links, layout)
-    trial = _Proposal(np.zeros((2, width)), np.zeros(2), np.zeros(4, np.int64), np.zeros(4))
-    luck = _Luck(state, np.full(1, cooling.hot_s))
-    cost = _groups_cost(links, costs.groups_s) + costs.boundaries_b.sum()
+    """Anneal `device_sp`; `best_sp` becomes the cheapest on the way. Returns what that costs."""
+    stages, width = device_sp.shape
+    layout = _layout(links, device_sp)
+    heat = np.array([cooling.hot_s, cooling.hot_means])
+    trial = _Proposal(
+        np.zeros((2, width)), np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4), luck, heat
+    )
+    cost = layout.groups_s.max() + layout.most_b.sum()
     least = cost
-    _copy(layout, best)
+    best_sp[:] = device_sp
     factor = (cooling.cold_s / cooling.hot_s) ** (1.0 / cooling.moves)
+    fade = (cooling.cold_means - cooling.hot_means) / cooling.moves
     for _ in range(cooling.moves):
-        luck.temperature_s[0] *= factor
-        one, other = _below(state, width), _below(state, width)
-        if stages == 1 or _share(state) < cooling.pair_share:
-            boundary = _below(state, stages - 1) if stages > 1 else 0
-            change = _repair(links, layout, costs, (boundary, one, other), luck)
+        heat[0] *= factor
+        heat[1] += fade
+        one, other = below(luck, width), below(luck, width)
+        if stages == 1 or share(luck) < cooling.pair_share:
+            if stages > 1 and one != other:
+                cost += _repair(links, layout, trial, below(luck, stages - 1), one, other)
         else:
-            a = _below(state, stages)
-            b = (a + 1 + _below(state, stages - 1)) % stages
-            spots = min(a, b), one, max(a, b), other
-            change = _exchange(links, layout, costs, trial, spots, luck)
-        cost += change
+            a = below(luck, stages)
+            b = (a + 1 + below(luck, stages - 1)) % stages
+            if share(luck) < cooling.own_share:
+                other = one
+            if a < b:
+                cost += _exchange(links, layout, trial, (a, one, b, other))
+            else:
+                cost += _exchange(links, layout, trial, (b, other, a, one))
         if cost < least - ROUNDING_S:
             least = cost
-            _copy(layout, best)
+            best_sp[:] = device_sp
     return float(least)
 
 
 @compiled
+def _layout(links: Links, device_sp: Ints) -> _Layout:
+    stages, width = device_sp.shape
+    boundaries = max(stages - 1, 0)
+    layout = _Layout(
+        device_sp,
+        np.zeros((stages, width)),
+        np.zeros((boundaries, width)),
+        np.zeros(stages),
+        np.zeros(boundaries),
+    )
+    for stage in range(stages):
+        for one in range(width):
+            for other in range(width):
+                pair = device_sp[stage, one], device_sp[stage, other]
+                layout.sums_sp[stage, one] += links.data_s_nn[pair]
+        layout.groups_s[stage] = layout.sums_sp[stage].max()
+    for boundary in range(boundaries):
+        for place in range(width):
+            pair = device_sp[boundary, place], device_sp[boundary + 1, place]
+            layout.links_bp[boundary, place] = links.pipeline_s_nn[pair]
+        layout.most_b[boundary] = layout.links_bp[boundary].max()
+    return layout
+
+
+@compiled
 def _repair(
-    links: Links, layout: Layout, costs: _Costs, spot: tuple[int, int, int], luck: _Luck
+    links: Links, layout: _Layout, trial: _Proposal, boundary: int, one: int, other: int
 ) -> float:
-    """Let two places before a boundary change partners, if chance allows; returns the change."""
-    boundary, one, other = spot
-    next_bp = layout.next_bp
-    if boundary >= len(next_bp):
+    """Let two pipelines change what follows after a boundary, if chance allows.
+
+    Returns by how much the cost itself changes.
+    """
+    device_sp, links_b = layout.device_sp, layout.links_bp[boundary]
+    was_one, was_other = links_b[one], links_b[other]
+    links_b[one] = links.pipeline_s_nn[device_sp[boundary, one], device_sp[boundary + 1, other]]
+    links_b[other] = links.pipeline_s_nn[device_sp[boundary, other], device_sp[boundary + 1, one]]
+    most = layout.most_b[boundary]
+    if max(links_b[one], links_b[other]) >= most:
+        most = max(links_b[one], links_b[other])
+    elif max(was_one, was_other) >= most:
+        most = links_b.max()
+    more = links_b[one] + links_b[other] - was_one - was_other
+    change: float = most - layout.most_b[boundary]
+    if not _accepts(trial, change + trial.heat[1] * more / len(links_b)):
+        links_b[one], links_b[other] = was_one, was_other
         return 0.0
-    _swap(next_bp, boundary, one, other)
-    cost = _boundary_cost(links, layout, boundary)
-    change: float = cost - costs.boundaries_b[boundary]
-    if _accepts(luck, change):
-        costs.boundaries_b[boundary] = cost
-        return change
-    _swap(next_bp, boundary, one, other)
-    return 0.0
+    layout.most_b[boundary] = most
+    for stage in range(boundary + 1, len(device_sp)):
+        _swap_ints(device_sp[stage], one, other)
+        _swap(layout.sums_sp[stage], one, other)
+        if stage < len(device_sp) - 1:
+            _swap(layout.links_bp[stage], one, other)
+    return change
 
 
 @compiled
 def _exchange(
-    links: Links,
-    layout: Layout,
-    costs: _Costs,
-    trial: _Proposal,
-    spots: tuple[int, int, int, int],
-    luck: _Luck,
+    links: Links, layout: _Layout, trial: _Proposal, spots: tuple[int, int, int, int]
 ) -> float:
-    """Let devices of two stages change places, if chance allows; returns the change.
+    """Let devices of two stages change places, if chance allows.
 
-    `spots`: the earlier stage and a place in it, then the later one.
+    `spots`: the earlier stage and a place in it, then the later one. Returns by how much the cost
+    itself changes.
     """
     first, one, second, other = spots
-    device_sp = layout.device_sp
+    device_sp, groups_s = layout.device_sp, layout.groups_s
+    stages, width = device_sp.shape
     leaves, comes = device_sp[first, one], device_sp[second, other]
+    group_1 = _try_group(links, layout, trial.sums_2p[0], (first, one, comes))
+    group_2 = _try_group(links, layout, trial.sums_2p[1], (second, other, leaves))
+    change = -groups_s.max()
+    was_1, was_2 = groups_s[first], groups_s[second]
+    groups_s[first], groups_s[second] = group_1, group_2
+    change += groups_s.max()
+    means = (group_1 + group_2 - was_1 - was_2) / stages
     device_sp[first, one], device_sp[second, other] = comes, leaves
-    _try_group(links, layout, costs, trial, (0, first, one, leaves))
-    _try_group(links, layout, costs, trial, (1, second, other, comes))
-    change = -_groups_cost(links, costs.groups_s)
-    kept_1, kept_2 = costs.groups_s[first], costs.groups_s[second]
-    costs.groups_s[first], costs.groups_s[second] = trial.groups_2[0], trial.groups_2[1]
-    change += _groups_cost(links, costs.groups_s)
     touched = 0
-    for boundary in (first - 1, first, second - 1, second):
-        if boundary < 0 or boundary >= len(layout.next_bp):
+    for stage, place in ((first - 1, one), (first, one), (second - 1, other), (second, other)):
+        if stage < 0 or stage == stages - 1:
             continue
-        if touched > 0 and trial.touched_4[touched - 1] == boundary:  # of two stages side by side
-            continue
-        trial.touched_4[touched] = boundary
-        trial.boundaries_4[touched] = _boundary_cost(links, layout, boundary)
-        change += trial.boundaries_4[touched] - costs.boundaries_b[boundary]
+        last = touched - 1
+        if touched > 0 and trial.boundary_4[last] == stage and trial.place_4[last] == place:
+            continue  # the same link, seen from its other end
+        trial.boundary_4[touched], trial.place_4[touched] = stage, place
+        trial.link_4[touched] = layout.links_bp[stage, place]
+        pair = device_sp[stage, place], device_sp[stage + 1, place]
+        layout.links_bp[stage, place] = links.pipeline_s_nn[pair]
+        means += (layout.links_bp[stage, place] - trial.link_4[touched]) / width
         touched += 1
-    if _accepts(luck, change):
-        for place in range(trial.sums_2p.shape[1]):
-            costs.sums_sp[first, place] = trial.sums_2p[0, place]
-            costs.sums_sp[second, place] = trial.sums_2p[1, place]
+    for k in range(touched):
+        boundary = trial.boundary_4[k]
+        if k == 0 or trial.boundary_4[k - 1] != boundary:
+            change += layout.links_bp[boundary].max() - layout.most_b[boundary]
+    if not _accepts(trial, change + trial.heat[1] * means):
+        device_sp[first, one], device_sp[second, other] = leaves, comes
+        groups_s[first], groups_s[second] = was_1, was_2
         for k in range(touched):
-            costs.boundaries_b[trial.touched_4[k]] = trial.boundaries_4[k]
-        return float(change)
-    device_sp[first, one], device_sp[second, other] = leaves, comes
-    costs.groups_s[first], costs.groups_s[second] = kept_1, kept_2
-    return 0.0
+            layout.links_bp[trial.boundary_4[k], trial.place_4[k]] = trial.link_4[k]
+        return 0.0
+    layout.sums_sp[first] = trial.sums_2p[0]
+    layout.sums_sp[second] = trial.sums_2p[1]
+    for k in range(touched):
+        boundary = trial.boundary_4[k]
+        layout.most_b[boundary] = layout.links_bp[boundary].max()
+    return float(change)
 
 
 @compiled
-def _try_group(
-    links: Links, layout: Layout, costs: _Costs, trial: _Proposal, spot: tuple[int, int, int, int]
-) -> None:
-    """The costs of a group in which a device has come to a place, for one that left it."""
-    row, stage, place, left = spot
-    came = layout.device_sp[stage, place]
+def _try_group(links: Links, layout: _Layout, sums_p: Floats, spot: tuple[int, int, int]) -> float:
+    """The cost of a group in which a device comes to a place; `sums_p` becomes its devices'."""
+    stage, place, comes = spot
+    to_comes, to_left = links.data_s_nn[comes], links.data_s_nn[layout.device_sp[stage, place]]
     own = 0.0
     most = 0.0
-    for each in range(layout.device_sp.shape[1]):
+    for each in range(len(sums_p)):
+        if each == place:
+            continue
         device = layout.device_sp[stage, each]
-        to_came = links.data_s_nn[device, came]
-        own += to_came
-        total = costs.sums_sp[stage, each] - links.data_s_nn[device, left] + to_came
-        trial.sums_2p[row, each] = total
-        if each != place:
-            most = max(most, total)
-    trial.sums_2p[row, place] = own
-    trial.groups_2[row] = max(most, own)
+        own += to_comes[device]
+        total = layout.sums_sp[stage, each] - to_left[device] + to_comes[device]
+        sums_p[each] = total
+        most = max(most, total)
+    sums_p[place] = own
+    return float(max(most, own))
 
 
 @compiled
-def _costs_of(links: Links, layout: Layout) -> _Costs:
-    stages, width = layout.device_sp.shape
-    costs = _Costs(np.zeros((stages, width)), np.zeros(stages), np.zeros(max(stages - 1, 0)))
-    for stage in range(stages):
-        for one in range(width):
-            for other in range(width):
-                link = layout.device_sp[stage, one], layout.device_sp[stage, other]
-                costs.sums_sp[stage, one] += links.data_s_nn[link]
-        costs.groups_s[stage] = costs.sums_sp[stage].max()
-    for boundary in range(stages - 1):
-        costs.boundaries_b[boundary] = _boundary_cost(links, layout, boundary)
-    return costs
+def _swap(row: Floats, one: int, other: int) -> None:
+    row[one], row[other] = row[other], row[one]
 
 
 @compiled
-def _groups_cost(links: Links, groups_s: Floats) -> float:
-    """The slowest group, and a share of the mean of all."""
-    most = 0.0
-    total = 0.0
-    for stage in range(len(groups_s)):
-        most = max(most, groups_s[stage])
-        total += groups_s[stage]
-    return float(most + links.mean_share * total / len(groups_s))
+def _swap_ints(row: Ints, one: int, other: int) -> None:
+    row[one], row[other] = row[other], row[one]
 
 
 @compiled
-def _boundary_cost(links: Links, layout: Layout, boundary: int) -> float:
-    """The slowest link over a boundary, and a share of the mean of all."""
-    device_sp = layout.device_sp
-    width = device_sp.shape[1]
-    most = 0.0
-    total = 0.0
-    for place in range(width):
-        after = device_sp[boundary + 1, layout.next_bp[boundary, place]]
-        cost = links.pipeline_s_nn[device_sp[boundary, place], after]
-        most = max(most, cost)
-        total += cost
-    return float(most + links.mean_share * total / width)
-
-
-@compiled
-def _swap(next_bp: Ints, boundary: int, one: int, other: int) -> None:
-    held = next_bp[boundary, one]
-    next_bp[boundary, one] = next_bp[boundary, other]
-    next_bp[boundary, other] = held
-
-
-@compiled
-def _copy(layout: Layout, into: Layout) -> None:
-    into.device_sp[:] = layout.device_sp
-    into.next_bp[:] = layout.next_bp
-
-
-@compiled
-def _accepts(luck: _Luck, change: float) -> bool:
+def _accepts(trial: _Proposal, change: float) -> bool:
     """Metropolis' rule."""
-    return change <= 0 or _share(luck.state) < np.exp(-change / luck.temperature_s[0])
+    return change <= 0 or share(trial.luck) < np.exp(-change / trial.heat[0])
 
 
 @compiled
-def _below(state: RandomState, limit: int) -> int:
+def below(state: RandomState, limit: int) -> int:
     """A number from 0 to limit - 1."""
-    return int(np.int64(_random(state) >> np.uint64(33)) % limit)
+    scaled = (_random(state) >> np.uint64(32)) * np.uint64(limit)
+    return int(np.int64(scaled >> np.uint64(32)))
 
 
 @compiled
-def _share(state: RandomState) -> float:
+def share(state: RandomState) -> float:
     """A number from 0 to 1."""
     return float(_random(state) >> np.uint64(11)) / 9007199254740992.0  # 2^53
 

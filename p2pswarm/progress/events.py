@@ -103,6 +103,23 @@ class Peers:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocated:
+    """A server is sent to another stage."""
+
+    seconds: float
+    server: str
+    """The short form of its peer id."""
+    source: int
+    target: int
+    gain: float
+    """What everybody gains by the plan that it is a part of, as a share."""
+    away_s: float
+    """How long it computes nothing."""
+    planned: int
+    """Moves of that plan."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A message for people."""
 
@@ -123,16 +140,28 @@ class Ended:
     counts: MicrobatchCounts
 
 
-Event = Waiting | Started | Stepped | HeldOut | Checkpointed | Peers | Note | Ended
+Event = Waiting | Started | Stepped | HeldOut | Checkpointed | Peers | Relocated | Note | Ended
 KINDS: dict[str, type[Event]] = {
     kind.__name__.lower(): kind
-    for kind in (Waiting, Started, Stepped, HeldOut, Checkpointed, Peers, Note, Ended)
+    for kind in (Waiting, Started, Stepped, HeldOut, Checkpointed, Peers, Relocated, Note, Ended)
 }
 
 
 def checkpoint_text(event: Checkpointed) -> str:
     """A checkpoint as people read it."""
     return f"checkpoint of step {event.step} in {event.took_s:.1f} s: {event.place}"
+
+
+def relocated_text(event: Relocated) -> str:
+    """A move as people read it."""
+    worth = worth_text(event.gain, event.planned, event.away_s)
+    return f"{event.server} moves from stage {event.source} to {event.target}: {worth}"
+
+
+def worth_text(gain: float, planned: int, away_s: float) -> str:
+    """What a move brings and what it costs."""
+    more = f" with {planned - 1} more" if planned > 1 else ""
+    return f"{100 * gain:+.0f} % for everybody{more}, costs {away_s:.0f} s of its time"
 
 
 def to_line(event: Event) -> str:

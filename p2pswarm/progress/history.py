@@ -16,10 +16,12 @@ from p2pswarm.progress.events import (
     Note,
     PeerLine,
     Peers,
+    Relocated,
     Started,
     Stepped,
     Waiting,
     checkpoint_text,
+    relocated_text,
 )
 
 NOTES_SHOWN = 10  # what fits under the tables of a small terminal
@@ -59,6 +61,8 @@ class RunHistory:
                 self.notes.append(event)
             case Checkpointed(seconds=seconds):
                 self.notes.append(Note(seconds, checkpoint_text(event)))
+            case Relocated(seconds=seconds):
+                self.notes.append(Note(seconds, relocated_text(event)))
             case Waiting():
                 self.waiting = event if event.stages else None
             case Started():

@@ -11,10 +11,12 @@ from p2pswarm.progress.events import (
     HeldOut,
     Note,
     Peers,
+    Relocated,
     Started,
     Stepped,
     Waiting,
     checkpoint_text,
+    relocated_text,
 )
 
 STEP_EVERY_S = 5.0  # one line in this time is enough for a run of minutes or days
@@ -56,6 +58,8 @@ def _text(event: Event) -> str:
             text = event.text
         case Checkpointed():
             text = checkpoint_text(event)
+        case Relocated():
+            text = relocated_text(event)
         case Ended():
             how = "failed" if event.failed else "done"
             text = (

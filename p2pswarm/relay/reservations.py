@@ -1,6 +1,7 @@
 """Reservations: at which relays a node that cannot be dialled is reachable.
 
-It wants a few relays, in different networks where it can, and uses those that were named first. It
+It wants a few relays, in different networks where it can, and uses those that were named first, by
+the last time that they were named: whoever names them has measured them again. It
 is told how attempts went and says what to do next: reserve at a relay, or renew. A relay that ends
 a reservation is replaced at once by one that was not asked yet; it has another chance later.
 
@@ -47,6 +48,8 @@ class _KnownRelay:
     at_s: float = float("-inf")
     """Idle: when it may be asked again. Held: when to renew. Else: when its answer is late."""
     failures: int = 0
+    rank: int = 0
+    """How many were named before it, the last time that it was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +99,17 @@ class Reservations:
             self._leave.append(known.relay)
 
     def offer(self, relays: Iterable[Contact]) -> None:
-        """Name relays to choose from.
+        """Name relays to choose from, the best first.
 
         Of KNOWN_MAX, one that has failed makes room; if there is none, a new one is ignored.
         """
-        for relay in relays:
-            if relay in self._relays:
-                continue
-            if len(self._relays) >= KNOWN_MAX and not self._forget_one():
-                return
-            self._relays[relay] = _KnownRelay(relay)
+        for rank, relay in enumerate(relays):
+            known = self._relays.get(relay)
+            if known is None:
+                if len(self._relays) >= KNOWN_MAX and not self._forget_one():
+                    return
+                known = self._relays[relay] = _KnownRelay(relay)
+            known.rank = rank
 
     def withdraw(self, relay: Contact) -> None:
         """Use this relay no more."""
@@ -179,7 +183,7 @@ class Reservations:
         ]
         return min(
             free,
-            key=lambda each: (network_of(each.relay.address.host) in used, each.failures),
+            key=lambda one: (network_of(one.relay.address.host) in used, one.failures, one.rank),
             default=None,
         )
 

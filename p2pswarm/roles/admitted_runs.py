@@ -1,5 +1,7 @@
 """Which runs this node may join: those that are open, or the one that it is invited to.
 
+Whoever emulates computing joins no run that trains, because it would spoil the weights.
+
 Errors:  none: why a run cannot be joined is said in words.
 """
 
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 
 from p2pswarm.access.grant import is_signed
 from p2pswarm.access.invitation import Invitation
-from p2pswarm.config import NodeConfig
+from p2pswarm.config import EMULATED, NodeConfig, RunConfig, ServeConfig
 from p2pswarm.ids import PeerId
 from p2pswarm.roles.invitation_text import invitation_of
 from p2pswarm.roles.run_choice import RunChoice
@@ -35,11 +37,35 @@ def admits(offer: RunOffer, invitation: Invitation | None, me: PeerId | None = N
     return ""
 
 
+def emulates_otherwise(run: RunConfig, serve: ServeConfig) -> str:
+    """Why a server that computes cannot join a run that is emulated, or the other way round."""
+    device = serve.device
+    if run.emulated and device != EMULATED:
+        return (
+            f"run {run.name!r} is a rehearsal, in which nobody computes: set serve.device to "
+            f'"{EMULATED}" to take part; waiting for another run'
+        )
+    if device == EMULATED and not run.emulated:
+        return (
+            f"run {run.name!r} trains, and this server only emulates: set serve.device to what "
+            "computes, or run.emulated = true at the trainer for a rehearsal; waiting"
+        )
+    return ""
+
+
 def run_choice(config: NodeConfig, peer: PeerId) -> RunChoice:
-    """The choice among runs of a node: those that are open, or the one that it is invited to."""
+    """The choice among runs of a node: those that are open, or the one that it is invited to.
+
+    A server that only emulates computing chooses among runs that are emulated, and no other does.
+    """
     invitation = invitation_of(config)
     me = peer if config.identity or config.state else None
-    return RunChoice(config.serve, admits=lambda offer: admits(offer, invitation, me))
+    return RunChoice(
+        config.serve,
+        admits=lambda offer: (
+            emulates_otherwise(offer.config, config.serve) or admits(offer, invitation, me)
+        ),
+    )
 
 
 def owner_of(manifests: Mapping[bytes, bytes], invitation: Invitation | None) -> str:

@@ -23,6 +23,7 @@ from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RunIdentity
+from p2pswarm.swarm.messages.balance import AskBalance
 from p2pswarm.swarm.messages.membership import Join
 from p2pswarm.swarm.messages.run import OtherVersion
 from p2pswarm.swarm.messages.status import AskStatus
@@ -36,8 +37,8 @@ ORDERS = (Enlist, Fence, Reduce, Commit, Prepare, Propose, Heartbeat, HandOver)
 """What only trainers send."""
 RULES = RoleRules(
     asked_by=dict.fromkeys(ORDERS, Access.TRAIN)
-    | {AskStatus: Access.WATCH, OtherVersion: EVERYBODY},
-    asked_of=dict.fromkeys((Join, Enlist, WhoLeads, AskStatus), Access.TRAIN),
+    | {AskStatus: Access.WATCH, AskBalance: Access.WATCH, OtherVersion: EVERYBODY},
+    asked_of=dict.fromkeys((Join, Enlist, WhoLeads, AskStatus, AskBalance), Access.TRAIN),
 )
 """Who speaks another version cannot read what a token is, and tells the trainer so without one."""
 

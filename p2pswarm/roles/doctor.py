@@ -7,6 +7,7 @@ Errors:  Unusable when an address of the user cannot be read, or we cannot liste
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import shutil
 import statistics
@@ -20,6 +21,7 @@ from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.crypto.key_file import identity_from
 from p2pswarm.errors import Unusable
+from p2pswarm.ids import PeerId
 from p2pswarm.nat.group_votes import group_of
 from p2pswarm.nat.news import on_this_machine_alone
 from p2pswarm.nat.reachability import Reachability
@@ -33,17 +35,27 @@ from p2pswarm.net.kernel_settings import (
 )
 from p2pswarm.net.open_files import raise_file_limit
 from p2pswarm.progress.printable import log_to_stderr
-from p2pswarm.roles.doctor_report import FILES_MIN, Family, Findings, as_json, as_lines
+from p2pswarm.roles.doctor_report import (
+    FILES_MIN,
+    Family,
+    Findings,
+    RunBan,
+    as_json,
+    as_lines,
+)
 from p2pswarm.roles.stack import NodeStack, open_stack
+from p2pswarm.roles.status import statuses
 
 PATIENCE_S = 15.0  # two rounds of dial-backs of 5 s, and the router
 DRIVER = Path("/proc/driver/nvidia/version")
+
+log = logging.getLogger(__name__)
 
 
 def main(config: NodeConfig, *, json: bool) -> int:
     """Print what was found and what to change; returns the exit code."""
     log_to_stderr(config.log_level)
-    with identity_from(None) as identity:
+    with identity_from(config.identity) as identity:
         found = run_loop(_find(config, identity))
     sys.stdout.write(as_json(found) + "\n" if json else "".join(f"{x}\n" for x in as_lines(found)))
     return 0
@@ -74,7 +86,23 @@ async def _look(stack: NodeStack, failure: str, *, named: bool) -> Findings:
             await asyncio.wait_for(reach.known(), PATIENCE_S)
         found = _findings(stack, reach, failure, named=named)
         work.cancel()
-    return found
+    banned_by = tuple(stack.endpoint.bans.banned_by.values())
+    return dataclasses.replace(found, banned_by=banned_by, bans=await _bans(stack))
+
+
+async def _bans(stack: NodeStack) -> tuple[RunBan, ...]:
+    """Whom the trainers of the swarm's runs have banned, as far as they tell us."""
+    try:
+        found = await statuses(stack, "")
+    except Unusable as error:  # there is no run
+        log.info("no bans are known: %s", error)
+        return ()
+    return tuple(
+        RunBan(run=offer.config.name, peer=str(PeerId(ban.peer)), why=ban.reason, left_s=ban.left_s)
+        for offer, status in found
+        if status is not None
+        for ban in status.bans
+    )
 
 
 def _findings(stack: NodeStack, reach: Reachability, failure: str, *, named: bool) -> Findings:

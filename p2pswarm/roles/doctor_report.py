@@ -5,9 +5,10 @@ Errors:  none.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from ipaddress import ip_address
 
+from p2pswarm.flow.peer_scores import time_left
 from p2pswarm.nat.news import ASSUMED
 from p2pswarm.nat.standing import Belief, NatKind, State
 from p2pswarm.progress.printable import printable
@@ -31,6 +32,18 @@ class Family:
     listening: bool
     """Whether the node listens in it."""
     belief: Belief
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunBan:
+    """A peer that the trainer of a run has banned."""
+
+    run: str
+    peer: str
+    """Its id, as people see it."""
+    why: str
+    """What it did, in words that follow "it"."""
+    left_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +79,10 @@ class Findings:
     gpus: tuple[str, ...]
     driver: bool
     """Whether the system has a driver of NVIDIA's."""
+    banned_by: tuple[str, ...] = ()
+    """What the peers say that have banned this node's identity, a line each."""
+    bans: tuple[RunBan, ...] = ()
+    """Whom the trainers of the swarm's runs have banned."""
 
     @property
     def reachable(self) -> str:
@@ -110,6 +127,8 @@ def as_json(found: Findings) -> str:
                 "open_files": found.files,
                 "disk_free_bytes": found.disk_free_bytes,
                 "gpus": list(found.gpus),
+                "banned_by": list(found.banned_by),
+                "bans": [asdict(ban) for ban in found.bans],
             },
         },
         separators=(",", ":"),
@@ -130,6 +149,11 @@ def as_lines(found: Findings) -> list[str]:
         f"  disk: {found.disk_free_bytes / GIB:,.0f} GiB free",
         f"  GPU: {', '.join(found.gpus) or 'none'}",
     ]
+    lines += [
+        f"  {ban.peer} is banned by the trainer of run {ban.run!r} for another "
+        f"{time_left(ban.left_s)}: it {ban.why}"
+        for ban in found.bans
+    ]
     to_change = advice(found)
     lines.append("to change:" if to_change else "nothing to change")
     return [printable(line) for line in (*lines, *(f"  * {each}" for each in to_change))]
@@ -137,7 +161,7 @@ def as_lines(found: Findings) -> list[str]:
 
 def advice(found: Findings) -> list[str]:
     """What to change, the most important first; each line says what it is good for."""
-    return [*_about_reaching(found), *_about_machine(found)]
+    return [*found.banned_by, *_about_reaching(found), *_about_machine(found)]
 
 
 def _about_reaching(found: Findings) -> list[str]:

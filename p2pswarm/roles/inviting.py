@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from p2pswarm.access.grant import ROLES, GrantTerms, day
 from p2pswarm.access.invitation import SEED_BYTES, as_text, invite_bearer, invite_peer
 from p2pswarm.access.invitation_book import InvitationEntry
-from p2pswarm.access.limits import CLOCK_TOLERANCE_S
+from p2pswarm.access.limits import CLOCK_TOLERANCE_S, USES_MAX
 from p2pswarm.access.messages import AccessKnown, AccessList, TellAccess
 from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.key_file import identity_from
@@ -57,6 +57,14 @@ def owners_run(config: NodeConfig) -> OwnersRun:
     identity = saved.identity
     run = identity.config
     return OwnersRun(OwnerFolder(config.state), identity.run, run.owner, run.name)
+
+
+def check_asked(role: str, uses: int) -> None:
+    """Raise ValueError for an invitation that cannot be; flags are checked before."""
+    if role not in ROLES:
+        raise ValueError(f"an invitation is for one of {', '.join(ROLES)}, not for {role!r}")
+    if not 0 <= uses <= USES_MAX:
+        raise ValueError(f"an invitation for {uses} peers; allowed are 1 to {USES_MAX}, or 0: all")
 
 
 def invite(config: NodeConfig, asked: tuple[str, str, int, str], lasts_s: int) -> str:

@@ -72,11 +72,11 @@ def contents_of(announcement: Announcement) -> CardContents:
     return CardContents(direct, mapped, tuple(relays[:RELAYS_MAX]), flags)
 
 
-def _candidate(at: Contact, card: Card) -> list[RelayCandidate]:
+def _candidate(at: Contact, card: Card, rtt_s: float = 0.0) -> list[RelayCandidate]:
     """A peer that we have found somewhere, if it says that it is a relay."""
     mapped = [each.address for each in card.direct if each.kind == AddressKind.MAPPED]
     relay = bool(card.flags & CardFlags.RELAY)
-    return [RelayCandidate(at, at.address in mapped)] if relay else []
+    return [RelayCandidate(at, at.address in mapped, rtt_s)] if relay else []
 
 
 class Reaching:
@@ -226,7 +226,8 @@ class Reaching:
         for link in self._endpoint.links():
             at, card = link.session.remote, self._endpoint.cards.of(link.peer)
             if link.session.dialled and card is not None and believable(at, self._least):
-                found += _candidate(Contact(link.peer, at), card)
+                rtt_s = 0.0 if link.path is None or link.doubted else link.rtt_s
+                found += _candidate(Contact(link.peer, at), card, rtt_s)
         for neighbour in self._dht.table:  # each is there where we have found it ourselves
             peer = neighbour.contact.peer
             card = None if peer is None else self._endpoint.cards.of(peer)

@@ -21,10 +21,12 @@ from p2pswarm.progress.events import (
     Stepped,
     Waiting,
 )
+from p2pswarm.roles.balance_news import balance_events
 from p2pswarm.roles.checkpoint_news import checkpoint_event
 from p2pswarm.roles.trouble import trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.balance import BalanceReport
 from p2pswarm.trainer.checkpoint_reports import (
     CheckpointFailed,
     CheckpointProgress,
@@ -63,6 +65,12 @@ class Reporter:
     def report(self, report: act.Report, now_s: float) -> list[Event]:
         """What a report means to people."""
         seconds = now_s - self._begun_s if self._begun_s is not None else 0.0
+        if isinstance(report, BalanceReport):
+            return balance_events(report, seconds)
+        return self._of_the_run(report, seconds, now_s)
+
+    def _of_the_run(self, report: act.Report, seconds: float, now_s: float) -> list[Event]:
+        assert not isinstance(report, BalanceReport), "these were told"
         match report:
             case act.RunBegun():
                 self._begun_s = now_s

@@ -21,7 +21,7 @@ from p2pswarm.config import NodeConfig
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
-from p2pswarm.errors import Late, NoRoute, SwarmError, Unusable
+from p2pswarm.errors import Late, LinkLost, NoRoute, SwarmError, Unusable
 from p2pswarm.gossip.run_directory import RunDirectory
 from p2pswarm.ids import Address, Contact
 from p2pswarm.nat.dial_back_server import DialBackServer
@@ -155,6 +155,8 @@ async def _why_not(endpoint: Endpoint, seed: Contact) -> SwarmError:
         link = await endpoint.link(seed)
     except SwarmError as error:
         return error
+    if said := endpoint.bans.banned_by.get(link.peer.raw):
+        return LinkLost(f"{seed.address}: {said}")
     return Late(f"{seed.address}: {link.peer.short} did not answer in time")
 
 

@@ -21,15 +21,18 @@ from p2pswarm.chain.base import ChainStore
 from p2pswarm.chain.chain_log import Restored, blank
 from p2pswarm.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
+from p2pswarm.compute.base import Engine
+from p2pswarm.compute.emulated_stage import emulated_engine
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import NetworkConfig, ServeConfig
+from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
+from p2pswarm.roles.free_memory import free_bytes
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
@@ -128,6 +131,8 @@ def chosen_device(serve: ServeConfig) -> torch.device:
         torch.set_num_threads(serve.threads)
     if serve.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if serve.device == EMULATED:
+        return torch.device("cpu")  # weights are real
     try:
         return torch.empty(0, device=serve.device).device
     except (
@@ -163,7 +168,6 @@ def stage_server(
 ) -> StageServer:
     """A server of the run in `offer`, on this node; `outside`: the run's calls, and its user."""
     serve, config, (rpc, say) = stack.config.serve, offer.config, outside
-    keep_bytes = serve.graph_mib * MIB
     context = ServerContext(
         rpc=rpc,
         cards=stack.cards,
@@ -173,7 +177,7 @@ def stage_server(
         trainer=offer.trainer,
         compute=threads.compute,
         aside=threads.aside,
-        make_engine=lambda stage: torch_engine(config, stage, device, keep_bytes),
+        make_engine=lambda stage: stage_engine(config, stage, serve, device),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
         say=say,
@@ -181,10 +185,18 @@ def stage_server(
         secret=os.urandom(32),
         chain=voters_chain(stack.config.state, offer.identity, say),
         origin=offer.identity.origin,
+        free_bytes=functools.partial(free_bytes, device),
         saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
         partials=kept_pieces(stack.config.state),
     )
     return StageServer(context)
+
+
+def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.device) -> Engine:
+    """What computes a stage, or takes its time."""
+    if serve.device == EMULATED:
+        return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
+    return torch_engine(run, stage, device, serve.graph_mib * MIB)
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:

@@ -19,7 +19,7 @@ from p2pswarm.roles.closed_run import run_calls
 from p2pswarm.roles.discovery import learn_cards, manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
-from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
+from p2pswarm.roles.status_text import as_json, as_lines, nothing_found, reached_at
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 
@@ -49,6 +49,14 @@ async def _main(config: NodeConfig, identity: Identity, name: str, *, json: bool
 
 async def statuses(stack: NodeStack, name: str) -> Found:
     """The runs of this name (all, if it is empty), each with what its trainer says."""
+    wanted = await offers_of(stack, name)
+    answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))
+    reached = [reached_at(offer, stack.endpoint.seen_at) for offer in wanted]
+    return one_a_run(zip(reached, answers, strict=True))
+
+
+async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
+    """The trainers of the runs of this name (all, if it is empty)."""
     offers = RunChoice(ServeConfig()).usable(await manifests(stack))
     wanted = [offer for offer in offers if name in ("", offer.config.name)]
     if not offers and stack.dht.clocks_differ:
@@ -56,8 +64,7 @@ async def statuses(stack: NodeStack, name: str) -> Found:
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
     learn_cards(stack, wanted)
-    answers = await asyncio.gather(*(_ask(stack, offer) for offer in wanted))
-    return one_a_run(zip(wanted, answers, strict=True))
+    return wanted
 
 
 def one_a_run(found: Iterable[tuple[RunOffer, RunStatus | None]]) -> Found:

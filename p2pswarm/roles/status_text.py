@@ -5,15 +5,26 @@ Errors:  none.
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 from p2pswarm.flow.peer_scores import time_left
-from p2pswarm.ids import PeerId
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.swarm.messages.status import RunStatus
 
 NO_RUN = "there is no run in this swarm: start one with p2pswarm train run.toml"
+
+
+def reached_at(offer: RunOffer, seen_at: Callable[[PeerId], Address | None]) -> RunOffer:
+    """The offer with the address at which its trainer was reached, if that is no relay's.
+
+    A trainer on a private network names a relay to strangers, and neighbours dial it without.
+    """
+    peer = offer.trainer.peer
+    at = None if peer is None else seen_at(peer)
+    return offer if at is None else dataclasses.replace(offer, trainer=Contact(peer, at))
 
 
 def as_lines(offer: RunOffer, status: RunStatus | None) -> list[str]:

@@ -33,6 +33,7 @@ from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.output import output
 from p2pswarm.roles.reporter import Reporter
 from p2pswarm.roles.resuming import saving_plan
+from p2pswarm.roles.run_balance import LatestBalance
 from p2pswarm.roles.run_entry import RunEntry, enter_run
 from p2pswarm.roles.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.roles.run_status import LatestStatus
@@ -49,10 +50,12 @@ from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import RunIdentity
+from p2pswarm.swarm.messages.balance import AskBalance, BalanceStatus
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.balance import BalanceReport
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 from p2pswarm.transport.bans import PeerBans
@@ -76,6 +79,8 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
         check_target(last, model_size(config.run).file_bytes)
     corpus = await asyncio.to_thread(read_corpus, config)
     files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
+    if config.run.emulated:
+        say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
     say(f"{files}: {len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out")
     text = await asyncio.to_thread(corpus.digest)
     entry = await unless(leaving, enter_run(stack, text, say))
@@ -119,11 +124,16 @@ class RunReports:
         self._status = LatestStatus(identity.run, run.stages, done)
         self._tell = tell
         self._loop = asyncio.get_running_loop()
+        self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._asked)
+        rpc.serve_unary(AskBalance, self._asked_why)
 
     def told(self, report: act.Report) -> None:
         """Take a report of the trainer."""
-        self._show(self._reporter.report(report, self._loop.time()))
+        now_s = self._loop.time()
+        if isinstance(report, BalanceReport):
+            self._balance.told(report, now_s)
+        self._show(self._reporter.report(report, now_s))
 
     def _show(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -134,6 +144,10 @@ class RunReports:
         del peer
         now_s = self._loop.time()
         return self._status.answer(question, now_s, self._bans.current(now_s))
+
+    def _asked_why(self, peer: PeerId, question: AskBalance) -> BalanceStatus:
+        del peer
+        return self._balance.answer(question, self._loop.time())
 
 
 @contextlib.asynccontextmanager

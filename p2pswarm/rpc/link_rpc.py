@@ -271,6 +271,7 @@ class LinkRpc(Closing):
     def _judge(self, link: Link, error: SwarmError) -> None:
         """A link ended with an error: if that is the peer's doing, it may be banned."""
         now_s = asyncio.get_running_loop().time()
+        self._endpoint.bans.ended(link.peer, error, now_s)
         if self._endpoint.bans.breached(link.peer, link.remote, error, now_s):
             for other in self._endpoint.links():
                 if other.peer == link.peer:

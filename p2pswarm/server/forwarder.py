@@ -39,6 +39,7 @@ from p2pswarm.swarm.push import OnlyPeer, PushProgress
 from p2pswarm.swarm.pusher import Pusher, push_to_any
 from p2pswarm.tensors.codecs.base import Tensor, Unencodable
 from p2pswarm.tensors.codecs.registry import EncodedTensor
+from p2pswarm.tensors.meta import bytes_of
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,7 @@ class Forwarder:
             session.scheduler.handed(item.key, member.peer)  # inline tensors go before a grant
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
+            session.meter.went(bytes_of(push.tensors))
 
         nobody = f"nobody serves stage {stage + 1}"
         return await push_to_any(session.router, nobody, session.view_changed, push_once)
@@ -174,6 +176,7 @@ class Forwarder:
             load = functools.partial(pending.encoded, member)
             with pending.settled():
                 await self._pusher.push(member, push, load, progress)
+            session.meter.went(bytes_of(push.tensors))
 
         sender = OnlyPeer(session.members, item.sender)
         nobody = "the server that waits for the gradient is gone"

@@ -58,13 +58,17 @@ class JoinPauses:
         """Whether that is so long that the trainer is looked for less often."""
         return self.gone_s(now_s) >= self._rejoin_s
 
+    def steady(self, now_s: float) -> bool:
+        """Whether the session that ends now was a good one."""
+        return now_s - self.tried_s > STEADY_S
+
     def next_s(self, now_s: float, *, met: bool, several: bool, elsewhere: bool) -> float:
         """How long to wait after a try, or a session, that has failed; 0: ask at once.
 
         `met`: it was a session. `several`: more than one trainer is known. `elsewhere`: it is known
         whom to ask next, and that one was not asked yet.
         """
-        steady = now_s - self.tried_s > STEADY_S
+        steady = self.steady(now_s)
         if steady:
             self._pause_s = REJOIN_FIRST_S
         if elsewhere or (met and several and steady):

@@ -170,6 +170,7 @@ class Leadership:
         question = WhoLeads(context.run_id, self._lifecycle.incarnation)
         try:
             answer = await context.rpc.call(trainer, question, ANSWER_S)
+            learn_all(context.cards, answer, trainer.peer)
         except SwarmError as error:
             log.info("%s did not say who leads: %s", trainer.address, error)
             return

@@ -23,7 +23,7 @@ from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Contact
 from p2pswarm.server.join_pauses import REJOIN_MAX_S, SEEK_S, JoinPauses
 from p2pswarm.server.trainer_search import TrainerSearch
-from p2pswarm.swarm.messages.membership import Assigned, MayLeave, StandsBy, View
+from p2pswarm.swarm.messages.membership import Assigned, MayLeave, MoveTo, StandsBy, View
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.wire.message import Message
@@ -82,6 +82,7 @@ class Lifecycle:
         self._due_s: float | None = None
         self._met = False
         self._called_away = False  # the session ends because another trainer leads
+        self._sent_on = False  # the coordinator has sent this server to another stage
         self.thrown_out = False
         """Whether the coordinator has ended the last session: then its sum is void."""
         self._ever_met = False
@@ -176,7 +177,7 @@ class Lifecycle:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
         self._pauses.tries(now_s)
-        self._met = self._called_away = False
+        self._met = self._called_away = self._sent_on = False
         return self.trainers.ask()
 
     def answered(self, message: Message | None) -> Assigned | None:
@@ -256,6 +257,9 @@ class Lifecycle:
             case StandsBy():  # it leads no more, and says who does, or is about to
                 self._rather(message.contact, self._pauses.tried_s)
                 raise LinkLost("the trainer hands the run over to another one")
+            case MoveTo(stage=stage, reason=reason):
+                self.thrown_out = self._sent_on = True
+                raise LinkLost(f"it moves to stage {stage}: {reason}")
             case None:
                 self.thrown_out = True
                 raise LinkLost("the trainer ended this server's part in the run")
@@ -332,9 +336,10 @@ class Lifecycle:
             self._remarks.append(f"out of the run, joining again: {reason}")
         self._move(ServerState.OUT)
         several = self.trainers.several
-        if self._met and several and not self._called_away:
+        if self._met and several and not (self._called_away or self._sent_on):
             self.trainers.lost()
-        elsewhere = self._called_away or (not self._met and self.trainers.others)
+        sent_on = self._sent_on and self._pauses.steady(now_s)
+        elsewhere = self._called_away or sent_on or (not self._met and self.trainers.others)
         wait_s = self._pauses.next_s(now_s, met=self._met, several=several, elsewhere=elsewhere)
         if wait_s and self._pauses.gone(now_s):
             self._tell_gone(reason, now_s)

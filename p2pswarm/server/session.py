@@ -14,6 +14,7 @@ from p2pswarm.compute.base import Engine
 from p2pswarm.config import RunConfig
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.base import Aside, at_once
@@ -76,6 +77,8 @@ class ServerContext:
     """Where pieces of weights lie that are on their way; None: only in memory."""
     cards: MemberCards = NO_CARDS
     """What is known of where peers are dialled."""
+    free_bytes: Callable[[], int | None] = lambda: None
+    """Memory of the device that is free; None where that is not known."""
     chain: tuple[ChainStore, Restored] | None = None
     """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
 
@@ -102,6 +105,8 @@ class MemberSession:
     """Tell the trainer, in order."""
     view_changed: Signal
     """Fired when the router may know other servers than before."""
+    meter: CapacityMeter
+    """Measures what this server can do."""
 
     @property
     def me(self) -> bytes:

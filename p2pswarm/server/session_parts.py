@@ -13,6 +13,7 @@ from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.errors import NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
+from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
@@ -24,9 +25,10 @@ from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import LOSSES_MAX, Assigned, HeldSum, Load, Ready
+from p2pswarm.swarm.messages.road import Apart
 from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.swarm.messages.trainers import Alive
-from p2pswarm.swarm.view import MemberView
+from p2pswarm.swarm.view import MemberView, contact
 from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
@@ -75,11 +77,26 @@ class SessionParts:
             case _:
                 return None
 
+    def members_changed(self) -> None:
+        """Follow a new view of the members."""
+        self.session.route_anew()
+        self.averaging.members_changed()
+        self._watch_mates()
+        self.replica.donors_changed()
+
+    def _watch_mates(self) -> None:
+        """Find out whether the others of the stage are there: all average with all."""
+        members, stage = self.session.members.members, self.replica.stage
+        mates = [one for one in members if one.stage == stage and one.peer != self.session.me]
+        _, roads = self.roads
+        roads.watch(map(contact, mates))
+
     async def average(self, order: Reduce) -> AveragedGradient:
         """Average once; what that takes tells how long the roads are full with it."""
         clock = asyncio.get_running_loop().time
         begun_s = clock()
         outcome = await self.replica.reduce(order, self.averaging)
+        self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
         roads.averaged(order.group, clock() - begun_s)
         return outcome
@@ -142,12 +159,13 @@ def session_parts(
     loop, run, (trainer, assigned) = asyncio.get_running_loop(), context.run, terms
     notes, members = NoteQueue(loop.time()), MemberView()
     pushing, reducing = roads
-    for watched in roads:
-        watched.begin(tasks)
 
     def note(message: Message) -> None:
         notes.add(message)
         changed.fire()
+
+    pushing.begin(tasks)
+    reducing.begin(tasks, lambda peers: note(Apart(peers)))
 
     scheduler = Scheduler(
         assigned.stage,
@@ -165,6 +183,7 @@ def session_parts(
         context.make_router(),
         note,
         Signal(),
+        CapacityMeter(),
     )
     averaging = Averaging(
         *(reducing, context.tensors, context.compute, members.find, tasks),

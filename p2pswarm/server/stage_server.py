@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from p2pswarm.allreduce.delivery import AveragingRoadLost
 from p2pswarm.errors import Busy, LinkLost, NotServing, Refused, RunEnded, SwarmError, Unusable
@@ -29,6 +30,7 @@ from p2pswarm.server.session import ServerContext
 from p2pswarm.server.session_parts import SessionParts, held_sum, session_parts
 from p2pswarm.state.donor import Donor
 from p2pswarm.state.download import Download
+from p2pswarm.swarm.member_cards import learn_all
 from p2pswarm.swarm.messages.averaging import Shard
 from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View, WillLeave
 from p2pswarm.swarm.messages.microbatch import Push
@@ -198,7 +200,9 @@ class StageServer:
                 return
             self.leadership.heard()
             lifecycle.trainers.reached(asyncio.get_running_loop().time())
-            assigned = lifecycle.answered(await self.seeker.knocking(JOIN_S, stream.receive()))
+            answer = await self.seeker.knocking(JOIN_S, stream.receive())
+            learn_all(context.cards, answer, trainer.peer)
+            assigned = lifecycle.answered(answer)
             if assigned is None:
                 return
             self.leadership.heard(assigned)
@@ -218,7 +222,10 @@ class StageServer:
             try:
                 engine = await context.compute(lambda: context.make_engine(assigned.stage))
             except SwarmError as error:
-                raise Unusable(f"stage {assigned.stage} cannot be served here: {error}") from error
+                why = f"stage {assigned.stage} cannot be served here: {error}"
+                if replica is not None:
+                    self._context = replace(context, stage=replica.stage)  # it goes back, and stays
+                raise (Unusable if replica is None else LinkLost)(why) from error
             threads = context.compute, context.aside, context.background
             window_bytes = context.saving.window_bytes
             replica = self._replica = Replica(assigned.stage, engine, *threads, window_bytes)
@@ -275,13 +282,10 @@ class StageServer:
 
     async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
-        session = parts.session
         while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
             self.leadership.heard(part)
-            if isinstance(part, View) and session.members.receive(part):
-                session.route_anew()
-                parts.averaging.members_changed()
-                parts.replica.donors_changed()
+            if isinstance(part, View) and parts.session.members.receive(part):
+                parts.members_changed()
             self._moved()
         raise _SessionOver
 
@@ -387,10 +391,9 @@ class StageServer:
     def _weights_moved(self, parts: SessionParts) -> None:
         """Begin the next step, if a commit has made new weights."""
         lifecycle, version = self.seeker.lifecycle, parts.replica.version
-        if lifecycle is None or parts is not self._session:
+        if lifecycle is None or parts is not self._session or version is None:
             return
-        if version is None or version == parts.session.scheduler.version:
-            return
-        parts.worker.moved_to(version)
-        lifecycle.step_ended()
-        self._moved()
+        if version != parts.session.scheduler.version:
+            parts.worker.moved_to(version)
+            lifecycle.step_ended()
+            self._moved()

@@ -3,8 +3,8 @@
 All of it is decided when the worker takes a microbatch, from what the scheduler knows then.
 
 Units:   seconds.
-Errors:  NotServing or Busy for a sender that is not next to this stage; Busy for what could not go
-         on from here.
+Errors:  NotServing or Busy for a sender that is not next to this stage; NotServing for what could
+         not go on from here.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,6 @@ from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Sketch,
 from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
 
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
-CUT_OFF_RETRY_S = 0.25  # another server of our stage is asked meanwhile, if there is one
 
 Made = Bundle | LossResult | float
 """What a stage computes: a bundle or its gradient, the last stage's result, or a held-out loss."""
@@ -164,11 +163,12 @@ def refuse_cut_off(
 ) -> None:
     """Refuse new microbatches while nothing comes from any of `onward`, the next stage's servers.
 
-    So the sender chooses another server of this stage, and nothing is computed in vain.
+    So the sender chooses another server of this stage, and nothing is computed in vain. It is no
+    `Busy`, for which a sender waits: one that reaches nobody else gives its push up soon.
     """
     cut_off = bool(onward) and all(is_broken(member.peer) for member in onward)
     if cut_off and push.work != Work.BACKWARD:
-        raise Busy("nothing comes from the servers of the next stage", CUT_OFF_RETRY_S)
+        raise NotServing("nothing comes from the servers of the next stage")
 
 
 def undelivered(push: Push, reason: str, obstacle: Obstacle = Obstacle.ROAD) -> Undelivered:

@@ -37,10 +37,12 @@ from p2pswarm.server.work_plan import (
     refuse_stranger,
     sketch_of,
 )
+from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Push, Receipt, Sketch
 from p2pswarm.swarm.messages.step import Fence, Fenced
 from p2pswarm.swarm.messages.types import Work
+from p2pswarm.tensors.meta import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Worker:
         self._wake = asyncio.Event()
         run = session.context.run
         self._sketcher = Sketcher(session.context.run_id) if run.spot_check_share else None
+        self._state_bytes = session.engine.state_bytes
         self._returns = GradientReturns()
         self._to_drop: list[Key] = []
         """What was kept for attempts that are over; the compute thread forgets it next."""
@@ -137,7 +140,10 @@ class Worker:
         """Sum up what was done since the last report."""
         scheduler, stage = self._session.scheduler, self._session.engine.stage
         load = load_of(scheduler.period(now_s), scheduler.queued(), stage.recomputed, now_s)
-        return replace(load, links=self._session.links())
+        measured = self._session.meter.measured(
+            free_bytes=self._session.context.free_bytes(), state_bytes=self._state_bytes
+        )
+        return replace(load, links=self._session.links(), capacity=Capacity.of(measured))
 
     async def _compute(self, item: WorkItem, job: _PendingInput) -> None:
         session, loop = self._session, asyncio.get_running_loop()
@@ -158,6 +164,7 @@ class Worker:
             session.note(not_computed(item.push, error, failure))
         else:
             took_s, loss = loop.time() - started_s, loss_in(made)
+            self._measure(item, started_s - job.arrived_s, took_s, loop.time())
             if session.scheduler.done(item, took_s, counted=work.counted, loss=loss):
                 result = made
                 self._tell(work, made, sketch, loop.time())
@@ -181,6 +188,15 @@ class Worker:
         for note in (sketch, work.note(made)):
             if note is not None:
                 self._session.note(note)
+
+    def _measure(self, item: WorkItem, waited_s: float, took_s: float, now_s: float) -> None:
+        """Take note of what a microbatch has cost this server."""
+        meter = self._session.meter
+        if item.work is Work.EVALUATE:  # now and then, last of all, and shorter than the others
+            return
+        meter.waited(waited_s, now_s)
+        meter.came(bytes_of(item.push.tensors))
+        meter.computed(took_s, now_s, backward=item.work is Work.BACKWARD)
 
     def _made(self, work: WorkPlan, inputs: WorkInputs) -> tuple[Made, Sketch | None]:
         """Call the stage, on the compute thread; with it the sketch, in a run with spot checks."""

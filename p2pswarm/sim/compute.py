@@ -35,6 +35,7 @@ from p2pswarm.tensors.meta import Dtype, TensorLayout
 T = TypeVar("T")
 
 NUMBER_BYTES = 8  # a microbatch's number, at the start of its tokens
+SUM_ITEM_BYTES = 8  # of float64
 BACKWARD_SHARE = 2.0  # a backward takes twice a forward's time
 FIRST_LOSS = math.log(256)  # the loss of a guess among 256 bytes
 DECAY_STEPS = 50.0  # so the reported loss falls; nothing depends on it
@@ -105,14 +106,29 @@ class Cost:
     """Seconds for one microbatch on a machine of speed 1."""
     state_bytes: int = 1024 * 1024
     """Weights and optimizer state of one stage: what a newcomer downloads."""
+    gradient_bytes: int = 0
+    """The gradient of one stage, which is averaged; at the least a number for each microbatch."""
+    shares: tuple[float, ...] = ()
+    """What each stage has of all this, over the mean of the stages; empty: all have the same."""
+
+    def of(self, stage: int) -> "Cost":
+        """The cost of one stage."""
+        share = self.shares[stage] if self.shares else 1.0
+        return Cost(
+            forward_s=share * self.forward_s,
+            state_bytes=round(share * self.state_bytes),
+            gradient_bytes=round(share * self.gradient_bytes),
+        )
 
 
 class CountingWeights:
     """Implements `Weights`: how often each microbatch was counted, and the version."""
 
     def __init__(self, run: RunConfig, stage: int, cost: Cost) -> None:
-        self.state = CountingState(stage, cost.state_bytes)
-        self.sum_N = _zeros((run.batch.microbatches,), Dtype.FLOAT64)
+        self._microbatches = run.batch.microbatches
+        self.state = CountingState(stage, cost.state_bytes, self._microbatches)
+        length = max(self._microbatches, cost.gradient_bytes // SUM_ITEM_BYTES)
+        self.sum_N = _zeros((length,), Dtype.FLOAT64)
         self._stage = stage
         self.cost = cost
         self.spoilt: set[int] = set()
@@ -126,7 +142,7 @@ class CountingWeights:
 
     def count(self, number: int, *, off: bool) -> None:
         """A microbatch is in the sum, perhaps `off`."""
-        self.sum_N[number % len(self.sum_N)] += 1
+        self.sum_N[number % self._microbatches] += 1
         if off:
             self.spoilt.add(number)
 
@@ -144,7 +160,7 @@ class CountingWeights:
     def apply(self, reduced: Sums, update: Update) -> None:
         """Do one step; every microbatch must have been counted exactly once."""
         assert isinstance(reduced, TorchSums)
-        counts = reduced.reduced_N.tolist()
+        counts = reduced.reduced_N[: self._microbatches].tolist()
         wrong = {number: count for number, count in enumerate(counts) if count != 1}
         assert not wrong, f"stage {self._stage}, version {update.number}: counted {wrong}"
         assert not (self._all_checked and self.spoilt), f"stage {self._stage} adds {self.spoilt}"
@@ -244,6 +260,7 @@ def sim_engine(
     wrong: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """Stage `stage` of a run on a simulated processor; `counted` and `wrong` as for `SimStage`."""
+    cost = cost.of(stage)
     tally = CountingWeights(run, stage, cost)
     spec = BundleSpec((BundleKey("x", activation_layout(run), differentiable=True),))
     return Engine(

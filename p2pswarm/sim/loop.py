@@ -202,10 +202,15 @@ class SimLoop(asyncio.BaseEventLoop):
         return timers[0][0] if timers else None
 
     def _make_ready(self, end_s: float) -> None:
-        """Let all timers fire that are due before `end_s`."""
+        """Let all timers fire that are due before `end_s`.
+
+        None fires before its time: who then finds that nothing is due would wait again at once, and
+        two of them, in turns, would never let the clock go on.
+        """
         timers = self._timers
         while timers and timers[0][0] < end_s:
-            timer = heapq.heappop(timers)[2]
+            when_s, _, timer = heapq.heappop(timers)
+            self.now_s = max(self.now_s, when_s)
             timer.in_heap = False
             self._ready.append(timer)
 

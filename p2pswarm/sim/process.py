@@ -17,7 +17,7 @@ from p2pswarm.sim.cards import UnsignedCards
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.link import DEAD_AFTER_S, SimLink
 from p2pswarm.sim.suspension import WORLD, Suspension
-from p2pswarm.sim.world import Host, World, WorldConfig
+from p2pswarm.sim.world import Host, Place, World, WorldConfig
 from p2pswarm.transport.link_table import Reach
 
 
@@ -141,9 +141,7 @@ class Population(Generic[P]):
         self._links: dict[tuple[int, int], SimLink] = {}
         """The links that streams use, by the indices of their hosts."""
 
-    def enter(
-        self, peer: PeerId, at: tuple[float, float] | None, address: Address | None = None
-    ) -> Host:
+    def enter(self, peer: PeerId, at: Place | None, address: Address | None = None) -> Host:
         """The host of a new process: a new one, or the one it had."""
         host = self.world.hosts.get(peer.raw) or self.world.place(peer, at, address)
         if host.index in self._running:

@@ -21,7 +21,7 @@ from p2pswarm.sim.call import SimCall, SimPeer
 from p2pswarm.sim.process import Population
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream import SimStreamTransport, connect_streams
-from p2pswarm.sim.world import Host, WorldConfig
+from p2pswarm.sim.world import Host, Place, WorldConfig
 from p2pswarm.wire.message import Message, decode, encode
 
 DIAL_S = 5.0  # until a dial without an answer fails, as in transport/config.py
@@ -119,9 +119,9 @@ class SimWorld(Population[SimRpc]):
     def rpc(
         self,
         peer: PeerId,
-        at: tuple[float, float] | None = None,
+        at: Place | None = None,
         config: HandlerLimits | None = None,
         address: Address | None = None,
     ) -> SimRpc:
-        """Start a process of `peer` on its host; `at` places a new one in the unit square."""
+        """Start a process of `peer` on its host; `at` places a new one."""
         return self.start(SimRpc(self, self.enter(peer, at, address), config or HandlerLimits()))

@@ -23,8 +23,10 @@ class CountingState:
 
     tensors = 1
 
-    def __init__(self, stage: int, state_bytes: int) -> None:
+    def __init__(self, stage: int, state_bytes: int, microbatches: int | None = None) -> None:
+        """`microbatches`: how many elements of a gradient count one each; None: all do."""
         self._stage = stage
+        self._microbatches = microbatches
         self._bytes = max(HEAD_BYTES, state_bytes)
         self.pieces = -(-self._bytes // PIECE_BYTES)
         self._versions = [0] * self.pieces
@@ -71,7 +73,7 @@ class CountingState:
         """How often each microbatch was counted; the same for every piece."""
         del piece
         assert isinstance(reduced, TorchSums)
-        return reduced.reduced_N.clone()
+        return reduced.reduced_N[: self._microbatches].clone()
 
     def follow(self, piece: int, gradient: Tensor, update: Update) -> None:
         """Apply a commit to one piece."""

@@ -17,6 +17,7 @@ from p2pswarm.sim.receive_buffers import SimReceiveBuffers
 from p2pswarm.sim.stream_end import SimStreamEnd
 
 CHUNK_BYTES = 1024 * 1024  # bulk bytes that leave at a time; other transfers come between
+CHUNK_LEAST_BYTES = 8 * 1024  # in memory: more chunks cost time, and share a link no better
 
 
 class SimArrival:
@@ -47,8 +48,10 @@ class SimStreamTransport(SimStreamEnd):
         """Send bytes as fast as the uplink takes them."""
         del priority  # chunks leave in order, without priorities
         flat = data.cast("B")
-        for offset in range(0, len(flat), CHUNK_BYTES):
-            if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + CHUNK_BYTES])):
+        scale = self.here.world.config.bulk_scale
+        chunk_bytes = max(CHUNK_LEAST_BYTES, round(CHUNK_BYTES / scale))
+        for offset in range(0, len(flat), chunk_bytes):
+            if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + chunk_bytes])):
                 raise LinkLost("the stream ended under a transfer")
             await asyncio.sleep(self.uplink_wait_s)
 

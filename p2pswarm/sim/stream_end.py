@@ -144,7 +144,8 @@ class SimStreamEnd:
         if not self._link.passes(self.here):
             self._link.hold(self.here, lambda: self.post_bulk(transfer, offset, chunk))
             return True
-        clock, size_bytes = self.here.clock, len(chunk)
+        clock = self.here.clock
+        size_bytes = round(len(chunk) * self.here.world.config.bulk_scale)
         came_s = self.here.world.arrival_s(
             self.here.host, self.there.host, size_bytes, clock.time()
         )
@@ -154,8 +155,9 @@ class SimStreamEnd:
 
     @property
     def uplink_wait_s(self) -> float:
-        """Seconds until our uplink has sent what it was given."""
-        return max(0.0, self.here.host.up_free_s - self.here.clock.time())
+        """Seconds until our uplink, and the path to the other end, have sent what they have."""
+        here, there = self.here, self.there
+        return here.world.queued_s(here.host, there.host, here.clock.time())
 
     def bulk_came(self, transfer: int, offset: int, chunk: bytes) -> None:
         """Bulk bytes from the other end."""

@@ -27,6 +27,7 @@ from p2pswarm.server.session import ServerContext
 from p2pswarm.server.stage_server import StageServer
 from p2pswarm.settings import run_id, run_to_json
 from p2pswarm.sim.compute import BACKWARD_SHARE, Processor, sim_engine
+from p2pswarm.sim.devices import DriftingProcessor, SimDevice, SpeedDrift
 from p2pswarm.sim.fault_injection import FaultInjection
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.swarm_run import (
@@ -39,6 +40,7 @@ from p2pswarm.sim.swarm_run import (
 )
 from p2pswarm.sim.swarm_trainers import SwarmTrainers, TrainerMachine
 from p2pswarm.sim.votes import ChainDisk, may_lose_disk
+from p2pswarm.sim.world import Place
 from p2pswarm.swarm.messages.trainers import WhoLeads
 from p2pswarm.swarm.router import Router
 from p2pswarm.tensors.budget import Budget
@@ -105,6 +107,8 @@ class SimSwarm:
         """All trainers; there from `play` on."""
         self.heard: Callable[[act.Report], None] = lambda _report: None
         """Called with each report of a trainer that leads."""
+        self.open = asyncio.Event()
+        """Set once the trainers are there: servers may join."""
         self._told_of = counted
         self._filled: dict[int, set[tuple[int, int]]] = {}
         """The stages and numbers of the microbatches that were counted, by step."""
@@ -123,7 +127,7 @@ class SimSwarm:
         async with asyncio.timeout(config.patience_s), asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self.trainers = SwarmTrainers(
-                run, self.world, config.seed, self._place, self._trainer_says, tasks
+                run, self.world, config.seed, self._trainer_place, self._trainer_says, tasks
             )
             coming = tasks.create_task(self._come())
             ended = await self.trainers.first_done
@@ -218,6 +222,7 @@ class SimSwarm:
         """Let servers join, die, and be replaced by others."""
         for _ in range(self.config.trainers):
             self.trainers.come()
+        self.open.set()
         for number in range(self.config.servers):
             self._seats.append(number)
             self.join()
@@ -240,17 +245,21 @@ class SimSwarm:
     def _machine_at(self, seat: int) -> Machine:
         return self.machines[self._seats[seat - self.config.trainers]]
 
-    def join(self, before: Machine | None = None) -> Machine:
-        """Start a server, as a new peer or as one that was here."""
+    def join(self, before: Machine | None = None, device: SimDevice | None = None) -> Machine:
+        """Start a server, as a new peer or as one that was here; on `device`, or the next one."""
         config, number = self.config, len(self.machines)
+        if device is None:
+            device = self._device(number)
+        place: Place | None = None
         if before is not None:
-            peer, place, disk = before.rpc.host.peer, None, before.disk
+            peer, disk = before.rpc.host.peer, before.disk
         else:
-            peer, place = PeerId(self._rng.randbytes(32)), self._place(number, self._rng)
+            peer, drawn = PeerId(self._rng.randbytes(32)), self._place(number, self._rng)
+            place = drawn if device.place is None else device.place
             disk = MemoryChain(self._disks.randbytes(MEMORY_BYTES))
         rpc = self.world.rpc(peer, place)
         first, *others = self.trainers.contacts or [self.trainers.seats[0].rpc.contact]
-        processor = Processor(config.speeds[number % len(config.speeds)])
+        processor = self._processor(device, number)
         rng = random.Random(self._rng.random())
         count = functools.partial(self._counted, rpc.host.peer)
         share, chance = config.wrong.get(number, 0.0), random.Random(f"{config.seed} {number}")
@@ -268,6 +277,7 @@ class SimSwarm:
                 config.run, stage, config.cost, processor, count, wrong
             ),
             make_router=lambda: Router(rng),
+            stage=device.stage,
         )
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)
@@ -322,6 +332,23 @@ class SimSwarm:
         x, y = self.config.regions[number % len(self.config.regions)]
         x += rng.uniform(-REGION_RADIUS, REGION_RADIUS)
         return x, y + rng.uniform(-REGION_RADIUS, REGION_RADIUS)
+
+    def _trainer_place(self, number: int, rng: random.Random) -> Place:
+        drawn, chosen = self._place(number, rng), self.config.trainer_place
+        return drawn if chosen is None else chosen
+
+    def _device(self, number: int) -> SimDevice:
+        config = self.config
+        if config.devices:
+            return config.devices[number % len(config.devices)]
+        return SimDevice(speed=config.speeds[number % len(config.speeds)])
+
+    def _processor(self, device: SimDevice, number: int) -> Processor:
+        if not device.drift:
+            return Processor(device.speed)
+        chance = random.Random(f"drift {self.config.seed} {number}")
+        drift = SpeedDrift(device.speed, device.drift, chance)
+        return DriftingProcessor(drift, asyncio.get_running_loop().time)
 
     def _result(self, ended: act.RunFinished) -> SwarmResult:
         record = RunRecord(

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
 from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import FaultPlan
-from p2pswarm.sim.world import WorldConfig
+from p2pswarm.sim.world import Place, WorldConfig
 from p2pswarm.trainer import actions as act
 
 
@@ -41,6 +42,10 @@ class SwarmConfig:
     """The speeds of the servers, in turn."""
     regions: tuple[tuple[float, float], ...] = ((0.5, 0.5),)
     """Points of the unit square around which servers are, in turn; the trainers are, too."""
+    devices: tuple[SimDevice, ...] = ()
+    """The servers' machines, in turn; they stand before `speeds`, and before `regions`."""
+    trainer_place: Place | None = None
+    """Where the trainers are; None: as `regions` puts them."""
     latecomers_s: tuple[float, ...] = ()
     """When further servers join: each so many seconds after the one before."""
     cost: Cost = field(default_factory=Cost)

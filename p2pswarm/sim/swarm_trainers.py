@@ -18,6 +18,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.sim.compute import numbered_corpus
 from p2pswarm.sim.rpc import SimRpc, SimWorld
 from p2pswarm.sim.votes import ChainDisk
+from p2pswarm.sim.world import Place
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.transfer import TensorTransfer
 from p2pswarm.trainer import actions as act
@@ -61,7 +62,7 @@ class SwarmTrainers:
         run: tuple[bytes, RunConfig],
         world: SimWorld,
         seed: int,
-        place: Callable[[int, random.Random], tuple[float, float]],
+        place: Callable[[int, random.Random], Place],
         heard: Callable[[TrainerMachine, act.Report], None],
         tasks: asyncio.TaskGroup,
     ) -> None:

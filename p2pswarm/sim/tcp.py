@@ -83,8 +83,9 @@ class Socket:
 
     def backlog_s(self, allowed_bytes: int) -> float:
         """Seconds until no more than `allowed_bytes` wait for the uplink."""
-        rate = self.host.up_bytes_per_s
-        wait_s = self.host.up_free_s - self.clock.time() - allowed_bytes / rate
+        rate = min(self.host.up_bytes_per_s, self._world.path_bytes_per_s(self.host, self.far.host))
+        now_s = self.clock.time()
+        wait_s = self._world.queued_s(self.host, self.far.host, now_s) - allowed_bytes / rate
         return wait_s if wait_s > CLOCK_STEP_S else 0.0  # a smaller wait would not move the clock
 
     def _post(self, item: bytes | None) -> None:

@@ -1,8 +1,13 @@
 """The places of the simulated machines, and the delays of their links.
 
-Latency is a distance: hosts are points of a plane whose coordinates are seconds. So the triangle
-inequality holds for latencies, as it mostly does in the Internet. A host's uplink and downlink are
-queues: bytes pass one after another at the link's rate. A lost packet is a delay, as in TCP.
+Without a network, latency is a distance: hosts are points of a plane whose coordinates are
+seconds. So the triangle inequality holds for latencies, as it mostly does in the Internet. With a
+network of regions (`plan/shipped.py`), the latency and the rate of a path are those of its regions.
+
+A host's uplink and downlink are queues, and so is a path that has a rate: bytes pass one after
+another. Whoever sends much sends it in chunks, the next when the queues are empty. So streams share
+a link fairly, and what one cannot use is left to the others (docs/simulation.md). A lost packet is
+a delay, as in TCP.
 
 Units:   seconds, bytes, bytes per second.
 Errors:  ValueError for a configuration or a place that is impossible.
@@ -14,15 +19,21 @@ import math
 import random
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from p2pswarm.ids import Address, PeerId
+from p2pswarm.plan.shipped import RegionNetwork
 
 SQUARE_MEDIAN = 0.512  # median distance of two random points of a unit square
 RTO_LEAST_S = 0.2  # Linux waits at least so long before it sends a lost packet again
 PORT = 4000
+GBIT_BYTES = 125e6  # in a Gbit
 HOSTS_MAX = 1 << 24  # as many as 10.0.0.0/8 has addresses
 _EVENT = struct.Struct("<dIIQ")
+
+
+Place = tuple[float, float] | int
+"""A point (x, y) of the unit square, or the number of a region of the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +56,18 @@ class WorldConfig:
     """Links that a host keeps; the one used longest ago goes first."""
     through_codec: bool = False
     """Encode and decode every message, as a check; its size is exact then."""
+    bulk_scale: float = 1.0
+    """A byte of a tensor stands for so many: large tensors need not be in memory then."""
+    network: RegionNetwork | None = None
+    """The latencies and rates between hosts that were placed in its regions."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rtt_least_s <= self.rtt_median_s:
             raise ValueError(f"rtt_least_s={self.rtt_least_s} is not in 0..rtt_median_s")
         if not 0 <= self.loss < 1:
             raise ValueError(f"loss={self.loss} is not in [0, 1)")
+        if not 0 < self.bulk_scale < math.inf:
+            raise ValueError(f"bulk_scale={self.bulk_scale} is not above 0")
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +89,10 @@ class Host:
     up_free_s: float = 0.0
     """When the uplink will have sent everything that it was given."""
     down_free_s: float = 0.0
+    region: int | None = None
+    """Its place in the rows of the network, if it is in one."""
+    path_free_s: dict[int, float] = field(default_factory=dict)
+    """When each path that has a rate will have carried what we gave it, by the other's index."""
     sent_bytes: int = 0
 
 
@@ -96,18 +117,21 @@ class World:
     def place(
         self,
         peer: PeerId,
-        at: tuple[float, float] | None = None,
+        at: Place | None = None,
         address: Address | None = None,
     ) -> Host:
-        """A new host, at random or `at` (x, y) in the unit square; `address`: None for any."""
+        """A new host, at random or `at` a place; `address`: None for any."""
         index = len(self.hosts)
         if peer.raw in self.hosts or index >= HOSTS_MAX:
             raise ValueError(f"no place for {peer}: already here, or the world is full")
-        x, y = at or (self.rng.random(), self.rng.random())
+        region = at if isinstance(at, int) else None
+        x, y = at if isinstance(at, tuple) else (self.rng.random(), self.rng.random())
         rate = self.config.bandwidth_bytes_per_s
         if address is None:
             address = Address(f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}", PORT)
-        host = Host(index, peer, address, x * self._side_s, y * self._side_s, rate, rate)
+        host = Host(
+            index, peer, address, x * self._side_s, y * self._side_s, rate, rate, region=region
+        )
         self.hosts[peer.raw] = self._at[address.host] = host
         return host
 
@@ -144,6 +168,8 @@ class World:
 
     def one_way_s(self, a: Host, b: Host) -> float:
         """Latency without jitter, loss and queues."""
+        if a.region is not None and b.region is not None and self.config.network is not None:
+            return self.config.network.rtt_s[a.region][b.region] / 2 + a.late_s + b.late_s
         way_s = self.config.rtt_least_s / 2 + math.hypot(a.x_s - b.x_s, a.y_s - b.y_s)
         return way_s + a.late_s + b.late_s
 
@@ -175,7 +201,24 @@ class World:
         # one from near by that was sent after it.
         source.up_free_s = max(now_s, source.up_free_s) + size_bytes / source.up_bytes_per_s
         target.down_free_s = max(now_s, target.down_free_s) + size_bytes / target.down_bytes_per_s
-        return max(source.up_free_s, target.down_free_s) + way_s
+        free_s = max(source.up_free_s, target.down_free_s)
+        if (rate := self.path_bytes_per_s(source, target)) < math.inf:
+            path_s = max(now_s, source.path_free_s.get(target.index, 0.0)) + size_bytes / rate
+            source.path_free_s[target.index] = path_s
+            free_s = max(free_s, path_s)
+        return free_s + way_s
+
+    def path_bytes_per_s(self, a: Host, b: Host) -> float:
+        """The rate of a path between two regions, beside what the hosts' own links have."""
+        network = self.config.network
+        if network is None or a.region is None or b.region is None:
+            return math.inf
+        return network.gbps[a.region][b.region] * GBIT_BYTES
+
+    def queued_s(self, source: Host, target: Host, now_s: float) -> float:
+        """Seconds until all queues on a path have sent what they were given."""
+        path_s = source.path_free_s.get(target.index, 0.0)
+        return max(0.0, max(source.up_free_s, path_s, target.down_free_s) - now_s)
 
     @property
     def digest(self) -> str:

@@ -8,19 +8,21 @@ Errors:  BadMessage from `learn` for a card that its peer did not sign.
 Source:  docs/addresses.md.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, PeerId
-from p2pswarm.swarm.messages.membership import View
+from p2pswarm.swarm.messages.membership import StandsBy, View
 from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
-from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
+from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts, WhomReach
 from p2pswarm.transport.card import CardBody, SignedCard
 from p2pswarm.wire.message import Message, decode
 
+PEERS_BYTES_MAX = 56 * 1024  # of those that one message names, with their cards: it has 60 KiB
+PEER_COST_BYTES = 44  # an id, and what msgpack adds to it, an address and a card
 CARDS_LOOKED_INTO = 8192  # twice the members of the largest run; 300 bytes each
 
 
@@ -96,6 +98,26 @@ def learn_all(cards: MemberCards, message: Message | None, teller: PeerId | None
         case Trainers(trainers=trainers, voters=voters):
             for where in (*trainers, *voters):
                 cards.learn(where.peer, where.card, teller)
+        case WhomReach(peers=peers):
+            for where in peers:
+                cards.learn(where.peer, where.card, teller)
+        case StandsBy(peer=peer, card=card) if peer:
+            cards.learn(peer, card, teller)
+
+
+def as_far_as_they_fit(
+    cards: MemberCards, peers: Sequence[Whereabouts], bytes_max: int = PEERS_BYTES_MAX
+) -> tuple[Whereabouts, ...]:
+    """The same peers, with the newest cards of the first of them: `bytes_max` with these."""
+    left = bytes_max - sum(PEER_COST_BYTES + len(where.address.encode()) for where in peers)
+    carded = []
+    for where in peers:
+        card = cards.of(where.peer)
+        if len(card) > left:
+            card = b""
+        left -= len(card)
+        carded.append(replace(where, card=card))
+    return tuple(carded)
 
 
 def with_cards(cards: MemberCards, told: Trainers) -> Trainers:

@@ -8,7 +8,8 @@
     CHOOSING, WAITING, ASKED -> GIVEN_UP nobody took it, and nobody has it
 
 A push that finds nobody whom it can reach is given up soon: the coordinator takes another path.
-It need not try itself: what other pushes found counts.
+It need not try itself: what other pushes found counts. Who is reached and does not serve, because
+it is cut off itself, is as good as not reached. One that is busy is waited for.
 A second server is asked only after a definite refusal. Busy, NotServing and TooLarge come from the
 receiver's scheduler, which does not keep the microbatch. DialFailed before a grant means that the
 push never left. NotComputed is definite too, but ends the attempt: the server has told the
@@ -263,8 +264,10 @@ class PushProgress:
         if self.state is PushState.DONE:
             return  # the stream failed after the receipt: nothing is lost
         peer, self.reason = self._peer, str(error) or type(error).__name__
-        not_reached = isinstance(error, DialFailed) and self.state is PushState.ASKED
-        self._unreachable_s = min(self._unreachable_s, now_s) if not_reached else math.inf
+        asked = self.state is PushState.ASKED
+        not_reached = isinstance(error, DialFailed) and asked
+        in_vain = not_reached or (isinstance(error, NotServing) and asked)
+        self._unreachable_s = min(self._unreachable_s, now_s) if in_vain else math.inf
         match error:
             case Busy():
                 self._move(PushState.CHOOSING)

@@ -12,6 +12,10 @@ broken road at once.
 
 A peer whose answer came late, but came, is given twice that time from then on.
 
+The others of its stage a server asks from time to time though no stream waits for them: it has to
+average with all of them when all else of the step is done, and a cut that is found only then costs
+the most.
+
 An averaging fills links both ways, and an answer waits behind its bytes: for as long as an
 averaging takes, and not longer. So where each of the last ones with a peer took a moment, a silence
 of seconds is not their bytes. One that has not averaged with us yet may have a slow link.
@@ -38,6 +42,8 @@ LEARNED = 2.0  # times the slowest answer that came
 AVERAGING_WAIT_S = 1.0  # nobody else can average in a peer's place, and an answer may be coming
 AVERAGINGS = 8  # that tell how long the bytes of one keep a link full
 AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not change faster
+BEAT_S = 2.0  # so a cut is found in 5 s; most of them begin long before the averaging
+BEATS_PER_S = 20.0  # however large the stage: a question and its answer cost 0.1 ms
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
 
@@ -85,6 +91,9 @@ class Roads:
         """The slowest answer of a peer, if it was slower than most are."""
         self._averagings_s: dict[bytes, deque[float]] = {}
         """How long the last averagings took, for each peer of the newest."""
+        self._watched: dict[bytes, None] = {}
+        """Who is asked though no stream waits."""
+        self._beat_s = BEAT_S
         self._to_ask: list[Question] = []
         self._broken: list[bytes] = []
 
@@ -94,6 +103,7 @@ class Roads:
         What was broken is broken still, until its peer answers: else each takeover would cost the
         time anew in which a cut is found.
         """
+        self._watched = {}
         for peer, road in list(self._roads.items()):
             road.open = None
             if road.state is RoadState.BROKEN:
@@ -103,19 +113,36 @@ class Roads:
             else:
                 del self._roads[peer]
 
+    def watch(self, peers: Iterable[bytes], now_s: float) -> None:
+        """Ask these from time to time, and those of before no more."""
+        before, self._watched = self._watched, dict.fromkeys(peers)
+        self._beat_s = max(BEAT_S, len(self._watched) / BEATS_PER_S)
+        new = [peer for peer in self._watched if peer not in self._roads]
+        for number, peer in enumerate(new, start=1):  # not all in one moment
+            self._roads[peer] = _Road(now_s + self._beat_s * number / len(new))
+        for peer in before:
+            if (road := self._roads.get(peer)) is not None:
+                self._drop_idle(peer, road)
+
+    @property
+    def apart(self) -> tuple[bytes, ...]:
+        """Those of whom it is watched whether something comes, and nothing does."""
+        return tuple(peer for peer in self._watched if self.is_broken(peer))
+
     def opened(self, peer: bytes, now_s: float) -> None:
         """A stream to a peer is in use."""
         road = self._roads.setdefault(peer, _Road(now_s + self._ask_after_s))
         if not road.streams and road.state is RoadState.WAITING:
             road.due_s = now_s + self._ask_after_s
         road.streams += 1
+        if road.state is RoadState.ASKED:  # its bytes may be in the answer's way from now on
+            road.due_s = max(road.due_s, now_s + self._limit_s(peer, road))
 
     def closed(self, peer: bytes) -> None:
         """A stream to a peer is over."""
         road = self._roads[peer]
         road.streams -= 1
-        if not road.streams and road.state is RoadState.WAITING:
-            del self._roads[peer]
+        self._drop_idle(peer, road)
 
     def unreachable(self, peer: bytes, now_s: float) -> None:
         """A peer that a stream is in use to, or was to be, could not be dialled."""
@@ -151,12 +178,13 @@ class Roads:
         if not there:
             if not newest:
                 return  # it is asked anew already
-            if road.state is RoadState.BROKEN and now_s < road.broke_s + FORGOTTEN_S:
+            awaited = peer in self._watched or now_s < road.broke_s + FORGOTTEN_S
+            if road.state is RoadState.BROKEN and awaited:
                 road.due_s = now_s + self._ask_after_s
                 return
-        road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
-        if not road.streams:
-            del self._roads[peer]
+        pause_s = self._ask_after_s if road.streams else self._beat_s
+        road.state, road.due_s = RoadState.WAITING, now_s + pause_s
+        self._drop_idle(peer, road)
 
     def to_ask(self) -> Iterator[Question]:
         """The questions to ask now; drained by reading."""
@@ -183,12 +211,17 @@ class Roads:
                 if road.open is None:
                     self._ask(peer, road, now_s)
             elif road.state is RoadState.WAITING:
-                road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
+                road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer, road)
                 self._ask(peer, road, now_s)
             elif now_s - road.due_s > LATE_S:
-                road.due_s = now_s + self._limit_s(peer)
+                road.due_s = now_s + self._limit_s(peer, road)
             else:
                 self._break(peer, road, now_s)
+
+    def _drop_idle(self, peer: bytes, road: _Road) -> None:
+        """Forget a road that is whole and that nobody needs."""
+        if not road.streams and road.state is RoadState.WAITING and peer not in self._watched:
+            del self._roads[peer]
 
     def _break(self, peer: bytes, road: _Road, now_s: float) -> None:
         """Nothing comes from a peer: its streams end, and it is asked anew, by another dial."""
@@ -208,8 +241,9 @@ class Roads:
             return self._silent_s
         return min(self._silent_s, max(SILENT_S, AVERAGING_FACTOR * max(averagings_s)))
 
-    def _limit_s(self, peer: bytes) -> float:
-        return self._patience_s(peer, self._least_s(peer))
+    def _limit_s(self, peer: bytes, road: _Road) -> float:
+        """How long a peer may be silent; no averaging is in the way where no stream is in use."""
+        return self._patience_s(peer, self._least_s(peer) if road.streams else SILENT_S)
 
     def _patience_s(self, peer: bytes, least_s: float) -> float:
         learned_s = LEARNED * self._slowest_s.get(peer, 0.0)

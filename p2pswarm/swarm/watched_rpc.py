@@ -10,25 +10,25 @@ Errors:  as `rpc/base.py`; LinkLost when a peer does not say that it is still th
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from p2pswarm.errors import DialFailed, Late, LinkLost, PathError, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
-from p2pswarm.rpc.base import CardSource, M, Rpc, Stream, StreamHandler, UnaryHandler
+from p2pswarm.rpc.base import Rpc, Stream
+from p2pswarm.rpc.forwarding import ForwardingRpc
 from p2pswarm.swarm.messages.road import StillThere
 from p2pswarm.swarm.roads import SILENT_S, Question, Roads
-from p2pswarm.transport.link_table import Reach
 from p2pswarm.wire.message import Message
 
 
-class WatchedRpc:
-    """Implements `Rpc` on top of another, for one session after the other."""
+class WatchedRpc(ForwardingRpc):
+    """An `Rpc` on top of another, for one session after the other; calls have deadlines anyway."""
 
     def __init__(self, rpc: Rpc, silent_s: float = SILENT_S, wait_s: float = 0.0) -> None:
         """`wait_s`: how long a stream waits for a broken road before it is refused."""
-        self._rpc = rpc
+        super().__init__(rpc)
         self._tasks: asyncio.TaskGroup
         self._loop = asyncio.get_running_loop()
         self._roads = Roads(silent_s=silent_s)
@@ -38,39 +38,30 @@ class WatchedRpc:
         self._scopes: dict[bytes, dict[asyncio.Timeout, None]] = defaultdict(dict)
         """The streams in use, oldest first; they end when their deadline is moved to now."""
         self._timer: asyncio.TimerHandle | None = None
+        self._apart: Callable[[tuple[bytes, ...]], None] = lambda _peers: None
+        self._told_apart: tuple[bytes, ...] = ()
         rpc.serve_unary(StillThere, _answer)
 
-    def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """A session begins; `tasks` must end before its streams' users do."""
+    def begin(
+        self,
+        tasks: asyncio.TaskGroup,
+        apart: Callable[[tuple[bytes, ...]], None] = lambda _peers: None,
+    ) -> None:
+        """A session begins; `tasks` must end before its streams' users do.
+
+        `apart` is told those of the watched peers from which nothing comes, when that changes.
+        """
         self._tasks = tasks
+        self._apart, self._told_apart = apart, ()
         self._roads.begun(self._now_s())
         self._pump()
 
-    @property
-    def contact(self) -> Contact:
-        """Our own contact."""
-        return self._rpc.contact
-
-    @property
-    def cards(self) -> CardSource:
-        """What peers say of themselves."""
-        return self._rpc.cards
-
-    def reach(self, to: Contact) -> Reach:
-        """As `Rpc.reach`."""
-        return self._rpc.reach(to)
-
-    async def call(self, to: Contact, request: Message, timeout_s: float) -> Message:
-        """As `Rpc.call`; a call has a deadline of its own."""
-        return await self._rpc.call(to, request, timeout_s)
-
-    def serve_unary(self, request: type[M], handler: UnaryHandler[M]) -> None:
-        """As `Rpc.serve_unary`."""
-        self._rpc.serve_unary(request, handler)
-
-    def serve_stream(self, opening: type[M], handler: StreamHandler[M]) -> None:
-        """As `Rpc.serve_stream`."""
-        self._rpc.serve_stream(opening, handler)
+    def watch(self, peers: Iterable[Contact]) -> None:
+        """Find out, for as long as the session lasts, whether these are there."""
+        known = {peer.peer.raw: peer for peer in peers if peer.peer is not None}
+        self._contacts |= known
+        self._roads.watch(known, self._now_s())
+        self._pump()
 
     @asynccontextmanager
     async def open_stream(
@@ -143,6 +134,9 @@ class WatchedRpc:
                 self._tasks.create_task(asking)
             except RuntimeError:  # the session ends, and its last streams close
                 asking.close()
+        if (apart := self._roads.apart) != self._told_apart:
+            self._told_apart = apart
+            self._apart(apart)
         self.close()
         due_s = self._roads.next_deadline_s()
         if due_s is not None:

@@ -8,6 +8,7 @@ Shapes:  rank 0..8, any dimension may be 0.
 Errors:  BadMessage for an impossible announcement, TooLarge above `TENSOR_BYTES_MAX`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -86,6 +87,11 @@ class TensorLayout:
     def raw_bytes(self) -> int:
         """The size in memory."""
         return self.values * VALUE_BYTES[self.dtype]
+
+
+def bytes_of(metas: Iterable[TensorMeta]) -> int:
+    """What all that is announced takes on a link."""
+    return sum(meta.encoded_bytes for meta in metas)
 
 
 def layout(meta: TensorMeta) -> TensorLayout:

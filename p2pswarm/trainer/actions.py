@@ -11,6 +11,7 @@ from p2pswarm.swarm.messages.membership import Assigned, Load, MemberRecord
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.balance import BalanceReport
 from p2pswarm.trainer.checkpoint_reports import CheckpointReport
 from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.leadership_reports import LeadershipReport
@@ -365,6 +366,7 @@ Report = (
     | Loaded
     | VersionsRefused
     | RunFinished
+    | BalanceReport
     | CheckpointReport
     | RewindReport
     | LeadershipReport

@@ -18,10 +18,11 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.checkpoint import LoadState
-from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave, StandsBy
+from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave, MoveTo, StandsBy
 from p2pswarm.swarm.messages.trainers import Trainers, Unheard
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.balance import OrderedMove
 from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper, newest_copy
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
@@ -320,6 +321,9 @@ class Coordination:
                 self._owner.finished(action)
             case act.StepDone() | LastLeaves():
                 self._report_and_save(action)
+            case OrderedMove(incarnation, _, target):
+                self._connections.say(incarnation, MoveTo(target, action.worth))
+                self._context.report(action)
             case _:
                 self._context.report(action)
 

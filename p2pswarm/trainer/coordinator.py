@@ -10,6 +10,7 @@ Source:  docs/training.md.
 """
 
 import math
+from collections.abc import Iterable
 
 from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
@@ -19,7 +20,9 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.answer_limits import AnswerLimits
+from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
+from p2pswarm.trainer.balance import Balance
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures
@@ -38,6 +41,8 @@ from p2pswarm.trainer.step_guards import Guards
 from p2pswarm.trainer.suspensions import Suspensions
 from p2pswarm.trainer.unserved import UnservedStages
 from p2pswarm.trainer.window import LaunchPace, launch_window
+
+APART = "nothing passes between it and another of its stage, as both say"
 
 
 class Coordinator(Incarnations):
@@ -61,7 +66,9 @@ class Coordinator(Incarnations):
         self._held = False
         self.admission = Admission(run, config.stages, self.members, start)
         """Who has which weights; who fetches them asks it for their digests."""
+        self._balance = Balance(config, self.members)
         self._blame = Blame(self.members, config.stages)
+        self._apart = ApartPairs(self.members)
         self.silence = Silence(self.members)
         """When each member was heard last; told before what a member says."""
         self._suspensions = Suspensions()
@@ -108,6 +115,13 @@ class Coordinator(Incarnations):
         """What a stage's state has to be where the run begins; None: nobody can tell."""
         self._actions += self.admission.proved(stage, digest)
         self._judge(now_s)
+        self._advance(now_s)
+
+    def apart(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
+        """A member says from which others of its stage nothing comes at present."""
+        self._apart.told(by, peers)
+        if self._phase is Phase.REDUCING:
+            self._part(now_s)
         self._advance(now_s)
 
     def next_deadline_s(self) -> float | None:
@@ -208,13 +222,19 @@ class Coordinator(Incarnations):
         self.admission.settle(now_s)
         if self._step.fencing:
             return
-        servers = self._blame.servers
         outcome = self.admission.make_ready(
             self.step,
-            avoided=lambda peer: servers.avoided(peer, now_s),
+            avoided=lambda peer: self._held_out(peer, now_s),
             returned=self._returned,
         )
         self._actions += outcome.ready
+        for one in outcome.ready:
+            self._balance.ready(one.incarnation.peer)
+        if self._phase is Phase.FILLING and outcome.ready:
+            for stage in {one.stage: None for one in outcome.ready}:
+                servers = [member.incarnation for member in self.members.ready(stage)]
+                self._step.share(stage, servers)
+            self._settle_fences(now_s)
         for incarnation in outcome.differing:
             if self._served(incarnation):
                 self._void_step(incarnation, now_s)
@@ -239,6 +259,13 @@ class Coordinator(Incarnations):
             for other in everybody + self._step.counting:
                 self._evict(other, f"step {self.step} is done again", now_s)
 
+    def _held_out(self, peer: bytes, now_s: float) -> bool:
+        """Whether a newcomer is to wait as long as others serve its stage."""
+        member = self.members.of_peer(peer)
+        if member is None or member.incarnation in self._step.counting:
+            return False  # the step waits for what it holds
+        return self._blame.servers.avoided(peer, now_s) or bool(self._apart.apart(member))
+
     def _returned(self, one: Incarnation) -> bool:
         """Whether a newcomer has a sum of this step, and need not wait for its stage's digest."""
         return one in self._step.counting and self._former_sums.trusts(one)
@@ -251,6 +278,8 @@ class Coordinator(Incarnations):
         """Launch what the window allows; when all is counted, close the step."""
         if self._held:
             return
+        if self._part(now_s):
+            self._settle_fences(now_s)
         unserved = self.members.unserved_stages(1)
         if not self._step.complete:
             if not (unserved or self._former_sums.awaited(now_s)):
@@ -262,6 +291,27 @@ class Coordinator(Incarnations):
                 self._finish("all steps are done", failed=False)
         elif not (unserved or self.admission.awaited() or self._holder_missing()):
             self._reduce(now_s)
+
+    def _part(self, now_s: float) -> bool:
+        """End one of each two members that cannot average, once their stage has counted all.
+
+        Returns whether there were any. A stage whose members have all answered has averaged,
+        whatever has become of its roads.
+        """
+        if self._apart.nobody or self.step >= self._config.steps:
+            return False
+        reduction, sums = self._generations.reduction, self._step.sums
+        leave = [
+            one
+            for stage in range(self._config.stages)
+            if reduction is None or any(map(reduction.awaits, reduction.group(stage)))
+            if sums.all_counted(stage)
+            for one in self._apart.to_leave(stage, sums.counted_by)
+        ]
+        for one in leave:
+            self._blame.servers.avoid(one.peer, now_s)
+            self._evict(one, APART, now_s)
+        return bool(leave)
 
     def _holder_missing(self) -> bool:
         """Whether a part of the step is in a sum that is suspended, or whose server waits."""

@@ -15,6 +15,7 @@ from p2pswarm.errors import Busy, Refused, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Rpc
+from p2pswarm.swarm.member_cards import MemberCards, as_far_as_they_fit, learn_all
 from p2pswarm.swarm.messages.membership import Join
 from p2pswarm.swarm.messages.trainers import (
     Knock,
@@ -46,16 +47,17 @@ class HandingOver:
         rpc: Rpc,
         run: tuple[bytes, int],
         seats: tuple[Seat, ChainNode],
-        roll: TrainerRoll,
-        find: Callable[[bytes], Contact | None],
+        known: tuple[TrainerRoll, Callable[[bytes], Contact | None], MemberCards],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`run`: its id, and how many stages it has; `find`: where a peer is dialled."""
+        """`run`: its id, and how many stages it has.
+
+        `known`: the trainers, what tells where a peer is dialled, and the cards.
+        """
         self._rpc = rpc
         self._run, self._stages = run
         self._seat, self._node = seats
-        self._roll = roll
-        self._find = find
+        self._roll, self._find, self._cards = known
         self._tasks = tasks
         self._rule = Handover(self._stages)
         self._knocks = Knocks()
@@ -135,6 +137,7 @@ class HandingOver:
             raise Refused("only the coordinator may ask this")
         if self._probing:
             raise Busy("the last question is being answered", PROBE_S)
+        learn_all(self._cards, question, peer)
         self._probing = True
         try:
             reached = await self._probe(question.peers, PROBE_S)
@@ -163,9 +166,9 @@ class HandingOver:
         known = [Whereabouts.of(where) for peer in voters if (where := self._find(peer))]
         if not standbys:
             return
-        question = WhomReach(
-            self._run, coordination.term, self._rule.question(known, coordination.now_s())
-        )
+        peers = self._rule.question(known, coordination.now_s())
+        peers = as_far_as_they_fit(self._cards, peers)
+        question = WhomReach(self._run, coordination.term, peers)
         missed = self._rule.missed(coordination.now_s())
         async with asyncio.TaskGroup() as tasks:
             own = [tasks.create_task(self._answers(one, REPLY_S)) for one in missed]
@@ -185,7 +188,7 @@ class HandingOver:
         to = self._rule.successor(ours, theirs, voters, coordination.now_s())
         leader = self._seat.leader
         if to is not None and leader is not None and leader.leads:
-            self._rule.handed_over(leader.head.height, coordination.now_s())
+            self._rule.handed_over(to, leader.head.height, coordination.now_s())
             self._seat.hand_over(to, asyncio.get_running_loop().time())
             self._node.pump()
 

@@ -7,7 +7,9 @@ of every stage and enough voters, if it has not reached one of a missed stage it
 for progress: voters decide who leads, whatever is said here.
 
 Two trainers do not hand over to each other for ever. Each hands over at once the first time. If no
-record was decided since, it waits before the next time, twice as long each time.
+record was decided since, it waits before the next time, twice as long each time. It waits only
+while the one that it named last is there: who is dead by now did not fail for a false answer, hands
+over to nobody, and is not named again before that time is over.
 
 Units:   seconds on the caller's clock; heights count decided records.
 Errors:  none.
@@ -19,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from p2pswarm.swarm.messages.trainers import KNOCKS_MAX, PROBES_MAX, Knock, Unheard, Whereabouts
-from p2pswarm.swarm.messages.types import VOTERS_MAX
+from p2pswarm.swarm.messages.types import TRAINERS_MAX, VOTERS_MAX
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.membership import Member
 
@@ -45,8 +47,9 @@ class Handover:
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
         self._ask_s = -math.inf
         self._ask_pause_s = ASK_AGAIN_S
+        self._named: dict[bytes, float] = {}
+        """To whom this trainer has handed over, and when it may again; the newest stands last."""
         self._pause_s = 0.0
-        self._may_s = -math.inf
         self._height = -1
 
     def leads(self) -> None:
@@ -75,7 +78,7 @@ class Handover:
                 self._missed_s[stage] = min(self._missed_s.get(stage, since_s), since_s)
         if len(self._missed_s) != before:
             self._ask_s, self._ask_pause_s = now_s, ASK_AGAIN_S
-        return now_s >= max(self._ask_s, self._may_s) and bool(self._missed(now_s))
+        return now_s >= self._ask_s and bool(self._missed(now_s))
 
     def question(self, voters: Sequence[Whereabouts], now_s: float) -> tuple[Whereabouts, ...]:
         """Whom the standbys are asked about: the missed stages' servers first."""
@@ -125,7 +128,13 @@ class Handover:
         ]
         if not lacking:
             return None
+        waits = {trainer for trainer, again_s in self._named.items() if now_s < again_s}
+        last = next(reversed(self._named), None)
+        if last in waits and any(trainer == last and reached for trainer, reached in theirs):
+            return None
         for trainer, reached in theirs:
+            if trainer in waits:
+                continue
             every_stage = all(
                 any(peer in reached for peer in self._asked[stage])
                 for stage in range(len(self._asked))
@@ -136,11 +145,14 @@ class Handover:
                 return trainer
         return None
 
-    def handed_over(self, height: int, now_s: float) -> None:
+    def handed_over(self, to: bytes, height: int, now_s: float) -> None:
         """It is done; `height`: of the head. Not again before there is a reason to hope."""
         again = height == self._height
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S) if again else PAUSE_S
-        self._may_s, self._height = now_s + self._pause_s, height
+        self._named.pop(to, None)
+        self._named[to], self._height = now_s + self._pause_s, height
+        if len(self._named) > TRAINERS_MAX:
+            del self._named[next(iter(self._named))]
 
     def _missed(self, now_s: float) -> list[int]:
         """The stages of which nobody was heard for long enough."""

@@ -60,6 +60,11 @@ class MicrobatchJob:
     condemned: bool = False
     """It is not finite on any path: once its last attempt is fenced, it is set aside."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether stages are to count it."""
+        return self.work is Work.FORWARD and not self.check
+
 
 class InFlight:
     """All jobs of one step."""

@@ -90,7 +90,9 @@ class Incarnations(StepEnd):
         self.admission.end(member)
         silent = self.silence.silent(incarnation, now_s)
         self.silence.end(incarnation)
+        self._apart.end(incarnation)
         self._departures.end(incarnation)
+        self._balance.ended(incarnation.peer, now_s)
         self._pace.lost(incarnation)
         voided = 0
         if returns and self._suspend(member, now_s, silent=silent):
@@ -131,6 +133,7 @@ class Incarnations(StepEnd):
 
     def _admit(self, peer: bytes, join: Join, now_s: float) -> None:
         """Begin an incarnation; it takes over the sum that it had, or that is void."""
+        join = self._balance.joined(peer, join, now_s)
         self._look_at_weights(peer, join, now_s)
         former = self._sum_of(peer, join, now_s)
         answer = self.admission.admit(peer, join, self.step, now_s, keep_sum=former is not None)

@@ -115,6 +115,13 @@ class Membership:
         self._changed(MemberChange(member.record))
         return member
 
+    def open_stages(self) -> list[int]:
+        """The stages that have room for another member; none if the run has not."""
+        counts = self._counts()
+        if sum(counts) >= self._members_max:
+            return []
+        return [stage for stage, count in enumerate(counts) if count < self._group_max]
+
     def reserve(self, stage: int, peer: bytes) -> None:
         """Give a peer this stage when it joins again, if nobody has come there by then."""
         self._reserved[stage] = peer, len(self._waiting[stage])
@@ -192,6 +199,10 @@ class Membership:
         drained, self._changes = tuple(self._changes), []
         return drained
 
+    def _counts(self) -> list[int]:
+        """The members of each stage, ready or not."""
+        return [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
+
     def _changed(self, change: MemberChange, more_ready: int = 0) -> None:
         self._ready_in_all += more_ready
         self._unserved.clear()
@@ -208,7 +219,7 @@ class Membership:
 
     def _place(self, stage: int | None, *, pinned: bool) -> int:
         """The stage that is asked for, or the one with the fewest members, ready or not."""
-        members = [len(r) + len(w) for r, w in zip(self._ready, self._waiting, strict=True)]
+        members = self._counts()
         if sum(members) >= self._members_max:
             raise Unusable(
                 f"the run has all the {self._members_max} servers that a step's record can name: "

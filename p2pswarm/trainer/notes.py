@@ -6,6 +6,7 @@ Errors:  BadMessage for a message that is no note, or that comes before the assi
 from p2pswarm.errors import BadMessage
 from p2pswarm.swarm.messages.membership import Load, Ready, WillLeave
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
+from p2pswarm.swarm.messages.road import Apart
 from p2pswarm.swarm.messages.trainers import Alive
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.coordinator import Coordinator
@@ -37,17 +38,22 @@ def take_note(
             coordinator.ready(by, note, now_s)
         case WillLeave():
             coordinator.will_leave(by, note.grace_s, now_s)
-        case Load() | Alive():
+        case Load() | Alive() | Apart():
             return _take_word(coordinator, by, note, now_s)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")
     return True
 
 
-def _take_word(coordinator: Coordinator, by: Incarnation, word: Load | Alive, now_s: float) -> bool:
+def _take_word(
+    coordinator: Coordinator, by: Incarnation, word: Load | Alive | Apart, now_s: float
+) -> bool:
     """A member lives. Most say nothing else in half a second, so this must cost next to nothing."""
     if isinstance(word, Alive):
         return False
+    if isinstance(word, Apart):
+        coordinator.apart(by, word.peers, now_s)
+        return True
     coordinator.silence.unheard(by, word.unheard_s, now_s)
     coordinator.loaded(by, word)
     return True

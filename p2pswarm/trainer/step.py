@@ -33,12 +33,11 @@ from p2pswarm.trainer.in_flight import (
     MicrobatchJob,
 )
 from p2pswarm.trainer.ledger import CountResult, StepLedger
+from p2pswarm.trainer.sharing import Sharing
 from p2pswarm.trainer.spot_checks import OPINIONS_MAX
 from p2pswarm.trainer.step_guards import Guards, StepGuards
-from p2pswarm.trainer.step_sums import StepSums
+from p2pswarm.trainer.step_sums import StepSums, mean_loss
 from p2pswarm.trainer.window import LaunchPace
-
-LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
 
 class Step:
@@ -74,6 +73,7 @@ class Step:
         self._pace = pace
         self._guards = StepGuards(number, self._in_flight, self._ledger, guards)
         self._fencing = Fencing(fences)
+        self._sharing = Sharing()
         self._losses: dict[int, float] = {}
         self._given_up: list[act.CancelLaunch] = []
         self._stages = config.stages
@@ -127,16 +127,15 @@ class Step:
 
         A fence may tell of a microbatch that no note tells of; its loss is then unknown.
         """
-        told = self._losses.items()
-        aside = self._guards.aside
-        return _mean([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
+        told, aside = self._losses.items(), self._guards.aside
+        return mean_loss([loss for m, loss in told if m < EVALUATION_BASE and m not in aside])
 
     @property
     def held_out_loss(self) -> float | None:
         """Mean over the held-out batches, nats per token; None if there were none."""
         losses = [loss for m, loss in self._losses.items() if m >= EVALUATION_BASE]
         losses += [math.nan for m in self._guards.aside if m >= EVALUATION_BASE]
-        return _mean(losses) if losses else None
+        return mean_loss(losses) if losses else None
 
     def path(self, microbatch: int) -> list[Incarnation]:
         """Whom the newest attempt of a microbatch was handed to."""
@@ -260,7 +259,7 @@ class Step:
         """Close a round that all have answered: its jobs may be launched again."""
         settled = self._fencing.settled()
         for job in settled:
-            if self._counts(job) and self._ledger.all_counted(job.microbatch):
+            if job.counts and self._ledger.all_counted(job.microbatch):
                 self._finish(job, now_s)
                 self._guards.acquit(job)
             elif job.check and job.attempt + 1 >= OPINIONS_MAX:
@@ -269,6 +268,17 @@ class Step:
                 self._in_flight.again(job, now_s)
         numbers = tuple(job.microbatch for job in settled)
         return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
+
+    def share(self, stage: int, servers: Sequence[Incarnation]) -> None:
+        """One of the servers of a stage is new: it takes its share of what is under way to them."""
+        if self.all_launched:
+            for job in self._sharing.surplus([self._to_count(one, stage) for one in servers]):
+                self._give_up(job, "a server has come that shares the work")
+
+    def _to_count(self, one: Incarnation, stage: int) -> list[MicrobatchJob]:
+        """What was handed to a server that its stage has not counted."""
+        jobs = [job for job in self._in_flight.touched_by(one) if job.counts]
+        return [job for job in jobs if stage in self._ledger.missing(job.microbatch)]
 
     def who_counted(self, microbatch: int) -> tuple[Incarnation, ...]:
         """Who has a microbatch in its sum, in any stage; of a check, the microbatch itself."""
@@ -346,15 +356,11 @@ class Step:
 
     def _known(self, microbatch: int) -> bool:
         job = self._in_flight.job(microbatch)
-        return job is not None and self._counts(job) and not job.condemned
-
-    def _counts(self, job: MicrobatchJob) -> bool:
-        """Whether stages are to count it."""
-        return job.work is Work.FORWARD and not job.check
+        return job is not None and job.counts and not job.condemned
 
     def _missing(self, job: MicrobatchJob) -> tuple[int, ...]:
         """The stages that an attempt has to reach."""
-        if self._counts(job):
+        if job.counts:
             return self._ledger.missing(job.microbatch)
         return tuple(range(self._stages))
 
@@ -391,10 +397,3 @@ class Step:
         self._in_flight.give_up(job, reason)
         self._given_up.append(act.CancelLaunch(job.microbatch, job.attempt))
         self._fencing.add(job)
-
-
-def _mean(losses: list[float]) -> float:
-    """The mean; NaN if there are no losses, or if one is NaN or beyond `LOSS_MAX`."""
-    if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
-        return math.nan
-    return math.fsum(losses) / len(losses)

@@ -12,6 +12,8 @@ from p2pswarm.swarm.schedule import learning_rate
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
+from p2pswarm.trainer.apart_pairs import ApartPairs
+from p2pswarm.trainer.balance import OrderedMove
 from p2pswarm.trainer.decision import to_decide
 from p2pswarm.trainer.former_sums import FormerSums
 from p2pswarm.trainer.generations import Generations
@@ -26,6 +28,7 @@ class StepEnd(StepNotes):
     """The part of the coordinator that closes a step and begins the next."""
 
     admission: Admission
+    _apart: ApartPairs
     _run: bytes
     _phase: Phase
     _generations: Generations
@@ -144,6 +147,7 @@ class StepEnd(StepNotes):
         self._deciding = reduction, decided
         self._generations.decided(now_s)
         self._actions += self._blame.averaged(reduction.stages, self._step.who_counted)
+        self._apart.averaged(one.peer for one in reduction.stages)
         rate = learning_rate(self._config, self.step)
         self._actions.append(to_decide(self._step, reduction, decided, rate))
 
@@ -158,10 +162,21 @@ class StepEnd(StepNotes):
         self._step = self._step.following()
         self._suspensions.next_step()
         self._former_sums.next_step()
+        if self.step < self._config.steps:
+            self._rebalance(now_s)
 
     def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
         self._evict(incarnation, reason, now_s)
+
+    def _rebalance(self, now_s: float) -> None:
+        """Send servers to other stages: right after a commit their sums are empty."""
+        servers = self._blame.servers
+        asked = self._balance.after_commit(lambda peer: servers.avoided(peer, now_s), now_s)
+        self._actions += asked
+        for move in asked:
+            if isinstance(move, OrderedMove):
+                self._evict(move.incarnation, move.reason, now_s)
 
     @abstractmethod
     def _end_misfits(self, now_s: float) -> None:

@@ -11,6 +11,7 @@ from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.balance import Balance
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.ledger import CountResult
@@ -25,6 +26,7 @@ class StepNotes(ABC):
     members: Membership
     _config: RunConfig
     _step: Step
+    _balance: Balance
     _blame: Blame
     _departures: Departures
     _pace: LaunchPace
@@ -33,6 +35,7 @@ class StepNotes(ABC):
     def loaded(self, incarnation: Incarnation, note: Load) -> None:
         """A member reports how busy it is."""
         if member := self.members.alive(incarnation):
+            self._balance.loaded(member, note)
             self._pace.recomputed(incarnation, note.recomputed)
             self._actions.append(act.Loaded(incarnation, member.stage, note))
 

@@ -5,10 +5,14 @@ Errors:  none; what a server says of its sum is judged.
 Source:  docs/training.md, "A sum that outlives its link", "A sum that outlives its coordinator".
 """
 
+import math
+
 from p2pswarm.swarm.messages.membership import HeldSum
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.in_flight import InFlight
 from p2pswarm.trainer.ledger import StepLedger
+
+LOSS_MAX = 1e9  # nats per token; 65,536 microbatches of it still sum to a float
 
 
 class StepSums:
@@ -25,6 +29,14 @@ class StepSums:
         if begun_s is None or not in_stage:
             return 0.0
         return (now_s - begun_s) * self._ledger.counted_by_one(one) / in_stage
+
+    def counted_by(self, one: Incarnation) -> int:
+        """How many microbatches an incarnation has counted."""
+        return self._ledger.counted_by_one(one)
+
+    def all_counted(self, stage: int) -> bool:
+        """Whether a stage has counted every microbatch of the step."""
+        return self._ledger.counted_in(stage) == self._ledger.size
 
     def losses(self, told: HeldSum) -> dict[int, float]:
         """The losses that a sum of the last stage says."""
@@ -48,3 +60,10 @@ class StepSums:
             return False
         held = self._ledger.fits(told.counted, nobody, stage)
         return held is not None and not any(map(self._in_flight.was_launched, held))
+
+
+def mean_loss(losses: list[float]) -> float:
+    """The mean; NaN if there are no losses, or if one is NaN or beyond `LOSS_MAX`."""
+    if not losses or any(abs(loss) > LOSS_MAX for loss in losses):
+        return math.nan
+    return math.fsum(losses) / len(losses)

@@ -101,7 +101,8 @@ class Trainer:
         seats = self._seat, self._node
         self.watch = Watch(context, seats, self._roll, self._told_over, self._tasks)
         run = context.run_id, context.run.stages
-        self._handing = HandingOver(context.rpc, run, seats, self._roll, self._find, self._tasks)
+        known = self._roll, self._find, context.cards
+        self._handing = HandingOver(context.rpc, run, seats, known, self._tasks)
         context.rpc.serve_stream(Join, self._attend)
         context.rpc.serve_stream(Enlist, self._enlist)
         context.rpc.serve_unary(WhoLeads, self._who_leads)
@@ -245,7 +246,7 @@ class Trainer:
         where = self._find(leader) if leader is not None else None
         if leader is None or where is None or (leader == self._me and self._coordination is None):
             return StandsBy(b"", "", term)
-        return StandsBy(leader, str(where.address), term)
+        return StandsBy(leader, str(where.address), term, self._context.cards.of(leader))
 
     def _check_run(self, run: bytes) -> None:
         if run != self._context.run_id:

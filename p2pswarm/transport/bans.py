@@ -6,6 +6,7 @@ Source:  docs/bans.md.
 """
 
 import logging
+import math
 
 from p2pswarm.errors import (
     BadChunk,
@@ -13,14 +14,21 @@ from p2pswarm.errors import (
     BadHandshake,
     BadMessage,
     DialFailed,
+    LinkLost,
     PeerError,
     SwarmError,
 )
-from p2pswarm.flow.peer_scores import Ban, Offence, PeerScores, time_left
+from p2pswarm.flow.peer_scores import BAN_MAX_S, Ban, Offence, PeerScores, time_left
 from p2pswarm.ids import Address, PeerId
 from p2pswarm.net.address_groups import NAMES, address_groups, network_of
+from p2pswarm.transport import frames
 
 log = logging.getLogger(__name__)
+
+SAID_AGAIN_S = 600.0  # a node that dials again and again says once why it is turned away
+TOLD_MAX = 256  # anybody can say that it has banned us
+BANNED_US = "it has banned this node"
+REMEDY = "wait, and run the same version as the others"
 
 OFFENCES: dict[type[PeerError], Offence] = {
     BadFrame: Offence.FRAME,
@@ -35,6 +43,10 @@ class PeerBans:
 
     def __init__(self) -> None:
         self._scores = PeerScores()
+        self._told: dict[bytes, float] = {}
+        """The peers that say that they have banned us, and when that was last logged."""
+        self.banned_by: dict[bytes, str] = {}
+        """What they say, in our words; only read it."""
 
     def breached(
         self, peer: PeerId, remote: Address, error: SwarmError | None, now_s: float
@@ -47,6 +59,32 @@ class PeerBans:
         if ban is not None:
             log.warning("%s", in_words(ban, now_s))
         return ban
+
+    def notice(self, peer: PeerId, now_s: float) -> bytes:
+        """The frame that tells a banned peer, which has proven its id, why we hang up; or nothing.
+
+        Its seconds are rounded up to minutes, so that it learns little of our clock.
+        """
+        ban = self._scores.ban(peer.raw, now_s)
+        if ban is None:
+            return b""
+        left_s = min(int(BAN_MAX_S), 60 * math.ceil(ban.left_s(now_s) / 60))
+        number = list(Offence).index(ban.offence)
+        return frames.encode(frames.CLOSE, 0, frames.BAN.pack(number, left_s))
+
+    def ended(self, peer: PeerId, error: SwarmError, now_s: float) -> None:
+        """A link has ended: if its peer says that it has banned us, our user is told, once."""
+        if not isinstance(error, LinkLost) or BANNED_US not in str(error):
+            return
+        self.banned_by[peer.raw] = str(error)
+        known_s = self._told.pop(peer.raw, None)
+        if known_s is None or now_s >= known_s + SAID_AGAIN_S:
+            log.warning("%s", error)
+            known_s = now_s
+        self._told[peer.raw] = known_s
+        if len(self._told) > TOLD_MAX:
+            forgotten = next(iter(self._told))
+            del self._told[forgotten], self.banned_by[forgotten]
 
     def check_peer(self, peer: PeerId, now_s: float) -> None:
         """Raise BadHandshake if a peer that has proven its id is banned."""
@@ -72,6 +110,20 @@ def in_words(ban: Ban, now_s: float) -> str:
     """A ban for people."""
     left = time_left(ban.left_s(now_s))
     return f"{PeerId(ban.peer).short} is banned for another {left}: it {ban.offence.value}"
+
+
+def told_ban(payload: bytes) -> str:
+    """What a peer says with its last frame, in our words: none of its own are shown.
+
+    Raises BadFrame for a payload that is none.
+    """
+    if len(payload) != frames.BAN.size:
+        raise BadFrame(f"a CLOSE with {len(payload)} bytes")
+    number, left_s = frames.BAN.unpack(payload)
+    offences = list(Offence)
+    what = offences[number].value if number < len(offences) else "broke the protocol"
+    left = time_left(min(left_s, BAN_MAX_S))
+    return f"{BANNED_US} for another {left}: it says that this node {what}; {REMEDY}"
 
 
 def _place(remote: Address) -> tuple[str, str]:

@@ -2,10 +2,11 @@
 
 All who ask for the same contact wait for one dial. A dial also ends when the peer dials us first.
 
-A peer may have several ways. They are tried beside each other, a quarter of a second apart: the
-first on which the peer has proven who it is wins, and only there do we prove who we are. So the
-peer sees one link, and connections that came to nothing. Somebody else at the end of a way, or
-nobody, costs that way alone.
+A peer may have several ways. They are tried beside each other, a quarter of a second apart, or
+more where a way has shown that its peer is far (`net/attempt_stagger.py`). The first on which the
+peer has proven who it is wins, and only there do we prove who we are. So the peer sees one link,
+and connections that came to nothing. Somebody else at the end of a way, or nobody, costs that way
+alone.
 
 Units:   seconds.
 Errors:  DialFailed, BadHandshake; Busy if too many dials are under way.
@@ -20,6 +21,7 @@ from functools import partial
 from p2pswarm.crypto.handshake import Handshake
 from p2pswarm.errors import DialFailed, SwarmError
 from p2pswarm.ids import Contact
+from p2pswarm.net.attempt_stagger import AttemptStagger, ConnectTimes
 from p2pswarm.net.base import Connection
 from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.transport.admission import check_dials, dial_error
@@ -58,6 +60,7 @@ class Dialler:
         self._make_link = make_link
         self._dials: dict[Contact, asyncio.Future[Link]] = {}
         self._attempts = 0
+        self._times = ConnectTimes()
 
     async def link(self, to: Contact) -> Link:
         """A new link to the contact, or one that comes up meanwhile."""
@@ -100,7 +103,7 @@ class Dialler:
                 check_attempts(self._attempts, self._config, first=first)
                 self._attempts += 1
                 try:
-                    return await self._by(way, to, proven)
+                    return await self._by(way, to, proven, stagger)
                 finally:
                     self._attempts -= 1
             except SwarmError as error:
@@ -108,15 +111,21 @@ class Dialler:
                 raise _DialledAway(str(error)) from error
 
         ways = self._paths.ways(to)
+        first_place = place_of(ways[0]) if ways else None
+        stagger = AttemptStagger(self._times.of(str(first_place)) if first_place else 0.0)
         try:
-            return await first_connected(ways, attempt)
+            return await first_connected(ways, attempt, stagger)
         except OSError:
             failed = dial_failure(to, failures)
             raise failed from failed.__cause__
 
-    async def _by(self, way: Way, to: Contact, proven: asyncio.Lock) -> Link:
+    async def _by(
+        self, way: Way, to: Contact, proven: asyncio.Lock, stagger: AttemptStagger
+    ) -> Link:
         """The link by one way. `proven` is held by whoever has shown the peer who we are."""
         connection = None
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         ours = False
 
         async def before_proof() -> None:
@@ -126,6 +135,8 @@ class Dialler:
         try:
             async with asyncio.timeout(self._config.dial_s):
                 connection = await way.connect()
+            stagger.connected(loop.time() - begun_s, loop.time())
+            self._times.note(str(place_of(way)), loop.time() - begun_s)
             async with asyncio.timeout(self._config.handshake_s):
                 handshake = await self._handshaker.dialled(connection, to.peer, before_proof)
                 return await self._make_link(connection, handshake, way)

@@ -28,6 +28,7 @@ from p2pswarm.transport.card import Card, CardFlags
 from p2pswarm.transport.card_paths import CardPaths
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath
+from p2pswarm.transport.control_records import only_record
 from p2pswarm.transport.dialler import Dialler
 from p2pswarm.transport.events import BulkWanted, EndpointEvent, PathWanted, StreamEvent
 from p2pswarm.transport.handshaker import Handshaker
@@ -344,6 +345,8 @@ class Endpoint(Closing):
     ) -> Link:
         """A link of a connection, `dialled` or accepted; returns the best link to its peer."""
         session, introduction = meet(handshake, self.peer_id, connection.remote, dialled)
+        if notice := self.bans.notice(session.peer, _now_s()):
+            await connection.send(only_record(session.keys, notice, _now_s()))
         self.bans.check_peer(session.peer, _now_s())
         self._observed_host = introduction.observed_host or self._observed_host
         for other in self._places.make_room(session.peer):

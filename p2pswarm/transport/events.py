@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from p2pswarm.errors import SwarmError
 from p2pswarm.transport import frames
+from p2pswarm.transport.bans import told_ban
 
 RESET_REFUSED = 1  # too many streams are open; codes 0..15 are the transport's, from 16 on rpc's
 
@@ -99,6 +100,8 @@ class AskedForBulk:
 class PeerClosed:
     """The peer has ended the link. Only the link sees this event."""
 
+    why: str = "closed by the peer"
+
 
 @dataclass(frozen=True, slots=True)
 class BulkDone:
@@ -153,4 +156,6 @@ def link_event(kind: int, payload: bytes) -> LinkEvent:
         return PathAltered(*frames.NUMBER.unpack(payload))
     if kind == frames.GOAWAY:
         return GoneAway()
-    return AskedForBulk() if kind == frames.ASK_BULK else PeerClosed()
+    if kind == frames.ASK_BULK:
+        return AskedForBulk()
+    return PeerClosed(told_ban(payload)) if payload else PeerClosed()

@@ -37,6 +37,7 @@ RECORD_BYTES_MAX = 64 * 1024  # plaintext of a control record: an urgent frame w
 PING_BYTES = 8
 NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes), RESET (code), ALTERED (path)
 TRANSFER = struct.Struct(">Q")  # payload of BULK_DONE
+BAN = struct.Struct(">BI")  # payload of CLOSE, if there is one: offence, seconds
 CHANNEL = struct.Struct(">IQ")  # payload of BULK_OVER: number of the connection, chunks
 
 _LENGTHS = {  # shortest and longest payload
@@ -48,7 +49,7 @@ _LENGTHS = {  # shortest and longest payload
     PONG: (PING_BYTES, PING_BYTES),
     GOAWAY: (0, 0),
     ASK_BULK: (0, 0),
-    CLOSE: (0, 0),
+    CLOSE: (0, BAN.size),
     BULK_DONE: (TRANSFER.size, TRANSFER.size),
     BULK_OVER: (CHANNEL.size, CHANNEL.size),
     ALTERED: (NUMBER.size, NUMBER.size),

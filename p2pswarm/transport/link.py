@@ -107,8 +107,8 @@ class LinkMachine:
         """The bulk connections that are joined and wanted; `joined` may change the deadline."""
         self.path = PathState(dialled=session.dialled)
         """What is known of the present path; only read it."""
-        self.peer_closed = False
-        """Whether the peer has said that it ends the link: call `fail` when all is reported."""
+        self.peer_closed = ""
+        """Why the peer has ended the link, if it says so: call `fail` when all is reported."""
         self.mute = 0  # not 0 while something holds records back; only read it elsewhere
         self._quiet = QuietWatch()
         self._abort_at_s: float | None = None
@@ -117,8 +117,6 @@ class LinkMachine:
         """Start with LinkUp and a ping; sets the deadline."""
         self.news.append(LinkUp())
         self._ping(now_s)
-
-    # streams
 
     def check_up(self) -> None:
         """Raise LinkLost if the link has ended."""
@@ -198,6 +196,7 @@ class LinkMachine:
             self._stop()
             return
         self.records.path_lost()
+        self.life.watch.stop()
         self.mute = (self.mute | NO_PATH) & ~(PAUSED | AGAIN)
         self.path.lost(error, now_s + self._config.path_wait_s)
         self.news.append(PathWanted(error))
@@ -214,6 +213,7 @@ class LinkMachine:
             self.mute |= AGAIN
         self._hold_up()
         self.life.heard = True
+        self.life.watch.stop()
         self.path.up(dialled=dialled)
         self.bulk.path_changed()
 
@@ -249,7 +249,7 @@ class LinkMachine:
         if self.error is not None:
             return self._abort_at_s
         of_bulk = self.bulk.by_s, self.bulk.again_at_s, self.bulk.measure_at_s
-        times = (self.life.ping_at_s, *of_bulk, self.path.by_s)
+        times = (self.life.ping_at_s, self.life.watch.at_s, *of_bulk, self.path.by_s)
         return min((at_s for at_s in times if at_s is not None), default=None)
 
     def on_deadline(self, now_s: float, bulk_bytes: int = 0, *, bulk_busy: bool = False) -> None:
@@ -268,8 +268,8 @@ class LinkMachine:
         elif _is_due(self.bulk.measure_at_s, now_s):
             if (news := self.bulk.measure(bulk_bytes, now_s, busy=bulk_busy)) is not None:
                 self.news.append(news)
-        elif _is_due(self.life.ping_at_s, now_s):
-            self._on_period(now_s)
+        else:
+            self._look(now_s, in_use=bulk_busy or self.mux.live > 0)
 
     # the end
 
@@ -323,20 +323,21 @@ class LinkMachine:
         self._ended.append(LinkEnded(error))
 
     def _ping(self, now_s: float) -> None:
-        self.mux.ping(self.life.ping(self._unacked.asked(), now_s))
-
-    def _on_period(self, now_s: float) -> None:
-        """A period between two pings is over."""
-        silence = self.life.on_period()
-        if silence is LinkSilence.LINK:
-            self.fail(LinkLost(f"{self._name}: silent for {self.life.silent_s:g} s"))
-            return
-        if silence is LinkSilence.PATH and self.has_path:
-            self.news.append(PathWanted(LinkLost(f"silent for {self.life.silent_s:g} s")))
         try:
-            self._ping(now_s)
+            self.mux.ping(self.life.ping(self._unacked.asked(), now_s))
         except PeerError as error:
             self.fail(error)
+
+    def _look(self, now_s: float, *, in_use: bool) -> None:
+        """Look whether the peer is silent, and act on what that means."""
+        silence = self.life.on_time(self.records.expected, now_s, in_use=in_use)
+        if silence is LinkSilence.LINK:
+            self.fail(LinkLost(f"{self._name}: silent for {self.life.silent_s:g} s"))
+        elif silence is not LinkSilence.NONE:
+            if silence is not LinkSilence.ASK and self.has_path:
+                self.news.append(PathWanted(LinkLost("its path brings nothing")))
+            if silence is not LinkSilence.DOUBT:
+                self._ping(now_s)
 
     def _path_broken(self, now_s: float) -> None:
         """Give the present path up, or the link if that happens again and again."""
@@ -383,8 +384,8 @@ class LinkMachine:
                     self._hold_up()
             case GoneAway():
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
-            case PeerClosed():
-                self.peer_closed = True
+            case PeerClosed(why):
+                self.peer_closed = why
             case BulkDone() | BulkOver() | PathAltered():
                 self.news.append(event)
             case AskedForBulk():

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from p2pswarm.errors import LinkLost, PeerError, SwarmError
-from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.base import Connection
 from p2pswarm.transport.answer_gathering import AnswerGathering
 from p2pswarm.transport.bulk.channel import BulkKeys
@@ -33,10 +32,10 @@ from p2pswarm.transport.events import (
     PathBroken,
 )
 from p2pswarm.transport.link import LinkMachine
+from p2pswarm.transport.link_facts import LinkFacts
 from p2pswarm.transport.link_owner import LinkOwner, NodeShares
 from p2pswarm.transport.link_paths import LinkPaths
-from p2pswarm.transport.link_places import LinkUse
-from p2pswarm.transport.link_state import LinkState, LinkStats
+from p2pswarm.transport.link_state import LinkState
 from p2pswarm.transport.path import Path
 from p2pswarm.transport.session import Session
 
@@ -44,7 +43,7 @@ UP, ENDED = LinkState.UP, LinkState.ENDED
 _log = logging.getLogger(__name__)
 
 
-class Link:
+class Link(LinkFacts):
     """A proven peer: streams for messages and buffers for bulk bytes."""
 
     def __init__(
@@ -56,12 +55,12 @@ class Link:
         shared: NodeShares,
     ) -> None:
         self.session = session
-        """The result of the handshake."""
         self._loop = asyncio.get_running_loop()
         self._machine = LinkMachine(
             session, config, self._loop.time(), shared.replies, shared.unacknowledged
         )
         self._mux = self._machine.mux
+        self._watch = self._machine.life.watch
         self.pause_writing = self._machine.pause_writing  # the present path takes no more
         self._owner = owner
         self.paths = LinkPaths(self._machine, session, shared.counts)
@@ -72,7 +71,6 @@ class Link:
         self._gathering = AnswerGathering()
         self._receiving = False
         self.records = self._machine.records
-        """What the link has sealed and opened; only read it."""
         self.bulk = self._machine.bulk
         """The numbers under which bulk connections join."""
         self.path_news = asyncio.Event()
@@ -82,44 +80,6 @@ class Link:
         self._channels = BulkChannels(config, new_lock, user, shared.upload)
         self._open_sockets = 0
 
-    @property
-    def peer(self) -> PeerId:
-        """Who is at the other end, proven."""
-        return self.session.peer
-
-    @property
-    def remote(self) -> Address:
-        """The address of the other end of the control connection."""
-        return self.session.remote
-
-    @property
-    def over(self) -> bool:
-        """Whether the link has ended."""
-        return self._machine.error is not None
-
-    @property
-    def contact(self) -> Contact:
-        """The peer and where to dial it, as far as the peer has told us."""
-        return self.session.contact
-
-    @property
-    def stats(self) -> LinkStats:
-        """What the link has carried so far."""
-        machine, bulk = self._machine, self._channels.carried
-        sent = machine.records.unacked.sent_bytes
-        return LinkStats(sent, machine.received_bytes, *bulk, machine.path.altered)
-
-    @property
-    def use(self) -> LinkUse:
-        """Who uses the link now."""
-        if self._mux.live_ours or self._channels.busy:
-            return LinkUse.US
-        return LinkUse.THEM if self._mux.live else LinkUse.NOBODY
-
-    def takes(self, reply_bytes: int = 0) -> bool:
-        """Whether the peer may get so much more to read; it may not if it leaves much unread."""
-        return self._mux.replies.takes(self._mux.held_bytes, reply_bytes)
-
     def open(self, data: bytes, *, ended: bool, priority: int = 0) -> int:
         """Open a stream with its first message (<= 60 KiB); returns its number.
 
@@ -128,6 +88,8 @@ class Link:
         self._machine.check_up()
         stream = self._mux.open(data, ended=ended, priority=priority)
         self._flush()
+        if self._watch.at_s is None:
+            self._begin_watch()
         return stream
 
     def send(self, stream: int, data: bytes, *, ended: bool) -> None:
@@ -217,7 +179,7 @@ class Link:
         self.path, self._send = path.path, path.pipe.send
         self.path_news.set()
         self._channels.close()  # those of the old path: their chunks are sent again
-        self._set_timer()
+        self._begin_watch()
         self._deliver()
         self._flush()
         if self._channels.busy:
@@ -248,12 +210,14 @@ class Link:
         finally:
             self._receiving = False
         if machine.peer_closed:
-            self.fail(LinkLost(f"link to {self.peer.short}: closed by the peer"))
+            self.fail(LinkLost(f"link to {self.peer.short}: {machine.peer_closed}"))
         elif told > 1 and machine.error is None and self._gathering.begin():
             # The tasks that were woken run before this callback: their answers leave together.
             self._loop.call_soon(self._end_gathering)
         else:
             self._flush()
+        if told and self._watch.at_s is None:
+            self._begin_watch()
 
     def resume_writing(self) -> None:
         """It takes more again."""
@@ -343,6 +307,12 @@ class Link:
         self._channels.close()
         self._set_timer()
 
+    def _begin_watch(self) -> None:
+        """Look closer at the path while the link is in use."""
+        if self.paths.current is not None and not self.over:
+            self._watch.begin(self.records.expected, self._loop.time())
+        self._set_timer()
+
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -371,6 +341,8 @@ class Link:
             self._set_timer()
             self._loop.call_soon(self._deliver)
             self._flush()
+        if self._watch.at_s is None:
+            self._begin_watch()
 
     def _bulk_lost(self, error: SwarmError) -> None:
         self._machine.bulk_lost(error, self._loop.time())

@@ -3,7 +3,8 @@
 Records come in order, so the answer to a ping proves that the peer has every record that was
 sealed before the ping. No other acknowledgement exists: calls cost nothing more than before.
 
-Silent periods are counted, not seconds: a stall of our own loop is not the peer's.
+Silent periods are counted, not seconds: a stall of our own loop is not the peer's. A link in use
+is watched more closely (`path_watch.py`).
 
 Units:   `now_s` seconds on the caller's monotonic clock.
 Errors:  BadFrame if a peer that speaks answers no ping.
@@ -17,6 +18,7 @@ from enum import Enum, auto
 from p2pswarm.errors import BadFrame
 from p2pswarm.flow.estimates import RoundTrip
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.path_watch import PathWatch, PathWatchNews, answer_s
 
 PINGS_MAX = 1024  # unanswered: an hour and a half of idle ones, or 512 MiB without a word
 _PING = struct.Struct(">d")
@@ -26,8 +28,12 @@ class LinkSilence(Enum):
     """What the silence of a peer means."""
 
     NONE = auto()
+    ASK = auto()
+    """The peer is to be pinged."""
+    DOUBT = auto()
+    """A path in use may be dead: another one should be tried; the peer was pinged already."""
     PATH = auto()
-    """The path may be dead: another one should be tried."""
+    """The path may be dead: another one should be tried, and the peer is to be pinged."""
     LINK = auto()
     """The link is over."""
 
@@ -35,7 +41,7 @@ class LinkSilence(Enum):
 class Liveness:
     """When one side of a link pings, and what it has heard."""
 
-    __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s")
+    __slots__ = ("_config", "_pings", "_round_trip", "heard", "ping_at_s", "silent_s", "watch")
 
     def __init__(self, config: TransportConfig) -> None:
         self._config = config
@@ -45,7 +51,9 @@ class Liveness:
         """Set it when anything came."""
         self.silent_s = 0.0
         self.ping_at_s: float | None = None
-        """When `on_period` is due."""
+        """When a period is over."""
+        self.watch = PathWatch()
+        """What looks closer at a link in use."""
 
     @property
     def rtt_s(self) -> float:
@@ -71,10 +79,29 @@ class Liveness:
             self._round_trip.sample(sample_s)
         return upto
 
-    def on_period(self) -> LinkSilence:
+    def doubts(self, records: int) -> bool:
+        """Whether the path may be dead, and nothing came since; `records`: how many came so far."""
+        silent = self.silent_s >= self._config.path_silent_s and not self.heard
+        return silent or self.watch.doubts(records)
+
+    def on_time(self, records: int, now_s: float, *, in_use: bool) -> LinkSilence:
+        """Do what is due now, if anything; `records`: how many came so far."""
+        if self.ping_at_s is not None and now_s >= self.ping_at_s:
+            return self._on_period()
+        if self.watch.at_s is None or now_s < self.watch.at_s:
+            return LinkSilence.NONE
+        patience_s = answer_s(self.rtt_s, self._round_trip.rttvar_s)
+        match self.watch.tick(records, patience_s, now_s, in_use=in_use):
+            case PathWatchNews.ASK:
+                return LinkSilence.ASK
+            case PathWatchNews.DOUBT:
+                return LinkSilence.DOUBT
+        return LinkSilence.NONE
+
+    def _on_period(self) -> LinkSilence:
         """Count a period without a word, if it was one."""
         self.silent_s = 0.0 if self.heard else self.silent_s + self._config.idle_ping_s
         self.heard = False
         if self.silent_s >= self._config.dead_after_s:
             return LinkSilence.LINK
-        return LinkSilence.PATH if self.silent_s >= self._config.path_silent_s else LinkSilence.NONE
+        return LinkSilence.PATH if self.silent_s >= self._config.path_silent_s else LinkSilence.ASK

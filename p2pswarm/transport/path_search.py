@@ -13,11 +13,12 @@ Source:  docs/paths.md.
 from collections.abc import Sequence
 
 from p2pswarm.errors import NobodyThere, SwarmError, UnknownLink
-from p2pswarm.transport.path import Path, Way
+from p2pswarm.transport.path import Path, Way, place_of
 
 PAUSE_S = 0.1  # before the second round
 PAUSE_S_MAX = 1.0
 CLIMB_S_MAX = 5.0  # between two tries of a better way: a direct path is used 10 s after it is back
+KEEP_S = 0.2  # a doubted path has so long to bring something, once the peer answers elsewhere
 PEER_COMES_S = 1.0  # a peer that lives has dialled by then, through a relay too
 
 
@@ -68,3 +69,21 @@ def better(ways: Sequence[Way], path: Path | None) -> list[Way]:
         return []
     kind = path.way.kind
     return [way for way in ways if way.kind < kind]
+
+
+def doubted_last(ways: Sequence[Way], path: Path | None) -> list[Way]:
+    """The ways in the order in which to try them, those that a doubted path may have come by last.
+
+    The same way may well lead to the peer again, where a router has only forgotten a connection.
+    """
+    return list(ways) if path is None else sorted(ways, key=lambda way: _like(way, path))
+
+
+def _like(way: Way, path: Path) -> bool:
+    """Whether a way leads where a path leads; by the host if the peer took the path."""
+    place = place_of(way)
+    if place is None:
+        return way == path.way
+    if path.way is not None:
+        return place == place_of(path.way)
+    return place.host == path.remote.host and bool(place.circuit) is bool(path.remote.circuit)

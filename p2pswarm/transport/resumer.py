@@ -14,6 +14,7 @@ from functools import partial
 
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, SwarmError, UnknownLink
 from p2pswarm.ids import Address
+from p2pswarm.net.attempt_stagger import AttemptStagger
 from p2pswarm.net.base import Connection
 from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.transport import resumption
@@ -24,7 +25,14 @@ from p2pswarm.transport.link_places import LinkUse
 from p2pswarm.transport.link_request import NONCE_BYTES
 from p2pswarm.transport.owned_tasks import OwnedTasks
 from p2pswarm.transport.path import ClaimedWay, DialledWay, Path, Paths, Way, known_ways
-from p2pswarm.transport.path_search import PathClimb, PathSearch, better, was_refused
+from p2pswarm.transport.path_search import (
+    KEEP_S,
+    PathClimb,
+    PathSearch,
+    better,
+    doubted_last,
+    was_refused,
+)
 from p2pswarm.transport.resumption import Resume
 
 _log = logging.getLogger(__name__)
@@ -153,14 +161,14 @@ class Resumer:
             loop.time(), self._config.path_wait_s, peer_may_come=not link.session.dialled
         )
         doubted = link.path  # a silent one, if any
-        while not link.over and (link.path is None or link.path is doubted):
-            ways = self._ways(link)
-            refused = await self._round(link, ways)
+        while _needs_path(link, doubted):
+            ways = doubted_last(self._ways(link), doubted)
+            refused = await self._round(link, ways, doubted)
             at_s = search.next_round_s(len(known_ways(ways)), refused, loop.time())
             if at_s is None:
                 link.nobody_there("its path is gone, and nobody is at the other end")
                 break
-            if link.path is None or link.path is doubted:
+            if _needs_path(link, doubted):
                 await _until_another(link, link.path, at_s)
 
     def _ways(self, link: Link) -> Sequence[Way]:
@@ -170,17 +178,19 @@ class Resumer:
             return link.paths.marks.in_order(self.paths.ways(link.contact), now_s)
         return ()
 
-    async def _round(self, link: Link, ways: Sequence[Way]) -> int:
+    async def _round(self, link: Link, ways: Sequence[Way], doubted: Path | None = None) -> int:
         """Try every way once; returns how many of the known ones were refused.
 
         If all of them were, the round is over: claims that never answer would prolong it.
+        `doubted`: the path in use, if it may be dead; it is kept if it brings anything after all.
         """
         known = known_ways(ways)
+        stagger = AttemptStagger(link.rtt_s)
         refused: list[Way] = []
 
         async def ask(way: Way) -> _Answered:
             try:
-                return await self._ask(link, way)
+                return await self._ask(link, way, stagger)
             except SwarmError as error:
                 if way in known and was_refused(error):
                     refused.append(way)
@@ -190,17 +200,24 @@ class Resumer:
 
         try:
             async with asyncio.timeout(self._config.dial_s):
-                answered = await first_connected(ways, ask)
-                await self._take(link, answered)
+                answered = await first_connected(ways, ask, stagger)
+                if doubted is not None and await _brings_something(link, doubted):
+                    answered.close()
+                else:
+                    await self._take(link, answered)
         except (TimeoutError, OSError, SwarmError) as error:
             _log.debug("no path to %s: %s", link.peer.short, error)
         return len(refused)
 
-    async def _ask(self, link: Link, way: Way) -> _Answered:
-        """Ask the peer by one way to go on there."""
+    async def _ask(self, link: Link, way: Way, stagger: AttemptStagger | None = None) -> _Answered:
+        """Ask the peer by one way to go on there; `stagger`: of the other ways."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         number = link.paths.numbers.take()
         asked = Resume.make(link.session.exporter, number, self._entropy(NONCE_BYTES))
         connection = await way.connect()
+        if stagger is not None:
+            stagger.connected(loop.time() - begun_s, loop.time())
         try:
             await connection.send(asked.raw)
             answer = await connection.receive(resumption.ANSWER_BYTES)
@@ -229,6 +246,23 @@ class Resumer:
         if isinstance(answered.way, ClaimedWay):
             answered.way.found()
         self.climb(link)
+
+
+def _needs_path(link: Link, doubted: Path | None) -> bool:
+    """Whether a link has no path, or still the doubted one, and nothing came on it."""
+    if link.over or link.path is None:
+        return not link.over
+    return link.path is doubted and link.doubted
+
+
+async def _brings_something(link: Link, doubted: Path) -> bool:
+    """Whether a doubted path brings something, now that the peer has answered elsewhere.
+
+    A peer that stood still answers everywhere at once: nothing is wrong with the path then.
+    """
+    if _needs_path(link, doubted):
+        await _until_another(link, doubted, asyncio.get_running_loop().time() + KEEP_S)
+    return not _needs_path(link, doubted)
 
 
 async def _until_another(link: Link, path: Path | None, at_s: float) -> None:

@@ -181,6 +181,8 @@ def start_daemon(features: list[str]) -> "subprocess.Popen[str]":
     conf.write_text(CONF.format(**{name: "yes" if on else "no" for name, on in switches.items()}))
     if datagrams and "pcp" not in features:
         _do("nft", "insert rule inet hostfw input iifname lan0 udp dport 5351 @th,64,8 2 drop")
+    if not datagrams:  # it answers PCP over IPv6 whatever its file says
+        _do("nft", "insert rule inet hostfw input iifname lan0 udp dport 5351 reject")
     command = ["miniupnpd", "-d", "-f", str(conf), "-P", "/run/upnp.pid"]
     daemon = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1

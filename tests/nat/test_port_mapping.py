@@ -362,6 +362,100 @@ def test_a_router_without_an_outside_address_gives_no_lease(host):
     assert "UPnP" in home.mapping.refusals
 
 
+GATEWAY6, OWN6, GLOBAL6 = "fe80::1%eth0", "2600:1::5", "2600:1::1"
+SSDP6 = Address(GATEWAY6, 1900)
+DESCRIPTION6 = (
+    b"<root><service><serviceType>urn:schemas-upnp-org:service:WANIPv6FirewallControl:1"
+    b"</serviceType><controlURL>/ctl6</controlURL></service></root>"
+)
+PINHOLE = b"<r><UniqueID>77</UniqueID></r>"
+
+
+def location(host: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nLOCATION: http://[{host}]:5000/root.xml\r\n\r\n".encode()
+
+
+class Home6(Home):
+    """Behind a firewall of IPv6, whose router is known by its address of the link."""
+
+    def __init__(self):
+        self.mapping = PortMapping(PORT, bytes)
+        self.mapping.gateway(GATEWAY6, OWN6, 0.0)
+
+    def opened(self) -> Lease:
+        """The pinhole that UPnP has made."""
+        self.mapping.datagram(location(GLOBAL6), SSDP6, 0.1)
+        self.mapping.called(self.call().number, 200, DESCRIPTION6, 0.1)
+        self.mapping.on_deadline(REPEAT_S)
+        self.mapping.on_deadline(DATAGRAMS_S)
+        call = self.call()
+        assert call.url == f"http://[{GLOBAL6}]:5000/ctl6"
+        assert call.headers["SOAPAction"].endswith('#AddPinhole"')
+        assert f"<InternalClient>{OWN6}</InternalClient>".encode() in call.body
+        self.mapping.called(call.number, 200, PINHOLE, 0.6)
+        return self.lease()
+
+
+def test_a_firewall_of_ipv6_is_opened_by_upnp_when_pcp_has_had_its_time():
+    lease = Home6().opened()
+
+    assert (lease.protocol, lease.pinhole) == (MappingProtocol.UPNP, 77)
+    assert lease.external == Address(OWN6, PORT)
+
+
+def test_a_pinhole_is_updated_at_half_of_its_time_and_closed_at_the_end():
+    home = Home6()
+    lease = home.opened()
+
+    home.mapping.on_deadline(0.6 + lease.lifetime_s / 2)
+    call = home.call()
+    assert call.headers["SOAPAction"].endswith('#UpdatePinhole"')
+    assert b"<UniqueID>77</UniqueID>" in call.body
+    home.mapping.called(call.number, 200, b"<ok/>", 4000.0)
+    assert home.mapping.lease == lease
+
+    home.mapping.release()
+    call = home.call()
+    assert call.headers["SOAPAction"].endswith('#DeletePinhole"')
+    assert b"<UniqueID>77</UniqueID>" in call.body
+
+
+def test_a_pinhole_that_the_router_has_forgotten_is_sought_again():
+    home = Home6()
+    lease = home.opened()
+    home.mapping.on_deadline(0.6 + lease.lifetime_s / 2)
+
+    home.mapping.called(home.call().number, 500, error(704), 4000.0)
+
+    assert home.mapping.lease is None
+    assert home.mapping.searching
+
+
+@pytest.mark.parametrize("answer", [error(703), b"<r/>", b"<r><UniqueID>70000</UniqueID></r>"])
+def test_a_router_that_opens_nothing_gives_no_pinhole(answer):
+    home = Home6()
+    home.mapping.datagram(location(GLOBAL6), SSDP6, 0.1)
+    home.mapping.called(home.call().number, 200, DESCRIPTION6, 0.1)
+    home.mapping.on_deadline(REPEAT_S)
+    home.mapping.on_deadline(DATAGRAMS_S)
+
+    home.mapping.called(home.call().number, 200, answer, 0.6)
+    home.mapping.on_deadline(BUDGET_S)
+
+    assert home.mapping.lease is None
+    assert "UPnP" in home.mapping.refusals
+
+
+@pytest.mark.parametrize("host", ["2600:2::1", OWN6, "::1", "fe80::2", "2600:1::1%25eth1"])
+def test_a_description_elsewhere_is_not_fetched(host):
+    home = Home6()
+    home.mapping.outputs()
+
+    home.mapping.datagram(location(host), SSDP6, 0.1)
+
+    assert home.mapping.outputs() == []
+
+
 PACKETS = st.one_of(
     st.binary(max_size=70),
     st.sampled_from([by_pcp(), by_pcp(result=3), NO_PCP, PMP_HOST, PMP_MAPPED, LOCATION]),

@@ -19,13 +19,14 @@ def test_a_router_forwards_a_port_until_it_is_returned(features, protocol):
     assert found["returned"]
 
 
-def test_a_firewall_of_ipv6_lets_others_in_until_it_is_told_not_to():
+@pytest.mark.parametrize(("features", "protocol"), [("pcp", "PCP"), ("upnp", "UPnP")])
+def test_a_firewall_of_ipv6_lets_others_in_until_it_is_told_not_to(features, protocol):
     require_router()
 
-    found = in_namespaces("pcp", "nat.mapping_probe", "6")
+    found = in_namespaces(features, "nat.mapping_probe", "6")
 
     assert (found["own"], found["gateway"]) == (OWN6, GATEWAY6)
-    assert (found["protocol"], found["external"]) == ("PCP", f"[{OWN6}]:4000")
+    assert (found["protocol"], found["external"]) == (protocol, f"[{OWN6}]:4000")
     assert found["dialled"]
     assert found["returned"]
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from p2pswarm.net.happy_eyeballs import ATTEMPT_DELAY_S, first_connected
+from p2pswarm.net.attempt_stagger import ATTEMPT_DELAY_S
+from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.sim.loop import run
 
 SEED = 1

@@ -19,11 +19,15 @@ from p2pswarm.wire import message as wire
 from p2pswarm.wire.message import Message
 
 OF_A_RUN = ("p2pswarm.swarm.messages", "p2pswarm.chain.", "p2pswarm.gossip.", "p2pswarm.tensors.")
-BY_TRAINERS = {
-    *("Join", "Enlist", "WhoLeads", "AskStatus", "WhomReach", "NotHeard"),
+BY_ALL = {"Compare", "Deliver"}
+"""The directory: everybody in the run answers and sends these."""
+BY_TRAINERS = BY_ALL | {
+    *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "WhomReach", "NotHeard"),
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
-BY_SERVERS = {"Push", "Shard", "FetchPieces", "Fence", "Reduce", "Commit", "StillThere"}
+BY_SERVERS = BY_ALL | {
+    *("Push", "Shard", "FetchPieces", "Fence", "Reduce", "Commit", "StillThere"),
+}
 
 
 @pytest.fixture

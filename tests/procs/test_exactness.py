@@ -52,3 +52,22 @@ def test_a_killed_trainer_leaves_no_trace_in_the_weights_and_the_chain_is_whole(
     assert figures["trainer_kills"] == 1
     assert figures["takeovers"] == 1
     assert figures["relative_difference"] <= 1e-9
+
+
+@pytest.mark.timeout(300)
+def test_a_rehearsal_with_a_killed_server_makes_the_same_bits_as_one_process(tmp_path):
+    """Servers that compute nothing: their sums are exact, so not one bit may differ."""
+    text = tmp_path / "text"
+    text.write_bytes(random.Random(1).randbytes(20_000).replace(b"\0", b" "))
+    told = tmp_path / "told.json"
+    files = ("--data", text, "--json", told, "--emulated")
+
+    made = subprocess.run(
+        [sys.executable, BENCH, *MINIATURE, *files], capture_output=True, text=True, check=False
+    )
+
+    assert made.returncode == 0, made.stdout + made.stderr
+    figures = json.loads(told.read_text())
+    assert figures["kills"] == 1
+    assert figures["relative"] == 0.0
+    assert figures["microbatches"]["counted"] == 36

@@ -9,6 +9,11 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
+    "closed_run": [
+        "anna gets p2pswarm-invite-...",
+        "all steps are done; the uninvited served None",
+        "anna's run is over: all steps are done",
+    ],
     "server_and_trainer": [
         "step 0: held-out loss 6.",
         "step 20: held-out loss 3.",

@@ -53,6 +53,17 @@ def test_the_second_relay_is_in_another_network_if_there_is_one():
     assert kept.actions(NOW_S) == [ReserveAt(at(1, network=7)), ReserveAt(at(3, network=8))]
 
 
+def test_relays_that_are_named_again_are_asked_in_the_new_order():
+    """Their round trips are known by now; two in one network are still not asked first."""
+    kept = Reservations(wanted=0)
+    kept.offer([at(1, network=7), at(2, network=7), at(3, network=8), at(4, network=8)])
+    kept.offer([at(4, network=8), at(2, network=7), at(3, network=8), at(1, network=7)])
+
+    kept.want(2, NOW_S)
+
+    assert kept.actions(NOW_S) == [ReserveAt(at(4, network=8)), ReserveAt(at(2, network=7))]
+
+
 def test_a_reservation_is_renewed_at_half_of_its_time():
     kept = keeping(at(1), at(2))
 

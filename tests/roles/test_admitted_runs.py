@@ -1,10 +1,11 @@
 """Which runs a node may join: open ones, or the one that it is invited to."""
 
+import pytest
 from access.harness import ANN, OWNER, STRANGER, bearer
 
-from p2pswarm.config import RunConfig, ServeConfig
+from p2pswarm.config import NodeConfig, RunConfig, ServeConfig
 from p2pswarm.ids import Address
-from p2pswarm.roles.admitted_runs import admits, owner_of
+from p2pswarm.roles.admitted_runs import admits, owner_of, run_choice
 from p2pswarm.roles.run_choice import RunChoice
 from p2pswarm.roles.run_matching import end_key, fitting
 from p2pswarm.swarm.manifest import RunIdentity, read_offer, sign_manifest
@@ -31,6 +32,22 @@ def chosen(run: RunConfig, invitation=None):
 
 def test_an_open_run_needs_nothing():
     assert chosen(OPEN) == (["open"], [])
+
+
+@pytest.mark.parametrize("rehearsal", [True, False])
+@pytest.mark.parametrize("device", ["emulated", "cpu"])
+def test_who_emulates_joins_rehearsals_and_nobody_else_does(rehearsal: bool, device: str):
+    """A server that adds ones to the sum of a run that trains would spoil its weights."""
+    run = RunConfig(name="one", stages=1, emulated=rehearsal)
+    choice = run_choice(NodeConfig(serve=ServeConfig(device=device)), ANN)
+
+    found = choice.fitting({STRANGER.peer_id.raw: encode(manifest(run))})
+
+    fits = rehearsal == (device == "emulated")
+    assert [one.config.name for one in found] == ["one"] * fits
+    remarks = choice.remarks()
+    assert len(remarks) == (not fits)
+    assert all("set serve.device to" in remark for remark in remarks)
 
 
 def test_a_closed_run_is_passed_over_with_the_remedy_in_one_line():

@@ -7,7 +7,7 @@ import pytest
 
 from p2pswarm.ids import Address
 from p2pswarm.nat.standing import Belief, NatKind, State
-from p2pswarm.roles.doctor_report import Family, Findings, advice, as_json, as_lines
+from p2pswarm.roles.doctor_report import Family, Findings, RunBan, advice, as_json, as_lines
 
 AT = Address("203.0.113.7", 4000)
 PUBLIC = Belief(State.PUBLIC, NatKind.NONE, AT, sure=True)
@@ -133,3 +133,22 @@ def test_what_a_router_says_does_not_reach_the_terminal_as_it_is():
     found = replace(GOOD, families=families(NATTED), refusals={"UPnP": "error 1: \x1b[2J"})
 
     assert not any("\x1b" in line for line in as_lines(found))
+
+
+def test_bans_are_shown_whoever_has_banned_whom():
+    said = "link to 1a2b: it has banned this node for another 8 min: it says that this node sent x"
+    ban = RunBan(run="mine", peer="7f" * 32, why="sent chunks that nobody asked for", left_s=130.0)
+    found = replace(GOOD, banned_by=(said,), bans=(ban,))
+
+    lines, fields = as_lines(found), json.loads(as_json(found))
+
+    assert f"  * {said}" in lines
+    assert (
+        f"  {ban.peer} is banned by the trainer of run 'mine' for another 2 min: it sent chunks "
+        "that nobody asked for"
+    ) in lines
+    assert fields["advice"][0] == said
+    assert fields["found"]["banned_by"] == [said]
+    assert fields["found"]["bans"] == [
+        {"run": "mine", "peer": ban.peer, "why": ban.why, "left_s": 130.0}
+    ]

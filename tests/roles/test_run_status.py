@@ -22,7 +22,7 @@ from p2pswarm.progress.events import (
     Waiting,
 )
 from p2pswarm.roles.run_status import LatestStatus
-from p2pswarm.roles.status_text import as_json, as_lines, nothing_found
+from p2pswarm.roles.status_text import as_json, as_lines, nothing_found, reached_at
 from p2pswarm.swarm.manifest import RunIdentity, RunOffer
 from p2pswarm.swarm.messages.path_counts import PathCounts
 from p2pswarm.swarm.messages.status import (
@@ -141,6 +141,14 @@ def test_a_run_that_trains_is_four_lines():
         "  servers: stage 0: 2 ready, stage 1: 1 ready and 1 joining",
         "  microbatches: 1,024 asked, 1,016 counted, 3 replayed",
     ]
+
+
+def test_a_trainer_is_named_where_it_was_reached_and_else_as_it_says():
+    through_a_relay = replace(OFFER, trainer=Contact(TRAINER.peer, Address("198.51.100.1", 1)))
+    seen = {TRAINER.peer: TRAINER.address}
+
+    assert reached_at(through_a_relay, seen.get) == OFFER
+    assert reached_at(through_a_relay, {}.get) == through_a_relay
 
 
 def test_the_age_of_the_newest_checkpoint_is_told():

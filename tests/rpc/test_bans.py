@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from p2pswarm.crypto.identity import Identity
-from p2pswarm.errors import BadMessage, DialFailed, SwarmError
+from p2pswarm.errors import BadMessage, DialFailed, LinkLost, SwarmError
 from p2pswarm.ids import Address
 from p2pswarm.net.sockets import SocketNet
 from p2pswarm.rpc.link_rpc import LinkRpc
@@ -62,6 +62,7 @@ async def test_who_breaks_the_protocol_three_times_is_not_let_in_and_not_dialled
 
         with pytest.raises(SwarmError):
             await eve.ask(node)
+        assert list(eve.endpoint.bans.banned_by) == [node.endpoint.peer_id.raw]
         with pytest.raises(DialFailed, match="is banned for another"):
             await node.ask(eve)
         assert await ann.ask(node) == AskWell(True), "the same host, and nothing has changed"
@@ -87,3 +88,16 @@ async def test_what_a_peer_answers_is_no_offence_of_who_asks():
         now_s = asyncio.get_running_loop().time()
 
         assert eve.endpoint.bans.reason(node.endpoint.peer_id, now_s) == ""
+
+
+async def test_who_is_banned_hears_why_and_for_how_long_and_its_user_reads_it_once(caplog):
+    async with asyncio.timeout(PATIENCE_S), Peer() as node, Peer() as eve:
+        await offend(eve, node)
+
+        for _ in range(3):
+            with pytest.raises(LinkLost, match="banned this node for another 1 min: it says that"):
+                await eve.ask(node)
+
+    (said,) = [line for line in caplog.messages if "it has banned this node" in line]
+    assert said.startswith(f"link to {node.endpoint.peer_id.short}: ")
+    assert "this node sent messages that are malformed or forged; wait, and run the same" in said

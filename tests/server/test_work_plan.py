@@ -212,5 +212,5 @@ def test_a_server_that_hears_nobody_of_the_next_stage_takes_no_new_microbatch():
     refuse_cut_off(backward(), onward, lambda peer: True)
     refuse_cut_off(push(), (), lambda peer: True)  # nobody is known yet: a view will come
 
-    with pytest.raises(Busy, match="next stage"):
+    with pytest.raises(NotServing, match="next stage"):
         refuse_cut_off(push(), onward, lambda peer: True)

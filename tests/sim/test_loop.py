@@ -1,12 +1,13 @@
 """Virtual time: asyncio works on it unchanged, and a deadlock is an exception."""
 
 import asyncio
+import contextlib
 import inspect
 
 import pytest
 from sim.seed import SEED
 
-from p2pswarm.sim.loop import CANCELLED_LEAST, SimLoop, run
+from p2pswarm.sim.loop import CANCELLED_LEAST, CLOCK_STEP_S, SimLoop, run
 
 YEAR_S = 365 * 86_400.0
 
@@ -181,3 +182,22 @@ def test_tasks_of_a_group_are_cancelled_in_one_order() -> None:
 
     assert first == again
     assert sorted(first) == list(range(50))
+
+
+def test_who_waits_for_a_deadline_never_wakes_before_it():
+    """Two that look at the clock again, a hair apart, would keep each other from getting there."""
+
+    async def until(due_s: float) -> int:
+        loop, woken = asyncio.get_running_loop(), 0
+        while loop.time() < due_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await asyncio.Event().wait()
+            woken += 1
+        return woken
+
+    async def main() -> list[int]:
+        dues_s = [1.0 + place * CLOCK_STEP_S / 7 for place in range(40)]
+        return await asyncio.gather(*(until(due_s) for due_s in dues_s))
+
+    assert run(main(), SEED) == [1] * 40

@@ -5,9 +5,16 @@ import pytest
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadMessage
 from p2pswarm.ids import Address, Contact, PeerId
-from p2pswarm.swarm.member_cards import NO_CARDS, leads_there, learn_all, with_cards
-from p2pswarm.swarm.messages.membership import Leaving, MemberRecord, View
-from p2pswarm.swarm.messages.trainers import Trainers, Whereabouts
+from p2pswarm.swarm.member_cards import (
+    NO_CARDS,
+    PEER_COST_BYTES,
+    as_far_as_they_fit,
+    leads_there,
+    learn_all,
+    with_cards,
+)
+from p2pswarm.swarm.messages.membership import Leaving, MemberRecord, StandsBy, View
+from p2pswarm.swarm.messages.trainers import PROBES_MAX, Trainers, Whereabouts, WhomReach
 from p2pswarm.transport.card import Card, CardFlags
 from p2pswarm.wire.message import encode
 
@@ -52,6 +59,41 @@ def test_members_of_a_view_and_trainers_are_learnt():
 
     assert [card for _, card, _ in told.learnt] == [b"a", b"b", b"c", b"d"]
     assert {teller for _, _, teller in told.learnt} == {TELLER}
+
+
+def test_who_leads_and_whom_a_standby_is_asked_about_are_learnt():
+    told = Told()
+    asked = (Whereabouts(b"c" * 32, "h:1", b"e"), Whereabouts(b"d" * 32, "h:1"))
+
+    learn_all(told, StandsBy(b"b" * 32, "h:1", 3, b"f"), TELLER)
+    learn_all(told, StandsBy(b"", "", 3, b""), TELLER)
+    learn_all(told, WhomReach(b"r" * 16, 3, asked), TELLER)
+
+    assert [(peer[:1], card) for peer, card, _ in told.learnt] == [
+        (b"b", b"f"),
+        (b"c", b"e"),
+        (b"d", b""),
+    ]
+
+
+def test_cards_are_told_as_far_as_they_fit_and_peers_in_any_case():
+    peers = [Whereabouts(bytes([at]) * 32, "h:1") for at in range(4)]
+    known = Told({bytes([at]) * 32: b"x" * size for at, size in enumerate((40, 70, 30, 31))})
+
+    told = as_far_as_they_fit(known, peers, 4 * (PEER_COST_BYTES + len("h:1")) + 100)
+
+    assert [one.peer for one in told] == [one.peer for one in peers]
+    assert [len(one.card) for one in told] == [40, 0, 30, 0]
+
+
+def test_the_longest_question_fits_into_a_message():
+    longest = Whereabouts(b"p" * 32, "a" * 300)
+    cards = Told({b"p" * 32: b"x" * 1096})
+
+    told = as_far_as_they_fit(cards, [longest] * PROBES_MAX)
+
+    assert len(encode(WhomReach(b"r" * 16, 2**29, told))) <= 60 * 1024
+    assert sum(bool(one.card) for one in told) >= 8
 
 
 def test_a_view_with_a_card_that_is_none_is_the_teller_s_breach():

@@ -2,7 +2,7 @@
 
 from swarm.test_push import FIRST, NOBODY, SECOND, asked, router
 
-from p2pswarm.errors import Busy, DialFailed
+from p2pswarm.errors import Busy, DialFailed, NotServing
 from p2pswarm.swarm.push import UNREACHABLE_S, PushProgress, PushState
 from p2pswarm.swarm.router import AVOID_FIRST_S
 
@@ -58,3 +58,28 @@ def test_a_push_is_not_given_up_soon_while_somebody_answers():
     assert progress.choose(2.0 + UNREACHABLE_S) is None
     assert not progress.over
     assert progress.choose(7.0) == FIRST
+
+
+def test_a_push_is_given_up_as_soon_if_one_is_not_reached_and_the_other_is_cut_off_itself():
+    progress = PushProgress(router(FIRST, SECOND), NOBODY, 0.0)
+    asked(progress)
+    progress.failed(DialFailed("nothing comes from it"), 0.0)
+    now_s = 0.0
+    while now_s < UNREACHABLE_S and not progress.over:
+        if progress.choose(now_s) is not None:
+            progress.failed(NotServing("nothing comes from the servers of the next stage"), now_s)
+        now_s += 0.05
+
+    progress.choose(UNREACHABLE_S)
+    assert progress.state is PushState.GIVEN_UP
+
+
+def test_a_push_waits_for_one_that_is_busy_though_another_is_cut_off():
+    progress = PushProgress(router(FIRST, SECOND), NOBODY, 0.0)
+    for tick in range(100):
+        now_s = 0.1 * tick
+        if (member := progress.choose(now_s)) is not None:
+            refusal = NotServing("cut off") if member == FIRST else Busy("full", 1.0)
+            progress.failed(refusal, now_s)
+
+    assert not progress.over

@@ -9,6 +9,8 @@ from p2pswarm.swarm.roads import (
     AVERAGING_FACTOR,
     AVERAGING_SILENT_S,
     AVERAGINGS,
+    BEAT_S,
+    BEATS_PER_S,
     FORGOTTEN_S,
     LATE_S,
     SILENT_MAX_S,
@@ -88,6 +90,77 @@ def test_one_that_does_not_answer_breaks_the_road():
     assert broken == [ANN]
     assert town.roads.is_broken(ANN)
     assert not town.roads.is_broken(BOB)
+
+
+def test_who_is_watched_is_asked_at_a_slow_beat_though_no_stream_waits():
+    town = Town()
+    town.roads.watch([ANN], 0.0)
+
+    for _ in range(3):
+        assert town.pass_by(BEAT_S) == ([ANN], [])
+        town.answered()
+    assert town.roads.apart == ()
+
+
+def test_a_cut_to_one_that_is_watched_is_found_and_stays_found_until_there_is_an_answer():
+    town = Town()
+    town.roads.watch([ANN, BOB], 0.0)
+    town.pass_by(BEAT_S)
+    town.answered(BOB)
+
+    town.pass_by(SILENT_S)
+    assert town.roads.apart == (ANN,)
+    for _ in range(int(2 * FORGOTTEN_S)):
+        town.answered(there=False)
+        town.pass_by(ASK_AFTER_S)
+        for peer in [peer for peer in town.asked if peer == BOB and town.asked[peer]]:
+            town.answered(peer)
+    assert town.roads.apart == (ANN,), "nobody has seen it whole"
+
+    town.answered()
+    assert town.roads.apart == ()
+
+
+def test_a_stream_makes_questions_to_one_that_is_watched_more_frequent_while_it_lasts():
+    town = Town()
+    town.roads.watch([ANN], 0.0)
+    town.opened()
+
+    assert town.pass_by(ASK_AFTER_S) == ([ANN], [])
+    town.answered()
+    town.roads.closed(ANN)
+    assert town.pass_by(ASK_AFTER_S) == ([ANN], [])
+    town.answered()
+    assert town.pass_by(ASK_AFTER_S) == ([], [])
+    assert town.pass_by(BEAT_S - ASK_AFTER_S) == ([ANN], [])
+
+
+def test_who_is_watched_no_more_is_asked_no_more():
+    town = Town()
+    town.roads.watch([ANN, BOB], 0.0)
+    town.roads.watch([BOB], 0.0)
+
+    asked, _ = town.pass_by(BEAT_S)
+
+    assert set(asked) == {BOB}
+    town.roads.begun(town.now_s)
+    town.answered(BOB)
+    assert town.roads.next_deadline_s() is None, "the next session watches whom it knows"
+
+
+def test_a_large_stage_asks_no_more_each_second_than_a_small_one():
+    town = Town()
+    peers = [bytes([number]) * 32 for number in range(127)]
+    town.roads.watch(peers, 0.0)
+    asked = []
+    for _ in range(20):
+        new, _ = town.pass_by(1.0)
+        asked.append(len(new))
+        for peer in new:
+            town.answered(peer)
+
+    assert max(asked) <= BEATS_PER_S + 1
+    assert sum(asked) >= 2 * len(peers)
 
 
 def test_a_broken_road_is_whole_again_with_the_answer():

@@ -51,6 +51,7 @@ def never(_one: Incarnation) -> bool:
 X, Y = peer("x"), peer("y")
 FIRST, SECOND = [member("f", 0)], [member("s", 1)]
 VOTERS = peers("x", "s")
+REACHES_ALL = [(X, peers("f", "s", "x"))]
 
 
 def missing(now_s: float = 0.0) -> Handover:
@@ -193,23 +194,46 @@ def test_without_progress_the_pauses_between_handovers_grow():
     for tick in range(40_000):
         now_s = 0.1 * tick
         if rule.look([FIRST, []], never, now_s):
-            rule.question([], now_s)
-            rule.handed_over(5, now_s)
-            times.append(now_s)
+            rule.question([where("x")], now_s)
+            if rule.successor(set(), REACHES_ALL, [X], now_s) == X:
+                rule.handed_over(X, 5, now_s)
+                times.append(now_s)
     pauses = [later - at for at, later in pairwise(times)]
 
     assert pauses[0] >= PAUSE_S
-    assert all(after >= 2 * before - 0.2 for before, after in pairwise(pauses[:5]))
+    late_s = ASK_AGAIN_MAX_S + 0.2  # it is seen when the standbys are asked next
+    assert all(after >= 2 * (before - late_s) for before, after in pairwise(pauses[:5]))
     assert max(pauses) <= PAUSE_MAX_S + ASK_AGAIN_MAX_S
 
 
 def test_a_record_that_was_decided_since_makes_the_pause_small_again():
     rule = missing()
     for height in (5, 5, 5):
-        rule.handed_over(height, 0.0)
-    rule.handed_over(6, 0.0)
+        rule.handed_over(X, height, 0.0)
+    rule.handed_over(X, 6, 0.0)
+    asked(rule)
 
-    assert rule.look([FIRST, []], never, PAUSE_S)
+    assert rule.successor(set(), REACHES_ALL, [X], PAUSE_S - 0.1) is None
+    assert rule.successor(set(), REACHES_ALL, [X], PAUSE_S) == X
+
+
+def test_when_the_one_that_was_named_is_gone_another_is_named_at_once():
+    rule = asked(missing())
+    rule.handed_over(X, 5, MISSED_S)
+    reaches = peers("f", "s", "x")
+
+    assert rule.successor(set(), [(X, reaches), (Y, reaches)], VOTERS, 3.0) is None
+    assert rule.successor(set(), [(X, ()), (Y, reaches)], VOTERS, 3.0) == Y
+    assert rule.successor(set(), [(Y, reaches)], VOTERS, 3.0) == Y
+
+
+def test_one_that_was_named_in_vain_is_not_named_again_at_once_whoever_came_after_it():
+    rule = asked(missing())
+    rule.handed_over(X, 5, MISSED_S)
+    rule.handed_over(Y, 5, MISSED_S)
+
+    assert rule.successor(set(), REACHES_ALL, VOTERS, 3.0) is None
+    assert rule.successor(set(), REACHES_ALL, VOTERS, MISSED_S + PAUSE_S) == X
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -222,7 +246,7 @@ def test_two_trainers_whose_answers_are_false_hand_over_rarely(seed):
         if rule.look([FIRST, SECOND if rng.random() < 0.1 else []], never, now_s):
             rule.question([where("x")], now_s)
             if rule.successor(set(), [(X, peers("f", "s", "x"))], [X], now_s) == X:
-                rule.handed_over(5, now_s)
+                rule.handed_over(X, 5, now_s)
                 leads, count = 1 - leads, count + 1
                 rules[leads].leads()
 

@@ -20,7 +20,8 @@ from p2pswarm.errors import (
 )
 from p2pswarm.flow.peer_scores import HOST_IDS
 from p2pswarm.ids import Address, PeerId
-from p2pswarm.transport.bans import PeerBans
+from p2pswarm.transport import frames
+from p2pswarm.transport.bans import TOLD_MAX, PeerBans, told_ban
 from p2pswarm.wire.message import UnknownCode
 
 EVE, ANN = PeerId(b"e" * 32), PeerId(b"a" * 32)
@@ -128,3 +129,58 @@ def test_nobody_on_the_way_can_have_a_peer_banned(calls, change, place, value):
 
     bans = PeerBans()
     assert breach(bans, EVE, pair.acceptor.error, times=10) is None
+
+
+# What a banned peer is told
+
+
+def test_who_is_not_banned_is_told_nothing():
+    bans = PeerBans()
+    breach(bans, EVE, BadFrame("x"))
+
+    assert bans.notice(ANN, 0.0) == b""
+    assert bans.notice(EVE, 61.0) == b""
+
+
+def test_a_banned_peer_is_told_the_offence_and_whole_minutes():
+    bans = PeerBans()
+    breach(bans, EVE, BadMessage("x"))
+
+    ((kind, *_, payload),) = frames.decode(bans.notice(EVE, 12.3))
+
+    assert kind == frames.CLOSE
+    assert told_ban(payload).startswith("it has banned this node for another 1 min: it says that")
+    assert "malformed or forged" in told_ban(payload)
+
+
+@given(st.binary(max_size=9))
+def test_what_a_peer_says_of_a_ban_is_shown_in_our_words_or_ends_the_link(payload):
+    try:
+        said = told_ban(payload)
+    except BadFrame:
+        assert len(payload) != frames.BAN.size
+        return
+    assert said.isprintable()
+    assert len(said) < 200
+    assert "24 h" in said or " h" not in said or int(said.split(" h")[0].split()[-1]) <= 24
+
+
+def test_who_says_again_and_again_that_it_has_banned_us_is_logged_once(caplog):
+    bans = PeerBans()
+
+    for at_s in range(20):
+        bans.ended(EVE, LinkLost(f"link to eve: {told_ban(frames.BAN.pack(0, 60))}"), float(at_s))
+        bans.ended(ANN, LinkLost("link to ann: closed by the peer"), float(at_s))
+
+    assert len([line for line in caplog.messages if "banned" in line]) == 1
+    assert list(bans.banned_by) == [EVE.raw]
+
+
+def test_many_that_say_so_are_not_all_remembered():
+    bans = PeerBans()
+
+    for number in range(2 * TOLD_MAX):
+        peer = PeerId(number.to_bytes(32))
+        bans.ended(peer, LinkLost(told_ban(frames.BAN.pack(0, 60))), 0.0)
+
+    assert len(bans.banned_by) == TOLD_MAX

@@ -10,7 +10,7 @@ from transport.harness import NotedNet
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadHandshake, DialFailed, NobodyThere
 from p2pswarm.ids import Address, Contact
-from p2pswarm.net.happy_eyeballs import ATTEMPT_DELAY_S
+from p2pswarm.net.attempt_stagger import ATTEMPT_DELAY_S, ConnectTimes
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
 from p2pswarm.transport.card import Card
@@ -166,6 +166,7 @@ def test_two_good_ways_make_one_link_for_both():
         for slower_s in (0.0, 0.25, 0.26, 0.27, 0.3, 0.35, 0.4, 0.5):
             net.dialled.clear()
             net.slower_s = {bob.contact.address: slower_s}
+            alice._dialler._times = ConnectTimes()  # else the second way is not tried beside it
 
             link = await alice.link(unknown(bob))
             await asyncio.sleep(3)
@@ -327,5 +328,68 @@ def test_own_card_says_where_we_listen_until_somebody_knows_better():
         with pytest.raises(ValueError, match="twice"):
             alice.announce([DEAD_V4, DEAD_V4])
         assert alice.card.addresses == (DEAD_V4, DEAD_V6)
+
+    body()
+
+
+class FarNet(NotedNet):
+    """A network in which everything takes so much longer, there and back."""
+
+    def __init__(self, net, rtt_s: float) -> None:
+        super().__init__(net)
+        self.rtt_s = rtt_s
+
+    async def dial(self, to, from_port=0):
+        connection = await super().dial(to, from_port)
+        await asyncio.sleep(self.rtt_s)
+        receive = connection.receive
+
+        async def later(n: int) -> bytes:
+            data = await receive(n)
+            await asyncio.sleep(self.rtt_s)
+            return data
+
+        connection.receive = later
+        return connection
+
+
+@pytest.mark.parametrize("rtt_s", [0.15, 0.24])
+def test_a_far_peer_is_not_dialled_at_a_second_address_while_the_first_one_answers(rtt_s):
+    """The handshake ends more than a quarter of a second after the dial has begun."""
+
+    @in_virtual_time
+    async def body(internet):
+        alice, net = await internet.endpoint()
+        bob, _ = await internet.endpoint(BOB)
+        second = await bob.listen(Address("0.0.0.0", 4001))
+        knows(alice, BOB, second)
+        far = FarNet(net, rtt_s)
+        alice._dialler._paths._net = far
+        begun_s = now_s()
+
+        link = await alice.link(bob.contact)
+
+        assert now_s() - begun_s > ATTEMPT_DELAY_S
+        assert far.dialled == [bob.contact.address]
+        assert link.path.remote == bob.contact.address
+
+    body()
+
+
+def test_a_peer_farther_than_that_is_dialled_once_when_it_is_known_to_be_far():
+    @in_virtual_time
+    async def body(internet):
+        alice, net = await internet.endpoint()
+        bob, _ = await internet.endpoint(BOB)
+        second = await bob.listen(Address("0.0.0.0", 4001))
+        knows(alice, BOB, second)
+        far = FarNet(net, 0.4)
+        alice._dialler._paths._net = far
+
+        for again in range(2):
+            link = await alice.link(bob.contact)
+            assert len(far.dialled) == 2 + again
+            link.close()
+            await asyncio.sleep(10)
 
     body()

@@ -25,6 +25,7 @@ class Relay:
         self.at = LOOPBACK
         self.carried = 0
         self.cut_after = None
+        self.swallows = False
         self._server = None
         self._writers = []
         self._tasks = []
@@ -57,6 +58,8 @@ class Relay:
     async def _carry(self, reader, writer):
         try:
             while data := await reader.read(65536):
+                if self.swallows:
+                    continue
                 writer.write(data)
                 await writer.drain()
                 self.carried += len(data)
@@ -233,6 +236,33 @@ async def test_a_link_falls_back_to_a_relay_and_climbs_when_the_direct_way_is_ba
         assert fallen.remote == relay.at
         assert climbed.remote == direct.at
         assert acceptor.heard[stream] == [b"begin", b"by the relay", b"direct again"]
+        assert dialler.links() == (link,)
+
+
+async def test_a_relay_that_swallows_bytes_without_a_word_is_left_and_nothing_is_lost():
+    """It takes connections and bytes as before: only that nothing comes back shows it."""
+    async with relayed(other=True) as (dialler, acceptor, link, (first, second)):
+        ways = SeveralWays()
+        ways.ways_known = [RelayWay(SocketNet(), relay.at) for relay in (first, second)]
+        dialler.use_paths(ways)
+        stream = link.open(b"begin", ended=False)
+        sent = [b"%d" % number for number in range(100)]
+        data = random.Random(1).randbytes(4 * MIB)
+        room = bytearray(len(data))
+        await acceptor.until(lambda: acceptor.heard[stream])
+        first.swallows = True
+        old = link.path
+        for message in sent:
+            link.send(stream, message, ended=False)
+        arrival = acceptor.links()[0].expect(memoryview(room))
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            group.create_task(link.send_bulk(arrival.transfer, memoryview(data), 1))
+            group.create_task(arrival.wait())
+        await acceptor.until(lambda: len(acceptor.heard[stream]) > len(sent))
+
+        assert (await path_of(link, old)).remote == second.at
+        assert acceptor.heard[stream] == [b"begin", *sent]
+        assert room == data
         assert dialler.links() == (link,)
 
 

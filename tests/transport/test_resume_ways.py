@@ -25,8 +25,11 @@ class CutNet(NotedNet):
     def __init__(self, net) -> None:
         super().__init__(net)
         self.dead: set[Address] = set()
+        self.awake = asyncio.Event()
+        self.awake.set()
 
     async def dial(self, to, from_port=0):
+        await self.awake.wait()
         if to in self.dead:
             self.dialled.append(to)
             await asyncio.sleep(127)
@@ -130,5 +133,98 @@ def test_a_process_that_ended_is_missed_at_once_whatever_its_card_claims(claimed
         assert len(ended) == 1
         assert ended[0] - begun_s < 0.5
         assert net.dialled.count(DEAD_V6) <= 1
+
+    in_virtual_time(body)
+
+
+class Silenced:
+    """A link in use from Alice to Bob, who has two addresses; each can begin to drop everything."""
+
+    def __init__(self, ends, alice, net, link, second):
+        self.ends, self.alice, self.net, self.link, self.second = ends, alice, net, link, second
+        self.now_s = asyncio.get_running_loop().time
+
+    @classmethod
+    async def begin(cls, ends):
+        alice, net = await ends.add(Identity.generate(b"alice"))
+        bob, _ = await ends.add(BOB)
+        second = await bob.listen(Address("0.0.0.0", 4001))
+        bob.announce([bob.listening[0], second])
+        bob.on_event = lambda _link, _event: None
+        link = await alice.link(Contact(None, bob.listening[0]))
+        link.open(b"a call that takes long", ended=True)
+        await asyncio.sleep(3)
+        return cls(ends, alice, net, link, second)
+
+    def drop(self, *addresses: Address, connections: bool = True) -> None:
+        """Lose, without a word, what goes to these addresses, and on the connections there are."""
+        self.net.dead.update(addresses)
+        if connections:
+            for socket in list(self.ends.internet.sockets):
+                socket.die()
+
+    async def moved_after_s(self) -> float:
+        """How long until another path carries the link."""
+        begun_s, old = self.now_s(), self.link.path
+        async with asyncio.timeout(60):
+            while self.link.path is old:
+                self.link.path_news.clear()
+                await self.link.path_news.wait()
+        return self.now_s() - begun_s
+
+
+@pytest.mark.parametrize("old_too", [True, False], ids=["drops all", "forgot one connection"])
+def test_a_link_in_use_whose_path_drops_everything_soon_goes_on_by_another(old_too):
+    async def body(ends):
+        case = await Silenced.begin(ends)
+        first = case.link.path.remote
+        case.drop(*([first] if old_too else []))
+
+        after_s = await case.moved_after_s()
+
+        assert after_s < 3.0
+        assert case.link.path.remote == case.second, "what dropped is tried last"
+        assert not case.link.over
+
+    in_virtual_time(body)
+
+
+def test_a_peer_that_stands_still_moves_no_link():
+    """It answers on no way while it is stopped, and on all of them afterwards."""
+
+    async def body(ends):
+        case = await Silenced.begin(ends)
+        old, dialled = case.link.path, len(case.net.dialled)
+        world = ends.internet.world
+        bob = world.hosts[BOB.peer_id.raw]
+        alice = next(host for host in world.hosts.values() if host is not bob)
+
+        for pause_s in (1.0, 4.0):
+            world.cut([(alice, bob), (bob, alice)])
+            case.net.awake.clear()
+            await asyncio.sleep(pause_s)
+            world.mend([(alice, bob), (bob, alice)])
+            await asyncio.sleep(0.9)  # what was held up comes within a second
+            case.net.awake.set()
+            await asyncio.sleep(5)
+            tried = len(case.net.dialled) - dialled
+            assert bool(tried) is (pause_s > 1.0), "a second's pause is not even doubted"
+
+        assert case.link.path is old
+        assert not case.link.over
+
+    in_virtual_time(body)
+
+
+def test_a_link_at_rest_sends_no_more_than_it_did():
+    async def body(ends):
+        alice, _ = await ends.add(Identity.generate(b"alice"))
+        bob, _ = await ends.add(BOB)
+        link = await alice.link(Contact(None, bob.listening[0]))
+        await asyncio.sleep(1)
+        before = link.stats.control_sent_bytes
+        await asyncio.sleep(60)
+
+        assert link.stats.control_sent_bytes - before < 60 / 5 * 2 * 60
 
     in_virtual_time(body)

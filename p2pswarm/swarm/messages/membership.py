@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from p2pswarm.ids import Contact
+from p2pswarm.swarm.messages.capacity import NOT_MEASURED, Capacity
 from p2pswarm.swarm.messages.path_counts import NO_PATHS, PathCounts
 from p2pswarm.swarm.messages.trainers import Whereabouts
 from p2pswarm.swarm.messages.types import (
@@ -19,6 +20,7 @@ from p2pswarm.swarm.messages.types import (
     Height,
     IncarnationNumber,
     Peer,
+    Reason,
     RunId,
     Seconds,
     Stage,
@@ -118,6 +120,8 @@ class StandsBy(Message):
     address: Annotated[str, Size(300)]
     term: Term = 0
     """The highest term that the sender has heard of a leader of; 0 if of none."""
+    card: CardBytes = b""
+    """The coordinator's: where else it is dialled."""
 
     @property
     def contact(self) -> Contact | None:
@@ -174,7 +178,7 @@ class Ready(Message):
 @message(61)
 @dataclass(frozen=True, slots=True)
 class Load(Message):
-    """How busy a server is. People see it; routing does not use it."""
+    """How busy a server is, and what it could do. Routing does not use it; rebalancing does."""
 
     queued: Annotated[int, Range(0, 2**31)]
     queue_s: Seconds
@@ -189,6 +193,7 @@ class Load(Message):
     """For how long nothing has come from the trainer."""
     links: PathCounts = NO_PATHS
     """To the trainer and to the members that it knows."""
+    capacity: Capacity = NOT_MEASURED
 
 
 @message(106)
@@ -206,6 +211,17 @@ class MayLeave(Message):
     """Whether another server, which stays, has the weights of the receiver's stage."""
 
     may: bool
+
+
+@message(127)
+@dataclass(frozen=True, slots=True)
+class MoveTo(Message):
+    """The receiver is to serve another stage: its session ends, and it joins again at once."""
+
+    stage: Stage
+    """That is kept for it."""
+    reason: Reason
+    """What that brings and costs, in words that follow "it moves to stage 2: "."""
 
 
 @message(63)

@@ -115,7 +115,7 @@ class WhomReach(Message):
     term: Term
     """The one that the sender leads."""
     peers: Annotated[tuple[Whereabouts, ...], Size(PROBES_MAX)]
-    """Servers of every stage, as far as there is room, and voters."""
+    """Servers of every stage, as far as there is room, and voters; cards as far as they fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,71 @@
+"""What a rehearsal has to come to, computed in one process: the norms and the final weights.
+
+The gradient of a microbatch is a one at a place that its tokens choose (compute/emulated_stage.py).
+Ones add up exactly in any order, so a swarm's weights are these, bit for bit, if and only if each
+microbatch was counted once in each stage.
+"""
+
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from swarm_processes import Run
+from torch import Tensor
+
+from p2pswarm.compute.adamw import AdamW
+from p2pswarm.compute.base import Update
+from p2pswarm.compute.emulated_stage import gradient_place
+from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.config import NodeConfig, RunConfig
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.roles.trainer import read_corpus
+from p2pswarm.settings import load
+from p2pswarm.swarm.schedule import clip_scale, learning_rate
+
+
+def configured(run: Run) -> NodeConfig:
+    """What the trainer reads of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.toml"
+        path.write_text('role = "trainer"\n' + run.settings())
+        return load(path)
+
+
+class RehearsalReference:
+    """All stages of a rehearsal, in an ordinary loop."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._run: RunConfig = config.run
+        self._corpus = read_corpus(config)
+        cpu = torch.device("cpu")
+        stages = range(config.run.stages)
+        self._flats = [FlatParameters(self._run, stage_blocks(self._run, s), cpu) for s in stages]
+        for flat in self._flats:
+            flat.draw()
+
+    def norms(self) -> Iterator[float]:
+        """Train to the last step; the norm of each step's gradient."""
+        run, size = self._run, self._run.batch.microbatches
+        optimizers = [AdamW(run.optimizer, flat) for flat in self._flats]
+        for step in range(run.steps):
+            for number in range(step * size, (step + 1) * size):
+                tokens = torch.from_numpy(self._corpus.microbatch(number))
+                for flat in self._flats:
+                    flat.sum_N[gradient_place(tokens, flat.length)] += 1.0
+            norm = math.sqrt(math.fsum(squared_norm(flat.sum_N) for flat in self._flats))
+            update = Update(step + 1, clip_scale(run.optimizer, norm), learning_rate(run, step))
+            for flat, optimizer in zip(self._flats, optimizers, strict=True):
+                optimizer.step(flat.sum_N, update)
+                flat.sum_N.zero_()
+            yield norm
+
+    def weights(self) -> dict[str, Tensor]:
+        """All weights by name, as they are now."""
+        return {
+            name: parameter.detach()
+            for flat in self._flats
+            for name, parameter in named_parameters(flat.numbers, flat.blocks)
+        }

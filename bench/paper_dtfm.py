@@ -1,0 +1,139 @@
+"""DT-FM's own five networks, their genetic algorithm beside ours, and their 27 logged runs.
+
+Used by `papers.py --table dtfm`; see its page for what "their search" is.
+
+The log: seconds an iteration of GPT3-XL with 24, 32 and 40 layers and 1,024, 2,048 and 4,096
+sequences, their system with its placement, means of three seeds (Decentralized_FM_alpha,
+results/NeurIPS2022_submission.md). The model has no number that was fitted to these rows: averaging
+by the paper's formula, the rate of computing from their Case 1 alone (`CASE_1_TFLOPS`), the slowest
+link by the plan that their search returns, where every pipeline stays in its region.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from p2pswarm.plan.dtfm import DtfmTask, LinkCosts, cost_of
+from p2pswarm.plan.genetic import TRIALS, evolve
+from p2pswarm.plan.network import DeviceNetwork
+from p2pswarm.plan.pipelined import serial_step_s
+from p2pswarm.plan.search import search
+
+NETWORKS = Path(__file__).with_name("dtfm_networks.json")
+MEASURED = Path(__file__).with_name("dtfm_measured.json")
+ACTIVATION_GBIT = 0.47124922275543213 * 8
+GRADIENT_GBIT = 5.2  # of 3 layers of 24, float32
+TASK = DtfmTask(stages=8, pipelines=8, gradient_gbit=GRADIENT_GBIT, activation_gbit=ACTIVATION_GBIT)
+THEIR_SEARCH_S = (3.4398, 49.5039, 16.0868, 34.8020, 49.2184)
+CASE_1_HOSTS = np.arange(64) // 8
+CASE_2_HOSTS = np.concatenate([np.arange(32) // 4, 8 + np.arange(32)])
+CASE_1_TFLOPS = 44.8  # of a device: 24 layers, 4,096 sequences in 33.05 s
+SEQUENCE_GBIT = 2048 * 2048 * 2 * 8 / 1e9  # activations of a sequence in fp16
+LAYERS, BATCHES = (24, 32, 40), (1024, 2048, 4096)
+
+
+def network_of(number: int, case: dict[str, object]) -> DeviceNetwork:
+    """A case as the authors' scheduler builds it."""
+    if "latency_ms" in case:
+        region_n = np.repeat(range(len(case["regions"])), case["devices_per_region"])
+        pick = np.ix_(region_n, region_n)
+        latency_s_nn = np.array(case["latency_ms"], dtype=float)[pick] / 1e3
+        gbps_nn = np.array(case["bandwidth_gbps"], dtype=float)[pick]
+    else:
+        host_n = CASE_1_HOSTS if number == 1 else CASE_2_HOSTS
+        within, between = (
+            case[f"{where}_instance"]["bandwidth_gbps"] for where in ("intra", "inter")
+        )
+        gbps_nn = np.where(host_n[:, None] == host_n, within, between)
+        latency_s_nn = np.zeros_like(gbps_nn)
+    return DeviceNetwork.read(latency_s_nn.tolist(), gbps_nn.tolist())
+
+
+def cases() -> dict[str, DeviceNetwork]:
+    """The five networks by their names."""
+    found = json.loads(NETWORKS.read_text())["cases"]
+    return {name: network_of(number, case) for number, (name, case) in enumerate(found.items(), 1)}
+
+
+def searches(seconds: float, trials: int) -> list[dict[str, object]]:
+    """Their genetic algorithm, published and as it runs here, and our search: a row each case."""
+    rows = []
+    for published_s, (name, network) in zip(THEIR_SEARCH_S, cases().items(), strict=True):
+        costs = LinkCosts.of(network, TASK)
+        begun_s, used_s = time.monotonic(), time.process_time()
+        found = search(costs, TASK, seconds, 0, time.monotonic)
+        took_s, processor_s = time.monotonic() - begun_s, time.process_time() - used_s
+        row = {
+            "case": name,
+            "their_search_s": published_s,
+            "ours_s": round(found.seconds, 4),
+            "lower_bound_s": round(found.lower_bound_s, 4),
+            "proven": found.proven,
+            "took_s": round(took_s, 2),
+            "processor_s": round(processor_s, 2),
+        }
+        if trials:
+            used_s = time.process_time()
+            evolved = evolve(costs, TASK, 0, trials=trials)
+            row["genetic_s"] = round(evolved.seconds, 4)
+            row["genetic_evaluations"] = evolved.evaluations
+            row["genetic_processor_s"] = round(time.process_time() - used_s, 1)
+        rows.append(row)
+        print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    print(f"all took {sum(row['took_s'] for row in rows):.1f} s")
+    return rows
+
+
+def logged() -> list[dict[str, object]]:
+    """The 27 rows: measured, modelled, and by how much the model is off."""
+    petaflop = json.loads(MEASURED.read_text())["pflop_per_iteration"]
+    measured = json.loads(MEASURED.read_text())["cases"]
+    rows = []
+    for number, network in enumerate(cases().values(), 1):
+        if number < 3:
+            continue
+        slowest_gbps = float(np.sort(network.gbps_nn, axis=1)[:, -2].min())
+        for layers in LAYERS:
+            task = DtfmTask(8, 8, GRADIENT_GBIT * layers / 24, ACTIVATION_GBIT)
+            averaging_s = cost_of(LinkCosts.of(network, task), by_region(network)).data_s
+            for batch in BATCHES:
+                work = petaflop[f"L{layers}"][0] * 1e15 / BATCHES[0]
+                modelled_s = serial_step_s(
+                    microbatches=batch // TASK.pipelines,
+                    computing_s=work / TASK.stages / (CASE_1_TFLOPS * 1e12),
+                    hop_s=SEQUENCE_GBIT / slowest_gbps,
+                    averaging_s=averaging_s,
+                )
+                seeds_s = measured[f"case{number}"][f"L{layers}_B{batch}"]["Ours-sched"]
+                seen_s = float(np.mean(seeds_s))
+                rows.append(
+                    {
+                        "case": number,
+                        "layers": layers,
+                        "sequences": batch,
+                        "measured_s": round(seen_s, 2),
+                        "modelled_s": round(modelled_s, 2),
+                        "error": round(modelled_s / seen_s - 1, 4),
+                    }
+                )
+    errors = [abs(row["error"]) for row in rows]
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    for number in (3, 4, 5):
+        some = [abs(row["error"]) for row in rows if row["case"] == number]
+        print(f"case {number}: mean {100 * np.mean(some):.1f} %, worst {100 * max(some):.1f} %")
+    print(f"27 rows: mean {100 * np.mean(errors):.1f} %, worst {100 * max(errors):.1f} %")
+    return rows
+
+
+def by_region(network: DeviceNetwork) -> tuple[tuple[int, ...], ...]:
+    """The plan that their search returns: every pipeline stays in its region."""
+    stages, n = TASK.stages, network.devices
+    return tuple(tuple(range(stage, n, stages)) for stage in range(stages))
+
+
+def table(seconds: float, *, genetic: bool) -> list[dict[str, object]]:
+    """Everything that is printed for `--table dtfm`."""
+    return [*searches(seconds, TRIALS if genetic else 0), *logged()]

@@ -1,0 +1,189 @@
+"""What rebalancing brings to servers in the worst stages, and whether it leaves others alone.
+
+    python bench/rebalancing.py [--rules priced swarm off] [--seed N] [--hours H] [--json FILE]
+
+First a simulated swarm: 24 servers of the speeds 1, 2 and 4, sorted, so that the slowest stage of
+four does 6 of the 14 that it could. `share` is what it does from the tenth to the twelfth minute,
+over what the same machines do in the best arrangement from the start, where nobody moves. Routing,
+averaging, commits and the transfer of weights are the real ones, in virtual time.
+
+Then hours of a swarm that needs no move: the time of each microbatch jitters by 20 %, servers
+measure themselves and tell once a second, and the coordinator's part decides every few seconds.
+There is no network in it: a day has 4 million calls of stages. `--drift` lets each server's speed
+change by up to 20 % every ten minutes besides, so that moving may pay.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pswarm.config import BalanceConfig, BatchConfig
+from p2pswarm.plan.capacity import CapacityMeter
+from p2pswarm.sim.compute import Cost
+from p2pswarm.sim.loop import run
+from p2pswarm.sim.swarm import SimSwarm
+from p2pswarm.sim.swarm_run import SwarmConfig, small_run
+from p2pswarm.swarm.messages.capacity import Capacity
+from p2pswarm.swarm.messages.membership import Load
+from p2pswarm.trainer import actions as act
+from p2pswarm.trainer.balance import Balance, OrderedMove
+from p2pswarm.trainer.membership import Membership
+
+STAGES, SERVERS = 4, 24
+WORST = ((1.0,) * 6, (1.0,) * 2 + (2.0,) * 4, (2.0,) * 4 + (4.0,) * 2, (4.0,) * 6)
+BEST = ((1.0, 1.0, 2.0, 2.0, 4.0, 4.0),) * 4
+FORWARD_S = 0.8  # of speed 1: a microbatch takes 2.4 s, and 14 of that speed do 5.8 a second
+MICROBATCHES = 128
+STEPS = 27  # somewhat over 12 minutes at the best speed (3.7 a second: a step fills and drains)
+STATE_BYTES = 100 << 20  # four seconds of a 25 MB/s line
+FROM_S, TO_S = 600.0, 720.0
+HOUR_S, ASK_S, JITTER, DRIFT_S = 3600.0, 5.0, 0.2, 600.0
+RULES = ("priced", "swarm", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One simulated run."""
+
+    rate_per_s: float
+    """Microbatches, from the tenth to the twelfth minute."""
+    moves: int
+    last_move_s: float
+    """When the last server was sent, since the first step."""
+    lost_microbatches: int
+    """Counted in a sum that a move voided."""
+
+
+def played(arrangement: tuple[tuple[float, ...], ...], rule: str, seed: int) -> Played:
+    """Let 24 servers train; server n is given stage n % 4, because they come one by one."""
+    speeds = tuple(arrangement[n % STAGES][n // STAGES] for n in range(SERVERS))
+    batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
+    balance = BalanceConfig(rule=rule)
+    each = SERVERS // STAGES
+    run_config = small_run(
+        stages=STAGES, steps=STEPS, min_replicas=each, batch=batch, balance=balance
+    )
+    cost = Cost(forward_s=FORWARD_S, state_bytes=STATE_BYTES)
+    config = SwarmConfig(seed=seed, run=run_config, servers=SERVERS, speeds=speeds, cost=cost)
+    swarm = SimSwarm(config)
+    ends_s: list[float] = []
+    moves_s: list[float] = []
+    lost = 0
+
+    def heard(report: act.Report) -> None:
+        nonlocal lost
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(report, act.RunBegun | act.StepDone):
+            ends_s.append(now_s)
+        if isinstance(report, OrderedMove):
+            moves_s.append(now_s)
+        if isinstance(report, act.MemberLost):
+            lost += report.voided
+
+    swarm.heard = heard
+    ended = run(swarm.play(), seed).ended
+    assert not ended.failed, ended.reason
+    begun_s = ends_s[0]
+    done = [
+        (end, MICROBATCHES / (end - start))
+        for start, end in itertools.pairwise(ends_s)
+        if start - begun_s >= FROM_S and (end - begun_s <= TO_S or end is ends_s[-1])
+    ] or [(ends_s[-1], MICROBATCHES / (ends_s[-1] - ends_s[-2]))]
+    rate = len(done) / sum(1 / each_rate for _, each_rate in done)
+    last_s = moves_s[-1] - begun_s if moves_s else 0.0
+    return Played(rate, len(moves_s), last_s, lost)
+
+
+def quiet_moves(rule: str, hours: float, seed: int, *, drift: bool) -> int:
+    """How many servers move in hours of a swarm whose times only jitter."""
+    rng = random.Random(f"jitter {seed}")
+    config = small_run(
+        stages=STAGES,
+        steps=10**6,
+        min_replicas=1,
+        batch=BatchConfig(microbatches=MICROBATCHES),
+        balance=BalanceConfig(rule=rule),
+    )
+    members = Membership(STAGES)
+    balance = Balance(config, members)
+    true = {}
+    for number in range(SERVERS):
+        peer = number.to_bytes(32)
+        stage = number % STAGES
+        member = members.admit(peer, "h:1", stage, 0)
+        members.make_ready(member.incarnation)
+        true[peer] = FORWARD_S / BEST[stage][number // STAGES], CapacityMeter(), 1.0
+    moves, clock = 0, dict.fromkeys(true, 0.0)
+    for ask in range(1, int(hours * HOUR_S / ASK_S) + 1):
+        now_s = ask * ASK_S
+        if drift and now_s % DRIFT_S == 0.0:
+            for peer, (forward_s, meter, _) in true.items():
+                true[peer] = forward_s, meter, rng.uniform(1 - JITTER, 1 + JITTER)
+        for peer, (forward_s, meter, factor) in true.items():
+            last = members.of_peer(peer).stage == STAGES - 1
+            while clock[peer] < now_s:
+                f = forward_s * factor * rng.uniform(1 - JITTER, 1 + JITTER)
+                b = 2 * forward_s * factor * rng.uniform(1 - JITTER, 1 + JITTER)
+                clock[peer] += f + b
+                if last:
+                    meter.computed(f + b, clock[peer], backward=False)
+                else:
+                    meter.computed(f, clock[peer], backward=False)
+                    meter.computed(b, clock[peer], backward=True)
+            told = Capacity.of(meter.measured(state_bytes=STATE_BYTES))
+            load = Load(rng.randrange(4), 0.0, 0.0, 0.0, 0, capacity=told)
+            balance.loaded(members.of_peer(peer), load)
+        for report in balance.after_commit(lambda _peer: False, now_s):
+            if isinstance(report, OrderedMove):
+                moves += 1
+                peer = report.incarnation.peer
+                members.end(report.incarnation)
+                member = members.admit(peer, "h:1", report.target, 0)
+                members.make_ready(member.incarnation)
+                balance.ready(peer)
+                true[peer] = true[peer][0], CapacityMeter(), true[peer][2]
+    return moves
+
+
+def main() -> None:
+    """Play all, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="0: not played")
+    parser.add_argument("--drift", action="store_true")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.hours < 0:
+        parser.error("no negative hours")
+    best = played(BEST, "off", options.seed)
+    results: dict[str, object] = {"seed": options.seed, "best_per_s": best.rate_per_s}
+    print(f"best arrangement, nobody moves: {best.rate_per_s:.2f} microbatches/s", flush=True)
+    for rule in options.rules:
+        one = played(WORST, rule, options.seed)
+        share = one.rate_per_s / best.rate_per_s
+        results[rule] = {
+            "share": round(share, 4),
+            "moves": one.moves,
+            "last_move_s": round(one.last_move_s, 1),
+            "lost_microbatches": one.lost_microbatches,
+        }
+        print(
+            f"{rule}: {share:.3f} of it after ten minutes, {one.moves} moves, the last after "
+            f"{one.last_move_s:.0f} s, {one.lost_microbatches} microbatches lost",
+            flush=True,
+        )
+    if options.hours:
+        moves = quiet_moves("priced", options.hours, options.seed, drift=options.drift)
+        results["quiet"] = {"hours": options.hours, "moves": moves, "drift": options.drift}
+        print(f"{options.hours:g} h in which nobody needs to move: {moves} moves")
+    if options.json:
+        options.json.write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""What is known of a server's capacity: measured by itself, small, and None where nobody knows yet.
+
+A server's forward, backward and transfers overlap, so the longest of them limits it. A number that
+jitters is told with its standard error: who decides by it can tell a difference from noise.
+
+Units:   seconds, bytes, bytes per second.
+Errors:  ValueError for a time constant that is not positive.
+Source:  docs/rebalancing.md; West, "Updating Mean and Variance Estimates" (CACM 1979), for means
+         and variances of weighted samples one by one.
+"""
+
+import math
+from dataclasses import dataclass
+
+WINDOW_S = 60.0  # a sample of a minute ago weighs 1/e: long against jitter, short against a move
+
+
+class RecentMean:
+    """A mean in which older samples weigh less, with its standard error."""
+
+    __slots__ = ("_last_s", "_mean", "_spread", "_weight", "_weights_squared", "_window_s")
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        """`window_s`: a sample so old weighs 1/e of a new one."""
+        if not window_s > 0:
+            raise ValueError(f"a window of {window_s} s")
+        self._window_s = window_s
+        self._last_s = -math.inf
+        self._mean = self._spread = 0.0
+        self._weight = self._weights_squared = 0.0
+
+    def add(self, sample: float, now_s: float) -> None:
+        """Add one measurement."""
+        fade = math.exp(-max(0.0, now_s - self._last_s) / self._window_s) if self._weight else 0.0
+        self._last_s = max(self._last_s, now_s)
+        self._weight = self._weight * fade + 1.0
+        self._weights_squared = self._weights_squared * fade * fade + 1.0
+        off = sample - self._mean
+        self._mean += off / self._weight
+        self._spread = self._spread * fade + off * (sample - self._mean)
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None before the first sample."""
+        return self._mean if self._weight else None
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; None while there are fewer than two samples' weight."""
+        if not self._weight:
+            return None
+        samples = self._weight * self._weight / self._weights_squared
+        if samples < 1.5:  # noqa: PLR2004  half way from one sample to two
+            return None
+        return math.sqrt(max(0.0, self._spread) / self._weight / (samples - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a server has measured of itself; None: not known yet."""
+
+    forward_s: float | None = None
+    """One forward; of the last stage all that it does with a microbatch."""
+    backward_s: float | None = None
+    """One backward; None also in the last stage, which has none of its own."""
+    error_s: float | None = None
+    """The standard error of both together."""
+    queue_s: float | None = None
+    """How long a microbatch waits for its turn."""
+    in_bytes: float | None = None
+    """For a microbatch: activations and gradients that come."""
+    out_bytes: float | None = None
+    link_bytes_per_s: float | None = None
+    """What its links carried each way while its stage averaged."""
+    free_bytes: int | None = None
+    """Memory of its device."""
+    state_bytes: int | None = None
+    """Weights and optimizer state of its stage."""
+
+    def seconds(self, *, last: bool) -> float | None:
+        """The time that limits it, for a microbatch; None if it is not known.
+
+        `last`: it serves the last stage, whose forward, loss and backward are one call.
+        """
+        backward_s = 0.0 if last else self.backward_s
+        if self.forward_s is None or backward_s is None:
+            return None
+        compute_s = self.forward_s + backward_s
+        if not 0.0 < compute_s < math.inf:
+            return None
+        return max(compute_s, self._transfer_s(self.in_bytes), self._transfer_s(self.out_bytes))
+
+    def relative_error(self, *, last: bool) -> float | None:
+        """The standard error of the time, as a share of it."""
+        seconds = self.seconds(last=last)
+        return None if seconds is None or self.error_s is None else self.error_s / seconds
+
+    def _transfer_s(self, nbytes: float | None) -> float:
+        """How long the link is full with so many bytes; 0 where that is not known."""
+        if not nbytes or not self.link_bytes_per_s:
+            return 0.0
+        return nbytes / self.link_bytes_per_s
+
+
+class CapacityMeter:
+    """Measures one server in one stage."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._forward, self._backward = RecentMean(window_s), RecentMean(window_s)
+        self._queue = RecentMean(window_s)
+        self._in_bytes = self._out_bytes = 0
+        self._microbatches = 0
+        self._link_bytes_per_s: float | None = None
+
+    def computed(self, took_s: float, now_s: float, *, backward: bool) -> None:
+        """A microbatch was computed: its forward (in the last stage all of it) or backward."""
+        (self._backward if backward else self._forward).add(took_s, now_s)
+        self._microbatches += not backward
+
+    def waited(self, wait_s: float, now_s: float) -> None:
+        """A microbatch had its turn after so long."""
+        self._queue.add(wait_s, now_s)
+
+    def came(self, nbytes: int) -> None:
+        """Bytes of a microbatch have come."""
+        self._in_bytes += nbytes
+
+    def went(self, nbytes: int) -> None:
+        """Bytes of a microbatch have gone."""
+        self._out_bytes += nbytes
+
+    def averaged(self, bytes_per_s: float) -> None:
+        """The links carried so much each way while the stage averaged; 0: too little to tell."""
+        if bytes_per_s > 0:
+            self._link_bytes_per_s = bytes_per_s
+
+    def measured(
+        self, *, free_bytes: int | None = None, state_bytes: int | None = None
+    ) -> Measured:
+        """All that is known by now."""
+        known = [mean.error for mean in (self._forward, self._backward) if mean.value is not None]
+        errors = [error for error in known if error is not None]
+        sure = bool(known) and len(errors) == len(known)
+        count = self._microbatches
+        return Measured(
+            forward_s=self._forward.value,
+            backward_s=self._backward.value,
+            error_s=math.hypot(*errors) if sure else None,
+            queue_s=self._queue.value,
+            in_bytes=self._in_bytes / count if count else None,
+            out_bytes=self._out_bytes / count if count else None,
+            link_bytes_per_s=self._link_bytes_per_s,
+            free_bytes=free_bytes,
+            state_bytes=state_bytes,
+        )
+
+
+STAGES_KNOWN_MAX = 8  # of a server: those that it served last
+FITS = 8  # rounds of fitting: each brings costs and speeds closer
+BELIEF = 0.25  # of a server: how strongly stages are taken to cost the same
+
+
+class StageCosts:
+    """What a microbatch costs in each stage relative to others, by servers that served several.
+
+    A server's time in a stage is the stage's cost over the server's speed. Where no server has
+    served two stages, all cost the same. Times are fitted by their logarithms.
+    """
+
+    def __init__(self, stages: int, servers_max: int) -> None:
+        self._stages = stages
+        self._servers_max = servers_max
+        self._times_s: dict[bytes, dict[int, float]] = {}
+        """By server and stage, the newest; the server that moved last is the last."""
+        self._last: dict[bytes, tuple[int, float]] = {}
+        """The present stage of each server that has never served another, and its time."""
+
+    def told(self, server: bytes, stage: int, seconds: float) -> None:
+        """A server takes so long for a microbatch in a stage."""
+        known = self._times_s.get(server)
+        before = self._last.get(server)
+        if known is None and before is not None and before[0] != stage:
+            known = self._times_s[server] = {before[0]: before[1]}
+            if len(self._times_s) > self._servers_max:
+                del self._times_s[next(iter(self._times_s))]
+        self._last[server] = stage, seconds
+        if len(self._last) > self._servers_max:
+            del self._last[next(iter(self._last))]
+        if known is not None:
+            known[stage] = seconds
+            if len(known) > STAGES_KNOWN_MAX:
+                del known[next(iter(known))]
+
+    def costs(self) -> tuple[float, ...]:
+        """The cost of each stage; 1 where nothing tells otherwise."""
+        logs = [0.0] * self._stages
+        if not self._times_s:
+            return (1.0,) * self._stages
+        for _ in range(FITS):
+            sums, counts = [0.0] * self._stages, [BELIEF] * self._stages
+            for times_s in self._times_s.values():
+                tells = [(stage, math.log(time_s)) for stage, time_s in times_s.items()]
+                speed = sum(logs[stage] - log for stage, log in tells) / len(tells)
+                for stage, log in tells:
+                    sums[stage] += log + speed
+                    counts[stage] += 1.0
+            logs = [total / count for total, count in zip(sums, counts, strict=True)]
+        return tuple(math.exp(log) for log in logs)

@@ -1,0 +1,148 @@
+"""DeviceFleet and WorkLoad: unequal devices and what a training step asks of them.
+
+Units:   bytes, seconds, floating point operations; rates of them per second.
+Shapes:  device (n), block of the model (k).
+Errors:  Unusable, one line that says what to change.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from p2pswarm.errors import Unusable
+from p2pswarm.plan.network import DeviceNetwork, Floats
+
+BYTES_PER_GBIT = 1e9 / 8
+STATE_BYTES_PER_VALUE = 20  # weight, two moments, the gradient's sum and its average, float32 each
+CONNECTIONS_MAX = 16  # as `network.bulk_connections` allows
+
+
+@dataclass(frozen=True, slots=True)
+class WireCodec:
+    """What a codec makes of a float32 value, and how fast it does."""
+
+    name: str
+    bytes_per_value: float
+    values_per_s: float
+    """Encoded on one side and decoded on the other, by one core; infinite if nothing is done."""
+
+
+CODECS = (
+    WireCodec("raw", 4.0, float("inf")),
+    WireCodec("planes-zstd", 4.0 / 1.2, 1.8e8),
+    WireCodec("bf16", 2.0, 1.3e9),
+    WireCodec("int8", 4.0 / 3.94, 7.6e8),
+)
+"""Of those in bench/LOG.md ("Codecs"), in the order of what they lose."""
+
+
+def codec_of(name: str) -> WireCodec:
+    """The codec of this name; Unusable if the planner does not know it."""
+    for codec in CODECS:
+        if codec.name == name:
+            return codec
+    known = ", ".join(codec.name for codec in CODECS)
+    raise Unusable(f"codec {name!r:.40} is not known to the planner: choose of {known}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceFleet:
+    """The devices."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """What each is one of, for people; devices of one kind are alike but for their place."""
+    flops_n: Floats
+    memory_bytes_n: Floats
+    access_bytes_n: Floats
+    """What a device's own line carries, each way."""
+    network: DeviceNetwork
+    """Of one connection."""
+    connections: int
+    """The most of a link."""
+
+    @property
+    def links_bytes_nn(self) -> Floats:
+        """What each link carries with as many connections as there may be."""
+        rates_nn = self.connections * self.network.gbps_nn * BYTES_PER_GBIT
+        lines_nn = np.minimum(self.access_bytes_n[:, None], self.access_bytes_n[None, :])
+        return np.minimum(rates_nn, lines_nn)
+
+    def with_one_more(self, like: int) -> "DeviceFleet":
+        """The same devices, and another one like one of them, beside it."""
+        pick = [*range(len(self.names)), like]
+        latency_s_nn = self.network.latency_s_nn[np.ix_(pick, pick)]
+        gbps_nn = self.network.gbps_nn[np.ix_(pick, pick)]
+        beside = np.argmin(
+            np.where(np.arange(len(self.names)) == like, np.inf, latency_s_nn[like, :-1])
+        )
+        latency_s_nn[like, -1] = latency_s_nn[-1, like] = latency_s_nn[like, beside]
+        gbps_nn[like, -1] = gbps_nn[-1, like] = gbps_nn[like, beside]
+        return DeviceFleet(
+            (*self.names, f"{self.names[like]}+1"),
+            (*self.kinds, self.kinds[like]),
+            self.flops_n[pick],
+            self.memory_bytes_n[pick],
+            self.access_bytes_n[pick],
+            DeviceNetwork(latency_s_nn, gbps_nn),
+            self.connections,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkLoad:
+    """What a step is made of."""
+
+    microbatches: int
+    flops_k: Floats
+    """Of each block for a microbatch, forward and backward."""
+    values_k: Floats
+    """Parameters of each block."""
+    boundary_values: float
+    """Of a microbatch between two stages, one way."""
+    codec: WireCodec
+    """Of activations and their gradients."""
+    averaging_bytes_per_value: float = 4.0
+    working_bytes: float = 0.0
+    """Memory of a server beside its state: graphs of microbatches in flight."""
+    averaging_overlaps: bool = False
+
+    @property
+    def boundary_bytes(self) -> float:
+        """What crosses between two stages for a microbatch, one way."""
+        return self.boundary_values * self.codec.bytes_per_value
+
+    def check(self, fleet: DeviceFleet, stages: int) -> None:
+        """Whether a plan of so many stages can be; Unusable says what to change."""
+        blocks = len(self.flops_k)
+        if stages > blocks:
+            raise Unusable(
+                f"{stages} stages of a model of {blocks} blocks: choose {blocks} or fewer, or a "
+                "model with more layers"
+            )
+        if stages > len(fleet.names):
+            raise Unusable(
+                f"{stages} stages need {stages} devices, and there are {len(fleet.names)}: choose "
+                "fewer stages, or name more devices"
+            )
+        if self.fitting(fleet, stages) < stages:
+            largest = float(np.sort(fleet.memory_bytes_n)[-stages])
+            raise Unusable(
+                f"no cut into {stages} stages fits the devices' memory: the model's state is "
+                f"{STATE_BYTES_PER_VALUE * self.values_k.sum() / 2**30:.3g} GiB and the device "
+                f"number {stages} by memory has {largest / 2**30:.3g} GiB: more stages or devices "
+                "with more memory are needed"
+            )
+
+    def fitting(self, fleet: DeviceFleet, stages: int) -> int:
+        """How many stages of a cut can have a device of their own that holds them, at most.
+
+        Each of the largest devices in turn takes as many blocks as it holds; if these are all the
+        blocks, every stage can have one. No order of the devices takes fewer in a bad way: the
+        answer may be too large for awkward blocks, never too small.
+        """
+        room = np.sort(fleet.memory_bytes_n)[::-1][:stages] - self.working_bytes
+        if room.sum() < STATE_BYTES_PER_VALUE * self.values_k.sum():
+            return 0
+        smallest = STATE_BYTES_PER_VALUE * float(self.values_k.min())
+        return int((room >= smallest).sum())

@@ -1,0 +1,214 @@
+"""Who moves to another stage while a run goes on: the rule that is asked after a commit.
+
+Three settings: `off`; `swarm`, the algorithm of the paper; `priced`, ours. A rule is told an
+arrangement and the time, and answers with a decision: who moves, the numbers that it was made from,
+and why the rest stays. It never starts two moves of one server within `REST_S`.
+
+Units:   seconds on the caller's clock; rates in microbatches per second.
+Errors:  none.
+Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), Algorithm 2, for
+         `swarm`.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from p2pswarm.config import BalanceConfig
+from p2pswarm.plan.arrangement import Arrangement, StagedServer
+from p2pswarm.plan.priced_moves import PricedPlan, PricedStep, Relocation, best_plan
+
+REST_S = 600.0  # who has moved stays so long: ten times what a move of a large stage takes
+VALUE_OVER_PRICE = 2.0  # prices are estimates
+ERRORS_LEAST = 3.0  # standard errors: one gain in 700 of pure noise is as large
+WEARY = 4.0  # as many moves within an hour as there are servers: a move has to bring 5 times more
+WEARY_S = 3600.0
+RESTS_MAX = 4096  # as many servers as a run can have
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the rule says at one moment."""
+
+    moves: tuple[Relocation, ...] = ()
+    rate_before: float = 0.0
+    """Of the run, by what was measured."""
+    rate_after: float = 0.0
+    """When all of these moves are done, and those that the plan has yet to make."""
+    planned: int = 0
+    """Moves of the whole plan, these among them."""
+    why: str = ""
+    """Why nobody moves, or not more; empty if nothing was asked."""
+    stay: tuple[tuple[str, int], ...] = ()
+    """Why servers cannot be moved, and how many, the commonest first."""
+
+    @property
+    def gain(self) -> float:
+        """What everybody gains, as a share."""
+        return self.rate_after / self.rate_before - 1 if self.rate_before else 0.0
+
+
+class Rebalancing:
+    """The rule of one run under one coordinator."""
+
+    def __init__(self, config: BalanceConfig) -> None:
+        self._config = config
+        self._rests: dict[bytes, float] = {}
+        """Until when those stay that have moved."""
+        self._moved_s: deque[float] = deque(maxlen=RESTS_MAX)
+        """When servers were sent, within the last hour."""
+        self._good_since_s: float | None = None
+        """Since when moving has been worth it whenever it was asked."""
+        self._due_s: float | None = None
+        """When `swarm` moves somebody next."""
+
+    def decide(self, arrangement: Arrangement, now_s: float) -> Decision:
+        """Who is to move now; call it when nothing is lost by a move."""
+        self._rests = {one: until for one, until in self._rests.items() if now_s < until}
+        match self._config.rule:
+            case "swarm":
+                decision = self._swarm(arrangement, now_s)
+            case "priced":
+                decision = self._priced(arrangement, now_s)
+            case _:
+                decision = Decision(why="rebalancing is off")
+        for move in decision.moves:
+            self._moved_s.append(now_s)
+            if len(self._rests) < RESTS_MAX:
+                self._rests[move.server] = now_s + REST_S
+        return decision
+
+    def place(self, arrangement: Arrangement, open_stages: list[int]) -> int:
+        """The stage of `open_stages` where a newcomer helps most."""
+        heads = Counter(one.stage for one in arrangement.servers)
+        if self._config.rule == "off":
+            return min(open_stages, key=lambda stage: (heads[stage], stage))
+        if self._config.rule == "swarm":
+            loads = _loads(arrangement)
+            return min(open_stages, key=lambda stage: (-loads[stage], heads[stage], stage))
+        rates, floor = arrangement.rates(), arrangement.floor
+        return min(
+            open_stages,
+            key=lambda stage: (min(heads[stage], floor), rates[stage], heads[stage], stage),
+        )
+
+    def _swarm(self, arrangement: Arrangement, now_s: float) -> Decision:
+        """The least loaded server of the least loaded stage moves to the most loaded stage."""
+        if self._due_s is None:
+            self._due_s = now_s + self._config.every_s
+        if now_s < self._due_s:
+            return Decision(why=f"the next move is in {self._due_s - now_s:.0f} s")
+        self._due_s = now_s + self._config.every_s
+        loads, counts = _loads(arrangement), arrangement.ready_counts()
+        source = min(range(len(loads)), key=lambda stage: (loads[stage], stage))
+        target = max(range(len(loads)), key=lambda stage: (loads[stage], -stage))
+        rate, stay = min(arrangement.rates()), _bound(arrangement, {})
+        if loads[source] == loads[target]:
+            return Decision(rate_before=rate, why="all queues are as long", stay=stay)
+        free = [one for one in arrangement.servers if one.stage == source and _may_move(one)]
+        free = [one for one in free if not arrangement.lacks_bytes(one, target)]
+        if counts[source] <= 1 or not counts[target] or not free:
+            why = f"stage {source} has the shortest queues, and nobody to spare"
+            return Decision(rate_before=rate, why=why, stay=stay)
+        one = min(free, key=lambda each: (each.queued, each.server))
+        move = Relocation(one.server, source, target, arrangement.load_s(one, target))
+        after = arrangement.rates()
+        after[source] -= arrangement.rate(one, source)
+        after[target] += arrangement.rate(one, target)
+        why = (
+            f"stage {target} has the longest queues ({loads[target]}), stage {source} the shortest"
+        )
+        return Decision((move,), rate, min(after), 1, why, stay)
+
+    def _priced(self, arrangement: Arrangement, now_s: float) -> Decision:
+        plan = best_plan(arrangement, frozenset(self._rests))
+        stay = _bound(arrangement, self._rests)
+        if why := self._refused(plan, self._least_gain(arrangement, now_s)):
+            self._good_since_s = None
+            return Decision((), plan.rate_before, plan.rate_before, 0, why, stay)
+        after = plan.rate_before + plan.gain
+        numbers = plan.rate_before, after, plan.moves
+        if self._good_since_s is None:
+            self._good_since_s = now_s
+        steady_s = now_s - self._good_since_s
+        if steady_s < self._config.steady_s or steady_s == 0:
+            gain = _percent(plan.gain / plan.rate_before)
+            why = f"{gain} is to be had: it has to last {self._config.steady_s:.0f} s"
+            return Decision((), *numbers, why, stay)
+        moves, why = self._batch(arrangement, plan)
+        return Decision(moves, *numbers, why, stay)
+
+    def _least_gain(self, arrangement: Arrangement, now_s: float) -> float:
+        """What moves somebody, as a share: more where moves of the last hour did not settle it."""
+        while self._moved_s and self._moved_s[0] < now_s - WEARY_S:
+            self._moved_s.popleft()
+        moved = len(self._moved_s) / max(1, len(arrangement.servers))
+        return self._config.least_gain * (1.0 + WEARY * moved)
+
+    def _refused(self, plan: PricedPlan, least_gain: float) -> str:
+        """Why nobody is to move; empty if the plan is worth it."""
+        before = plan.rate_before
+        if not plan.steps:
+            return "no move makes the slowest stage faster for what it costs"
+        gain = plan.gain
+        least, noise = least_gain * before, ERRORS_LEAST * plan.error
+        had = f"{_percent(gain / before)} is to be had"
+        if gain < least:
+            return f"{had}, and less than {_percent(least / before)} moves nobody"
+        if gain < noise:
+            return f"{had}, and less than {_percent(noise / before)} may be noise"
+        if plan.value < VALUE_OVER_PRICE * plan.price:
+            worth = f"{plan.value:.0f} microbatches, and the moves cost {plan.price:.0f}"
+            return f"{had}: {worth}"
+        return ""
+
+    def _batch(
+        self, arrangement: Arrangement, plan: PricedPlan
+    ) -> tuple[tuple[Relocation, ...], str]:
+        """The first steps, as many as may be under way at once; why not more."""
+        most = max(1, int(self._config.moving_share * len(arrangement.servers)))
+        left, counts = most - arrangement.moving, arrangement.ready_counts()
+        moves: list[Relocation] = []
+        for step in plan.steps:
+            if len(moves) + len(step.moves) > max(left, _exchange(step, arrangement)):
+                return tuple(moves), f"{most} may move at once, and the plan has {plan.moves} moves"
+            for move in step.moves:
+                counts[move.source] -= 1
+            if any(counts[move.source] < arrangement.floor for move in step.moves):
+                why = f"each stage keeps {arrangement.floor} servers that compute"
+                return tuple(moves), why
+            moves += step.moves
+        return tuple(moves), ""
+
+
+def _exchange(step: PricedStep, arrangement: Arrangement) -> int:
+    """An exchange of two is begun as one where nobody else moves, however small the swarm is."""
+    return len(step.moves) if arrangement.moving == 0 else 0
+
+
+def _loads(arrangement: Arrangement) -> list[int]:
+    """How long the queues of each stage are together."""
+    loads = [0] * arrangement.stages
+    for one in arrangement.servers:
+        loads[one.stage] += one.queued
+    return loads
+
+
+def _may_move(one: StagedServer) -> bool:
+    return one.ready and not one.bound
+
+
+def _bound(arrangement: Arrangement, rests: dict[bytes, float]) -> tuple[tuple[str, int], ...]:
+    """Why servers cannot be moved."""
+    reasons: Counter[str] = Counter()
+    for one in arrangement.servers:
+        if one.bound:
+            reasons[one.bound] += 1
+        elif not one.ready:
+            reasons["loads its weights"] += 1
+        elif one.server in rests:
+            reasons["has moved lately"] += 1
+    return tuple(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.1f} %"

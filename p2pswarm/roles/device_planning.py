@@ -1,0 +1,226 @@
+"""`p2pswarm plan devices.toml`: reads the devices, searches, and writes what was found.
+
+Units:   seconds.
+Errors:  Unusable, one line, for a file that no plan can be made of.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from p2pswarm.config import RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.blocks import block_costs, make_blocks
+from p2pswarm.outfile import check_target, write_target
+from p2pswarm.plan.device_file import DeviceFile, fleet_of
+from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
+from p2pswarm.plan.pipelined import connections_of
+from p2pswarm.plan.pipelined_search import PipelinedPlan, loads_of, one_more, search_pipelined
+from p2pswarm.roles.plan_picture import draw_plan
+from p2pswarm.settings import from_values, read_table
+
+FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
+ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
+STAGES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """A plan, and what it is of."""
+
+    given: DeviceFile
+    fleet: DeviceFleet
+    load: WorkLoad
+    plan: PipelinedPlan
+    gains: list[tuple[str, float]]
+    """A kind of device, and the step's time with one more."""
+
+    @property
+    def connections(self) -> list[int]:
+        """Of each device."""
+        return connections_of(self.fleet, self.load, self.plan.cost)
+
+    @property
+    def run(self) -> RunConfig:
+        """The run as the plan has it."""
+        codec, borders = self.plan.codec.name, self.plan.borders
+        codecs = dataclasses.replace(self.given.run.codecs, activation=codec, gradient=codec)
+        cut = tuple(after - first for first, after in pairwise(borders))
+        return dataclasses.replace(self.given.run, stages=len(cut), cut=cut, codecs=codecs)
+
+
+def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: Path | None) -> int:
+    """Search, and print what was found; returns the exit code."""
+    given = read_devices(path)
+    for target in targets(given, folder) if folder else []:
+        check_target(target)
+    if json_out is not None:
+        check_target(json_out)
+    found = plan_of(given, seconds, seed)
+    sys.stdout.write("".join(f"{line}\n" for line in lines(found)))
+    if json_out is not None:
+        _write(json_out, json.dumps(as_json(found)) + "\n")
+    if folder is not None:
+        _write_settings(found, folder)
+    return 0
+
+
+def read_devices(path: Path) -> DeviceFile:
+    """The file; Unusable says what is wrong with it."""
+    try:
+        return from_values(DeviceFile, read_table(path))
+    except ValueError as error:
+        raise Unusable(f"{path}: {error}") from error
+
+
+def plan_of(given: DeviceFile, seconds: float, seed: int) -> PlanAnswer:
+    """The best plan that is found in the time."""
+    fleet = fleet_of(given)
+    loads = loads_of(load_of(given), [codec_of(name) for name in given.plan.codecs])
+    blocks = len(loads[0].flops_k)
+    stages = given.plan.stages or range(1, min(blocks, len(fleet.names), STAGES_MAX) + 1)
+    share = 1 - ONE_MORE_SHARE
+    plan = search_pipelined(fleet, loads, list(stages), share * seconds, seed, time.monotonic)
+    load = next(each for each in loads if each.codec == plan.codec)
+    gains = one_more(fleet, plan, load, ONE_MORE_SHARE * seconds, seed, time.monotonic)
+    return PlanAnswer(given, fleet, load, plan, gains)
+
+
+def load_of(given: DeviceFile) -> WorkLoad:
+    """What a step of the run asks of its devices."""
+    run = given.run
+    costs = block_costs(run.model)
+    with torch.device("meta"):
+        blocks = make_blocks(run, range(len(costs)))
+    values = [sum(each.numel() for each in block.parameters()) for block in blocks]
+    tokens = run.batch.rows * run.model.sequence_length
+    return WorkLoad(
+        microbatches=run.batch.microbatches,
+        flops_k=np.array(costs) * float(FLOPS_PER_MULTIPLICATION * tokens),
+        values_k=np.array(values, dtype=np.float64),
+        boundary_values=float(tokens * run.model.d_model),
+        codec=codec_of(given.plan.codecs[0]),
+        averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
+        working_bytes=given.plan.working_gib * 2.0**30,
+        averaging_overlaps=given.plan.averaging_overlaps,
+    )
+
+
+def lines(found: PlanAnswer) -> list[str]:
+    """What was found, for people."""
+    plan, cost, fleet = found.plan, found.plan.cost, found.fleet
+    above = plan.seconds / plan.lower_bound_s - 1
+    work_s = (found.load.microbatches - 1) * cost.pace_s
+    quality = f"at most {100 * above:.0f} % above the best"
+    text = [
+        f"{plan.seconds:.3f} s a step, {quality}: no plan takes under {plan.lower_bound_s:.3f} s",
+        f"  {len(plan.stages)} stages; activations and gradients as {plan.codec.name}",
+    ]
+    for stage, devices in enumerate(plan.stages):
+        first, after = plan.borders[stage], plan.borders[stage + 1]
+        kinds = Counter(fleet.kinds[device] for device in devices)
+        who = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        busy = 100 * cost.busy_s[stage]
+        text.append(f"  stage {stage:2d}  blocks {first}-{after - 1}  {who}  busy {busy:.0f} %")
+    if plan.unused:
+        text.append("  not used: " + ", ".join(fleet.names[device] for device in plan.unused))
+    text.append(
+        f"  limit: {cost.limit}; microbatches {work_s:.2f} s, filling and draining "
+        f"{cost.fill_s:.2f} s, averaging {cost.averaging_s:.2f} s"
+    )
+    for kind, seconds in found.gains:
+        gain = 100 * (plan.seconds / seconds - 1)
+        text.append(f"  one more {kind}: {seconds:.3f} s, {gain:+.1f} % speed at least")
+    return text
+
+
+def as_json(found: PlanAnswer) -> dict[str, Any]:
+    """The same for scripts."""
+    plan, names = found.plan, found.fleet.names
+    return {
+        "seconds_per_step": plan.seconds,
+        "lower_bound": plan.lower_bound_s,
+        "proven": plan.seconds <= plan.lower_bound_s * (1 + 1e-9),
+        "stages": [[names[device] for device in devices] for devices in plan.stages],
+        "objective": "pipelined",
+        "evaluations": plan.evaluations,
+        "unused": [names[device] for device in plan.unused],
+        "cut": list(found.run.cut),
+        "codec": plan.codec.name,
+        "connections": dict(zip(names, found.connections, strict=True)),
+        "limit": plan.cost.limit,
+        "pace_s": plan.cost.pace_s,
+        "fill_s": plan.cost.fill_s,
+        "averaging_s": plan.cost.averaging_s,
+        "one_more": dict(found.gains),
+    }
+
+
+def targets(given: DeviceFile, folder: Path) -> list[Path]:
+    """The files that are written; those of the devices are named after them."""
+    names = fleet_of(given).names
+    return [folder / f"{name}" for name in ("run.toml", "plan.png", *map(_file_name, names))]
+
+
+def trainer_toml(found: PlanAnswer) -> str:
+    """The trainer's settings."""
+    run = dataclasses.asdict(found.run)
+    own = {name: value for name, value in run.items() if not isinstance(value, dict)}
+    text = "# Made by p2pswarm plan: p2pswarm train run.toml --bootstrap HOST:PORT\n\n"
+    text += 'role = "trainer"\n\n[train]\ndata = "text"  # your text, a file or a folder\n\n'
+    text += "[run]\n" + _toml(own)
+    for name, table in run.items():
+        if isinstance(table, dict):
+            text += f"\n[run.{name}]\n" + _toml(table)
+    return text
+
+
+def server_toml(found: PlanAnswer, device: int) -> str:
+    """The settings of a device's server."""
+    stage = next((stage for stage, group in enumerate(found.plan.stages) if device in group), None)
+    text = "# Made by p2pswarm plan: p2pswarm node --config THIS --bootstrap HOST:PORT\n\n"
+    text += 'role = "stage"\n\n[serve]\n' + _toml({"run": found.run.name})
+    if stage is None:
+        text += "# The plan has no use for it: it would serve wherever it helps most.\n"
+    else:
+        text += f"stage = {stage}  # take this line away, and it serves wherever it helps most\n"
+    return text + "\n[network]\n" + _toml({"bulk_connections": found.connections[device]})
+
+
+def _write_settings(found: PlanAnswer, folder: Path) -> None:
+    names = targets(found.given, folder)
+    _write(names[0], trainer_toml(found))
+    picture = write_target(names[1], lambda place: draw_plan(found, place), replace=True)
+    sys.stdout.write(f"plan: {picture}\n")
+    for device, path in enumerate(names[2:]):
+        write_target(path, partial(_put, text=server_toml(found, device)), replace=True)
+    sys.stdout.write(f"plan: {len(names) - 2} files for the devices in {folder}\n")
+
+
+def _write(path: Path, text: str) -> None:
+    written = write_target(path, lambda place: _put(place, text), replace=True)
+    sys.stdout.write(f"plan: {written}\n")
+
+
+def _put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _toml(values: dict[str, Any]) -> str:
+    """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def _file_name(name: str) -> str:
+    plain = "".join(each if each.isalnum() or each in "-_" else "-" for each in name)
+    return f"{plain}.toml"

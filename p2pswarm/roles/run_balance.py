@@ -1,0 +1,76 @@
+"""Who has moved in the run of a trainer, and why nobody else does: as an answer to `AskBalance`.
+
+Units:   `now_s` seconds on the caller's clock.
+Errors:  NotServing for another run.
+"""
+
+from collections import deque
+
+from p2pswarm.errors import NotServing
+from p2pswarm.swarm.messages.balance import (
+    MOVES_TOLD_MAX,
+    REASONS_MAX,
+    AskBalance,
+    BalanceStatus,
+    PastMove,
+    StageRate,
+    StaysPut,
+)
+from p2pswarm.swarm.messages.types import REASON_CHARS
+from p2pswarm.trainer.balance import BalanceAsked, BalanceReport, OrderedMove
+
+GAIN_MOST = 1e6
+RATE_MOST = 1e9
+
+
+class LatestBalance:
+    """What a trainer says about its decisions when it is asked."""
+
+    def __init__(self, run: bytes, rule: str) -> None:
+        self._run = run
+        self._rule = rule
+        self._asked: BalanceAsked | None = None
+        self._asked_s = 0.0
+        self._moves: deque[tuple[float, OrderedMove]] = deque(maxlen=MOVES_TOLD_MAX)
+
+    def told(self, report: BalanceReport, now_s: float) -> None:
+        """Take a report; of the questions only the newest is kept."""
+        match report:
+            case BalanceAsked():
+                self._asked, self._asked_s = report, now_s
+            case OrderedMove():
+                self._moves.appendleft((now_s, report))
+
+    def answer(self, question: AskBalance, now_s: float) -> BalanceStatus:
+        """The decisions as they stand at `now_s`."""
+        if question.run != self._run:
+            raise NotServing("that run is not trained here; look up the runs again")
+        asked = self._asked
+        stages = asked.stages if asked else ()
+        decision = asked.decision if asked else None
+        return BalanceStatus(
+            rule=self._rule,
+            asked_ago_s=max(0.0, now_s - self._asked_s) if asked else None,
+            floor=asked.floor if asked else 0,
+            stages=tuple(
+                StageRate(min(one.rate_per_s, RATE_MOST), one.queue_s, one.ready, one.unmeasured)
+                for one in stages
+            ),
+            moves=tuple(
+                PastMove(
+                    max(0.0, now_s - at_s),
+                    move.incarnation.peer,
+                    move.source,
+                    move.target,
+                    min(move.gain, GAIN_MOST),
+                    move.away_s,
+                    move.planned,
+                )
+                for at_s, move in self._moves
+            ),
+            why=decision.why[:REASON_CHARS] if decision else "",
+            stay=tuple(
+                StaysPut(servers, reason)
+                for reason, servers in (decision.stay[:REASONS_MAX] if decision else ())
+            ),
+        )

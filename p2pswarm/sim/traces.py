@@ -1,0 +1,229 @@
+"""How many rented machines there were over a day, and when that changed.
+
+`spot_traces.json` ships facts of real clouds; a file of one's own has the same in one of two forms,
+as events `[[seconds, "+" or "-", machines], ...]` or as counts `[[seconds, machines], ...]`.
+
+Units:   seconds.
+Errors:  Unusable, one line, for a trace that is not there or cannot be one.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from p2pswarm.errors import Unusable
+
+HOUR_S = 3600.0
+SHIPPED = "spot_traces.json"
+TRACE_BYTES_MAX = 4 << 20  # a month of changes each minute; anything larger is another file
+MACHINES_MAX = 10_000
+NOTICE_S = 0.0  # a file of one's own promises none
+PAIR, TRIPLE = 2, 3  # the lengths of a count and of an event
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """How many machines one zone of a cloud had, and when that changed."""
+
+    counts: tuple[tuple[float, int], ...]
+    """Seconds, machines from then on."""
+    seconds: float
+    notice_s: float
+    """How long before the end a machine is told of it."""
+
+    @property
+    def most(self) -> int:
+        """The machines that it had at its best."""
+        return max(count for _, count in self.counts)
+
+    @property
+    def mean(self) -> float:
+        """The machines that it had on average."""
+        ends = [at_s for at_s, _ in self.counts[1:]] + [self.seconds]
+        held = sum(
+            count * (end_s - at_s) for (at_s, count), end_s in zip(self.counts, ends, strict=True)
+        )
+        return held / (self.seconds - self.counts[0][0])
+
+    def turned(self, later_s: float) -> "Trace":
+        """The same, but for its beginning: it begins so much later, and goes round."""
+        before = [(at_s, count) for at_s, count in self.counts if at_s <= later_s]
+        after = [(at_s, count) for at_s, count in self.counts if at_s > later_s]
+        then = before[-1][1] if before else self.counts[-1][1]
+        counts = [(0.0, then), *((at_s - later_s, count) for at_s, count in after)]
+        counts += [(at_s + self.seconds - later_s, count) for at_s, count in before]
+        return replace(self, counts=tuple(counts))
+
+    def for_hours(self, hours: float) -> Iterator[tuple[float, int]]:
+        """Its counts until so many hours have passed, again and again."""
+        begun_s = 0.0
+        while begun_s < hours * HOUR_S:
+            for at_s, count in self.counts:
+                if begun_s + at_s < hours * HOUR_S:
+                    yield begun_s + at_s, count
+            begun_s += self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChange:
+    """Machines come to a zone (above 0), or are taken from it."""
+
+    at_s: float
+    zone: int
+    machines: int
+
+
+def fleet_changes(trace: Trace, servers: int, hours: float) -> list[FleetChange]:
+    """What happens to a fleet that has at most about so many servers.
+
+    A trace with fewer machines is laid side by side, each zone at another hour of it, and scaled.
+    """
+    zones = max(1, round(servers / trace.most))
+    scale = servers / zones / trace.most
+    found = []
+    for zone in range(zones):
+        there = 0
+        for at_s, count in trace.turned(zone * trace.seconds / zones).for_hours(hours):
+            wanted = round(count * scale)
+            if wanted != there:
+                found.append(FleetChange(at_s, zone, wanted - there))
+            there = wanted
+    return sorted(found, key=lambda change: (change.at_s, change.zone))
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One machine's time in a fleet."""
+
+    machine: int
+    """Which of the fleet's machines it is: 0 .. the most that there are at once, minus 1."""
+    begin_s: float
+    end_s: float
+    """When it is taken; infinite if it stays to the end."""
+
+
+def stays(trace: Trace, machines: int, hours: float, rng: Random) -> list[Stay]:
+    """When each machine of a fleet is there; which one is taken is chance, which one comes, too.
+
+    The trace is scaled so that all machines are there at its best.
+    """
+    scale = machines / trace.most
+    away, there, found = list(range(machines)), dict[int, float](), []
+    for at_s, count in trace.for_hours(hours):
+        wanted = min(machines, round(count * scale))
+        while len(there) < wanted:
+            there[away.pop(rng.randrange(len(away)))] = at_s
+        while len(there) > wanted:
+            taken = rng.choice(sorted(there))
+            found.append(Stay(taken, there.pop(taken), at_s))
+            away.append(taken)
+    found += [Stay(machine, begin_s, math.inf) for machine, begin_s in there.items()]
+    return sorted(found, key=lambda stay: (stay.begin_s, stay.machine))
+
+
+def shipped_traces() -> tuple[str, ...]:
+    """The names of the traces that ship."""
+    return tuple(sorted(_shipped()))
+
+
+def trace_of(name: str) -> Trace:
+    """The trace that ships under this name, or that a file holds."""
+    found = _shipped().get(name)
+    if found is not None:
+        changes, there, counts = found["changes"], 0, []
+        for at_s, change in changes:
+            there += change
+            counts.append((float(at_s), there))
+        return Trace(tuple(counts), found["seconds"], found["notice_s"])
+    path = Path(name)
+    if not path.exists():
+        names = ", ".join(shipped_traces())
+        raise Unusable(f"no trace {name!r:.60}: name one of {names}, or a file of your own")
+    return read_trace(path)
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace of a file; Unusable says what is wrong with it."""
+    try:
+        if path.stat().st_size > TRACE_BYTES_MAX:
+            raise Unusable(f"{path} is larger than {TRACE_BYTES_MAX:,} bytes: it is no trace")
+        given = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{path} is no JSON: {error}; give events or counts") from error
+    if not isinstance(given, dict) or ("events" in given) == ("counts" in given):
+        raise Unusable(
+            f'{path} has to be {{"events": [...]}} or {{"counts": [...]}}, and one alone'
+        )
+    try:
+        counts = _counts(given["counts"]) if "counts" in given else _summed(given["events"])
+        last_s = counts[-1][0]
+        gap_s = max(1.0, last_s - counts[-2][0]) if counts[1:] else 1.0
+        seconds = _number(given.get("seconds", last_s + gap_s))
+    except (ValueError, TypeError, IndexError) as error:
+        raise Unusable(f"{path}: {error}") from error
+    return _checked(path, counts, seconds)
+
+
+def _checked(path: Path, counts: list[tuple[float, int]], seconds: float) -> Trace:
+    times = [at_s for at_s, _ in counts]
+    if times != sorted(times):
+        raise Unusable(f"{path}: the times go back: sort them")
+    low, high = min(count for _, count in counts), max(count for _, count in counts)
+    if low < 0:
+        raise Unusable(f"{path}: {low} machines are there at some time: more go than came")
+    if not 0 < high <= MACHINES_MAX:
+        raise Unusable(f"{path}: {high} machines at the most; give 1 to {MACHINES_MAX}")
+    if seconds <= times[-1]:
+        raise Unusable(f"{path}: seconds {seconds:g} is not after the last change at {times[-1]:g}")
+    return Trace(tuple(dict(counts).items()), seconds, NOTICE_S)  # the last of equal times counts
+
+
+def _counts(rows: Any) -> list[tuple[float, int]]:
+    return [(_number(row[0]), _whole(row[1])) for row in _rows(rows, PAIR)]
+
+
+def _summed(rows: Any) -> list[tuple[float, int]]:
+    """Events as counts; a third value that is a machine's name stands for one machine."""
+    there, found = 0, []
+    for at_s, sign, machines in _rows(rows, TRIPLE):
+        if sign not in ("+", "-"):
+            raise ValueError(f"{sign!r:.20} at {at_s} is neither '+' nor '-'")
+        many = 1 if isinstance(machines, str) else _whole(machines)
+        there += many if sign == "+" else -many
+        found.append((_number(at_s), there))
+    return found
+
+
+def _rows(rows: Any, length: int) -> Sequence[Any]:
+    if not isinstance(rows, list) or not rows:
+        raise ValueError("no machine ever comes: give at least one row")
+    if wrong := [row for row in rows if not isinstance(row, list) or len(row) != length]:
+        raise ValueError(f"{wrong[0]!r:.40} is no row of {length} values")
+    return rows
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r:.20} is no time in seconds from 0")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MACHINES_MAX:
+        raise ValueError(f"{value!r:.20} is no number of machines")
+    return value
+
+
+@lru_cache
+def _shipped() -> dict[str, Any]:
+    text = (files(__package__) / SHIPPED).read_text()
+    traces: dict[str, Any] = json.loads(text)["traces"]
+    return traces

@@ -1,0 +1,82 @@
+"""Who has moved between the stages of a run, and why: what `p2pswarm explain` asks a trainer.
+
+Units:   seconds; rates in microbatches per second.
+Errors:  BadMessage on arrival when a field breaks its limit.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from p2pswarm.swarm.messages.status import Servers
+from p2pswarm.swarm.messages.types import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
+from p2pswarm.wire.message import Message, Range, Size, message
+
+MOVES_TOLD_MAX = 32  # the last ones, in one answer
+REASONS_MAX = 16  # why servers cannot move: there are four kinds
+Rate = Annotated[float, Range(0.0, 1e9)]
+
+
+@message(125)
+@dataclass(frozen=True, slots=True)
+class AskBalance(Message):
+    """A question for the run's trainer; anybody may ask it. The reply is a `BalanceStatus`."""
+
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class StageRate(Message):
+    """What one stage can do."""
+
+    rate_per_s: Rate
+    """Of its servers together, with those that are on their way to it."""
+    queue_s: Seconds | None
+    """Mean wait of a microbatch; None if nobody has measured it."""
+    ready: Servers
+    unmeasured: Servers
+    """Servers of which nothing is known yet: each counts as a usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastMove(Message):
+    """A server that was sent to another stage."""
+
+    ago_s: Seconds
+    peer: Peer
+    source: Stage
+    target: Stage
+    gain: Annotated[float, Range(-1.0, 1e6)]
+    """For everybody, by the plan that it was a part of, as a share."""
+    away_s: Seconds
+    """How long it was to compute nothing."""
+    planned: Servers
+    """Moves of that plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaysPut(Message):
+    """Why servers cannot be moved."""
+
+    servers: Servers
+    reason: Annotated[str, Size(100)]
+    """In words that follow "it"."""
+
+
+@message(126)
+@dataclass(frozen=True, slots=True)
+class BalanceStatus(Message):
+    """The last decisions, and why nobody else moves."""
+
+    rule: Annotated[str, Size(20)]
+    """`run.balance.rule`."""
+    asked_ago_s: Seconds | None
+    """Since the rule was asked; None before that."""
+    floor: Servers
+    """Ready servers that each stage keeps."""
+    stages: Annotated[tuple[StageRate, ...], Size(STAGES_MAX)]
+    """All stages, in order; none before the rule was asked."""
+    moves: Annotated[tuple[PastMove, ...], Size(MOVES_TOLD_MAX)]
+    """The newest first."""
+    why: Reason
+    """Why nobody moves now, or not more."""
+    stay: Annotated[tuple[StaysPut, ...], Size(REASONS_MAX)]

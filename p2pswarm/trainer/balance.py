@@ -1,0 +1,281 @@
+"""What the coordinator knows of its servers' capacities, and whom it moves to another stage.
+
+It keeps what members tell of themselves, counts how often they die, and asks the rule
+(`plan/rebalancing.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
+move. Who moves is sent out of the run, and is given its new stage when it joins again. Newcomers
+are placed by the same numbers.
+
+Units:   seconds on the caller's clock; peers by their 32-byte id.
+Errors:  none; numbers that make no sense count as not known.
+Source:  docs/rebalancing.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from p2pswarm.config import RunConfig
+from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
+from p2pswarm.plan.capacity import StageCosts
+from p2pswarm.plan.rebalancing import Decision, Rebalancing
+from p2pswarm.progress.events import worth_text
+from p2pswarm.swarm.messages.membership import Join, Load
+from p2pswarm.swarm.messages.types import MEMBERS_MAX
+from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.membership import Member, Membership
+
+ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
+ASK_PER_SERVER_S = 0.005
+BACK_S = 60.0  # who is out for longer has died
+REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
+SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
+
+
+@dataclass(frozen=True, slots=True)
+class StageState:
+    """What limits one stage, as it was measured."""
+
+    rate_per_s: float
+    """Microbatches a second that its servers could do, with those that are on their way."""
+    queue_s: float | None
+    """Mean wait of a microbatch at its servers; None if nobody has measured it."""
+    ready: int
+    unmeasured: int
+    """Servers that count as the usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceAsked:
+    """Report: the rule was asked whether somebody should move."""
+
+    decision: Decision
+    stages: tuple[StageState, ...]
+    floor: int
+    """Ready servers that each stage keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedMove:
+    """Report: a server moves to another stage."""
+
+    incarnation: Incarnation
+    source: int
+    target: int
+    gain: float
+    """Of the whole plan, for everybody, as a share."""
+    away_s: float
+    planned: int
+    """Moves of the whole plan."""
+
+    @property
+    def worth(self) -> str:
+        """What it brings and what it costs."""
+        return worth_text(self.gain, self.planned, self.away_s)
+
+    @property
+    def reason(self) -> str:
+        """Why its session ends."""
+        return f"it moves to stage {self.target}: {self.worth}"
+
+
+BalanceReport = BalanceAsked | OrderedMove
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a server told last."""
+
+    stage: int
+    seconds: float | None
+    error: float | None
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class _OnItsWay:
+    """A server that was sent to another stage."""
+
+    target: int
+    until_s: float
+    """When it has to have joined."""
+    joined: bool = False
+    """It has, and loads its weights."""
+
+
+class Balance:
+    """The capacities of a run's servers under one coordinator."""
+
+    def __init__(self, config: RunConfig, members: Membership) -> None:
+        self._config = config
+        self._members = members
+        self._rule = Rebalancing(config.balance)
+        self._costs = StageCosts(config.stages, MEMBERS_MAX)
+        self._told: dict[bytes, _Told] = {}
+        self._moving: dict[bytes, _OnItsWay] = {}
+        """Those that were sent to another stage, and are not ready there."""
+        self._left: dict[bytes, float] = {}
+        """When those left that are not back."""
+        self._deaths = 0
+        self._server_s = 0.0
+        self._asked_s: float | None = None
+
+    def loaded(self, member: Member, load: Load) -> None:
+        """A member tells how busy it is, and what it has measured."""
+        last = member.stage == self._config.stages - 1
+        measured = load.capacity.measured
+        seconds = measured.seconds(last=last)
+        if seconds is not None and not SECONDS_LEAST <= seconds <= SECONDS_MOST:
+            seconds = None
+        peer = member.incarnation.peer
+        if seconds is not None:
+            self._costs.told(peer, member.stage, seconds)
+        error = measured.relative_error(last=last)
+        self._told.pop(peer, None)
+        self._told[peer] = _Told(member.stage, seconds, error, load)
+        if len(self._told) > MEMBERS_MAX:
+            del self._told[next(iter(self._told))]
+
+    def joined(self, peer: bytes, join: Join, now_s: float) -> Join:
+        """What a server asks for, with the stage that it is to have."""
+        self._left.pop(peer, None)
+        moving = self._moving.get(peer)
+        if moving is not None and now_s < moving.until_s and not join.pinned:
+            self._moving[peer] = replace(moving, joined=True, until_s=math.inf)
+            return _without_weights(join, moving.target)
+        self._moving.pop(peer, None)
+        if join.stage is not None or not (open_stages := self._members.open_stages()):
+            return join
+        return replace(join, stage=self._rule.place(self._arrangement(now_s), open_stages))
+
+    def ready(self, peer: bytes) -> None:
+        """A server computes: if it has moved, it is there."""
+        self._moving.pop(peer, None)
+
+    def ended(self, peer: bytes, now_s: float) -> None:
+        """An incarnation is over."""
+        moving = self._moving.get(peer)
+        if moving is not None and not moving.joined:
+            return  # it was sent, and is on its way
+        self._moving.pop(peer, None)
+        self._left[peer] = now_s
+        if len(self._left) > MEMBERS_MAX:
+            del self._left[next(iter(self._left))]
+
+    def after_commit(self, avoided: Callable[[bytes], bool], now_s: float) -> list[BalanceReport]:
+        """Whom to send to another stage now; end their sessions. Empty if it is not time to ask.
+
+        `avoided`: the servers that fail at their work.
+        """
+        pause_s = max(ASK_EVERY_S, ASK_PER_SERVER_S * self._members.ready_count())
+        if self._asked_s is not None and now_s < self._asked_s + pause_s:
+            return []
+        self._look_around(now_s)
+        arrangement = self._arrangement(now_s, avoided)
+        decision = self._rule.decide(arrangement, now_s)
+        asked = BalanceAsked(decision, self._stages(arrangement), arrangement.floor)
+        reports: list[BalanceReport] = [asked]
+        for move in decision.moves:
+            member = self._members.of_peer(move.server)
+            if member is None:
+                continue
+            self._moving[move.server] = _OnItsWay(move.target, now_s + REJOIN_S)
+            numbers = decision.gain, move.away_s, decision.planned
+            reports.append(OrderedMove(member.incarnation, move.source, move.target, *numbers))
+        return reports
+
+    def _look_around(self, now_s: float) -> None:
+        """Count the time of all servers, and those that have died in it."""
+        if self._asked_s is not None:
+            self._server_s += (now_s - self._asked_s) * self._members.ready_count()
+        self._asked_s = now_s
+        dead = [peer for peer, left_s in self._left.items() if now_s >= left_s + BACK_S]
+        self._deaths += len(dead)
+        for peer in dead:
+            del self._left[peer]
+            self._told.pop(peer, None)
+        late = [peer for peer, moving in self._moving.items() if now_s >= moving.until_s]
+        for peer in late:
+            del self._moving[peer]
+            self._deaths += 1
+
+    def _arrangement(
+        self, now_s: float, avoided: Callable[[bytes], bool] = lambda _peer: False
+    ) -> Arrangement:
+        """All servers as they are now; those that will leave do not count."""
+        members, costs = self._members, self._costs.costs()
+        servers = [
+            self._staged(one, costs, avoided)
+            for one in (*members.ready(), *members.waiting())
+            if one.incarnation not in members.leaving
+        ]
+        for peer, moving in self._moving.items():
+            if members.of_peer(peer) is None and now_s < moving.until_s:
+                speed, error = self._speed(peer, costs)
+                away = StagedServer(
+                    server=peer, stage=moving.target, speed=speed, error=error, ready=False
+                )
+                servers.append(away)
+        return Arrangement(
+            stages=self._config.stages,
+            servers=tuple(sorted(servers, key=lambda one: one.server)),
+            costs=costs,
+            state_bytes=self._state_bytes(),
+            deaths_per_s=deaths_per_s(self._deaths, self._server_s),
+            moving=len(self._moving),
+        )
+
+    def _staged(
+        self, member: Member, costs: tuple[float, ...], avoided: Callable[[bytes], bool]
+    ) -> StagedServer:
+        peer = member.incarnation.peer
+        bound = "was told which stage to serve" if member.pinned else ""
+        if not bound and avoided(peer):
+            bound = "fails at its work"
+        speed, error = self._speed(peer, costs)
+        told = self._told.get(peer)
+        capacity = told.load.capacity if told else None
+        return StagedServer(
+            server=peer,
+            stage=member.stage,
+            speed=speed,
+            error=error,
+            ready=member.ready,
+            bound=bound,
+            link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
+            free_bytes=capacity.free_bytes if capacity else None,
+            queued=told.load.queued if told else 0,
+        )
+
+    def _speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:
+        """Of a server, and how sure it is."""
+        told = self._told.get(peer)
+        if told is None or told.seconds is None:
+            return None, None
+        return costs[told.stage] / told.seconds, told.error
+
+    def _state_bytes(self) -> tuple[int | None, ...]:
+        """Of each stage, as most of its servers tell."""
+        told: list[list[int]] = [[] for _ in range(self._config.stages)]
+        for one in self._told.values():
+            if (nbytes := one.load.capacity.state_bytes) is not None:
+                told[one.stage].append(nbytes)
+        return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
+
+    def _stages(self, arrangement: Arrangement) -> tuple[StageState, ...]:
+        rates, counts = arrangement.rates(), arrangement.ready_counts()
+        waits: list[list[float]] = [[] for _ in rates]
+        unmeasured = [0] * len(rates)
+        for one in arrangement.servers:
+            unmeasured[one.stage] += one.speed is None
+            told = self._told.get(one.server)
+            if told is not None and told.load.capacity.queue_s is not None and one.ready:
+                waits[one.stage].append(told.load.capacity.queue_s)
+        return tuple(
+            StageState(rate, sum(wait) / len(wait) if wait else None, count, unknown)
+            for rate, wait, count, unknown in zip(rates, waits, counts, unmeasured, strict=True)
+        )
+
+
+def _without_weights(join: Join, stage: int) -> Join:
+    """A server comes to another stage: what it holds is of no use there."""
+    return replace(join, stage=stage, version=None, digest=b"", held=None, sum=None)

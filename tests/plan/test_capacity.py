@@ -1,0 +1,172 @@
+"""What is known of a server: means that forget, errors that tell noise from change, costs."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.plan.capacity import CapacityMeter, Measured, RecentMean, StageCosts
+from p2pswarm.swarm.messages.capacity import NOT_MEASURED, Capacity
+from p2pswarm.swarm.messages.membership import Load
+from p2pswarm.wire.message import decode, encode
+
+samples = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=50)
+
+
+def measured(**changes) -> Measured:
+    return Measured(**({"forward_s": 0.1, "backward_s": 0.2, "error_s": 0.03} | changes))
+
+
+def test_nothing_is_known_before_the_first_sample():
+    mean = RecentMean()
+
+    assert (mean.value, mean.error) == (None, None)
+    assert CapacityMeter().measured() == Measured()
+    assert Measured().seconds(last=False) is None
+    assert NOT_MEASURED.measured == Measured()
+
+
+@given(samples, st.floats(0, 100))
+def test_a_mean_lies_among_its_samples_and_its_error_below_their_range(values, pause_s):
+    mean = RecentMean()
+    for number, value in enumerate(values):
+        mean.add(value, number * pause_s)
+
+    assert min(values) * (1 - 1e-9) <= mean.value <= max(values) * (1 + 1e-9)
+    assert mean.error is None or mean.error <= (max(values) - min(values)) * (1 + 1e-9) + 1e-9
+
+
+def test_one_sample_tells_no_error_and_equal_ones_tell_none():
+    mean = RecentMean()
+    mean.add(1.0, 0.0)
+    assert mean.error is None
+
+    for second in range(1, 10):
+        mean.add(1.0, float(second))
+
+    assert mean.error == 0.0
+
+
+def test_the_error_is_that_of_independent_samples():
+    """Of 400 means over jitter of 20 %, some two thirds lie within one error of the truth."""
+    rng, within = random.Random(1), 0
+    for _ in range(400):
+        mean = RecentMean(60.0)
+        for second in range(200):
+            mean.add(rng.uniform(0.8, 1.2), float(second))
+        within += abs(mean.value - 1.0) <= mean.error
+
+    assert 0.6 < within / 400 < 0.75
+
+
+def test_a_server_that_has_slowed_down_is_known_as_slow_within_three_windows():
+    mean = RecentMean(60.0)
+    for second in range(1000):
+        mean.add(1.0, float(second))
+    for second in range(1000, 1180):
+        mean.add(2.0, float(second))
+
+    assert mean.value > 1.9
+
+
+def test_a_clock_that_went_back_does_no_harm():
+    mean = RecentMean()
+    mean.add(1.0, 100.0)
+    mean.add(3.0, 50.0)
+
+    assert mean.value == 2.0
+
+
+@pytest.mark.parametrize("window_s", [0.0, -1.0, math.nan])
+def test_a_window_is_positive(window_s):
+    with pytest.raises(ValueError, match="a window of"):
+        RecentMean(window_s)
+
+
+def test_the_longest_of_computing_and_transfers_limits_a_server():
+    assert measured().seconds(last=False) == pytest.approx(0.3)
+    slow_in = measured(in_bytes=8e6, link_bytes_per_s=1e7)
+    assert slow_in.seconds(last=False) == pytest.approx(0.8)
+    slow_out = measured(in_bytes=1e6, out_bytes=9e6, link_bytes_per_s=1e7)
+    assert slow_out.seconds(last=False) == pytest.approx(0.9)
+    assert slow_out.relative_error(last=False) == pytest.approx(0.03 / 0.9)
+    assert measured(in_bytes=8e6).seconds(last=False) == pytest.approx(0.3), "no link is known"
+
+
+def test_the_last_stage_has_no_backward_of_its_own():
+    one = measured(backward_s=None)
+
+    assert one.seconds(last=True) == pytest.approx(0.1)
+    assert one.seconds(last=False) is None
+    assert one.relative_error(last=False) is None
+
+
+@pytest.mark.parametrize("forward_s", [0.0, math.inf])
+def test_a_time_that_no_server_can_have_is_not_known(forward_s):
+    assert Measured(forward_s=forward_s, backward_s=0.0).seconds(last=False) is None
+
+
+def test_a_meter_tells_what_it_was_told():
+    meter = CapacityMeter()
+    for second in range(4):
+        meter.waited(0.5, second)
+        meter.came(100)
+        meter.computed(1.0, second, backward=False)
+        meter.came(50)
+        meter.computed(2.0, second, backward=True)
+        meter.went(300)
+    meter.averaged(0.0)
+    assert meter.measured().link_bytes_per_s is None, "too little was averaged to tell"
+    meter.averaged(5e6)
+
+    assert meter.measured(free_bytes=7, state_bytes=8) == Measured(
+        forward_s=pytest.approx(1.0),
+        backward_s=pytest.approx(2.0),
+        error_s=pytest.approx(0.0, abs=1e-6),
+        queue_s=pytest.approx(0.5),
+        in_bytes=150,
+        out_bytes=300,
+        link_bytes_per_s=5e6,
+        free_bytes=7,
+        state_bytes=8,
+    )
+
+
+def test_what_was_measured_survives_the_wire():
+    one = measured(queue_s=0.5, free_bytes=10**12, link_bytes_per_s=1e9)
+    load = Load(0, 0.0, 0.0, 0.0, 0, capacity=Capacity.of(one))
+
+    assert decode(encode(load)).capacity.measured == one
+    assert len(encode(load)) < 150
+
+
+def test_stages_cost_the_same_until_a_server_has_served_two():
+    costs = StageCosts(3, 10)
+    costs.told(b"a", 0, 1.0)
+    costs.told(b"b", 1, 2.0)
+
+    assert costs.costs() == (1.0, 1.0, 1.0)
+
+
+def test_a_stage_costs_more_if_servers_that_moved_there_became_slower():
+    costs = StageCosts(2, 100)
+    for number in range(8):
+        costs.told(bytes([number]), 0, 1.0 + number)
+        costs.told(bytes([number]), 1, 2.0 * (1.0 + number))
+
+    cheap, dear = costs.costs()
+
+    assert 1.8 < dear / cheap < 2.1
+
+
+def test_memory_of_times_is_bounded():
+    costs = StageCosts(20, 5)
+    for number in range(100):
+        for stage in range(20):
+            costs.told(bytes([number]), stage, 1.0)
+
+    assert len(costs._times_s) <= 5
+    assert len(costs._last) <= 5
+    assert max(len(times) for times in costs._times_s.values()) <= 8

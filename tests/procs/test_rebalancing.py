@@ -1,0 +1,66 @@
+"""Real processes that rehearse: a fast server moves to the slow stage, and not one bit is lost."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+
+from emulated_weights import RehearsalReference, configured
+from exactness import compare, written
+from swarm_processes import Run, Site, events, swarm
+
+from p2pswarm.progress.events import Ended, Note, Peers, Relocated
+
+SERVE = '[serve]\nthreads = 1\ndevice = "emulated"\n'
+FAST = SERVE + "emulated_forward_s = 0.02\n"
+SLOW = SERVE + "emulated_forward_s = 0.2\nstage = 1\n"
+BALANCE = "[run.balance]\nsteady_s = 1.0\n"
+
+
+class Balanced(Run):
+    """A run whose servers move soon."""
+
+    def settings(self) -> str:
+        """As the trainer's TOML has it."""
+        return super().settings() + BALANCE
+
+
+@pytest.mark.timeout(300)
+def test_a_fast_server_moves_to_the_slow_stage_and_the_weights_are_the_same_bits(tmp_path):
+    """Two slow servers of stage 1 come first: then stage 0 is given three fast ones of four."""
+    run = Balanced(
+        name="moves",
+        steps=40,
+        min_replicas=3,
+        d_model=16,
+        layers=2,
+        heads=2,
+        sequence_length=16,
+        microbatches=8,
+        dtype="float64",
+        codec="raw",
+        weights=str(tmp_path / "swarm.safetensors"),
+        emulated=True,
+    )
+    told, fast = [], 4
+    with swarm(Site(), run, [SLOW] * 2, 240.0) as nodes:
+        for event in events(nodes.lines("trainer")):
+            told.append(event)
+            if fast and isinstance(event, Peers) and len(event.peers) == 2:
+                while fast:
+                    nodes.start_server(FAST)
+                    fast -= 1
+
+    moves = [event for event in told if isinstance(event, Relocated)]
+    assert moves, [event.text for event in told if isinstance(event, Note)]
+    assert (moves[0].source, moves[0].target) == (0, 1)
+    assert moves[0].gain > 0.2
+    ended = told[-1]
+    assert isinstance(ended, Ended)
+    assert ended.counts.counted == 40 * 8
+    assert ended.counts.replayed == 0
+    expected = RehearsalReference(configured(run))
+    list(expected.norms())
+    assert compare(written(tmp_path), expected.weights())[0] == 0.0

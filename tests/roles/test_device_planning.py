@@ -1,0 +1,144 @@
+"""`p2pswarm plan devices.toml`: what it prints and writes, and what it says of a bad file."""
+
+import json
+import re
+import tomllib
+
+import pytest
+
+from p2pswarm import cli
+from p2pswarm.commands.plan import EXAMPLE
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.settings import load
+
+MODEL = """
+[run.model]
+d_model = 64
+layers = 6
+heads = 2
+sequence_length = 64
+"""
+DEVICE = """
+[[device]]
+name = "{name}"
+count = {count}
+site = "{site}"
+tflops = 1e-3
+memory_gib = 4.0
+access_gbps = 1.0
+"""
+OREGON, TOKYO, HOME = (
+    DEVICE.format(name=name, count=count, site=site)
+    for name, count, site in (("west", 2, "Oregon"), ("east", 2, "Tokyo"), ("own", 1, "home"))
+)
+AWS = 'network = "aws"\n'
+LINK = '[[link]]\nbetween = ["home", "{}"]\nrtt_ms = 9\ngbps = 1\n'
+
+
+def plan(tmp_path, text, *flags):
+    """The command's exit code, on a file with this text."""
+    path = tmp_path / "devices.toml"
+    path.write_text(text)
+    return cli.main(["plan", str(path), "--seconds", "0.2", *flags])
+
+
+def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, capsys):
+    out, folder = tmp_path / "plan.json", tmp_path / "plan"
+    text = AWS + OREGON + TOKYO + "[plan]\nstages = [2]\nconnections = 2\n" + MODEL
+
+    assert plan(tmp_path, text, "--json", str(out), "--out", str(folder)) == 0
+
+    printed = capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert re.match(r"[\d.]+ s a step, at most \d+ % above the best: no plan takes under", printed)
+    assert "one more west: " in printed
+    assert "limit: " in printed
+    assert found["objective"] == "pipelined"
+    assert 0 < found["lower_bound"] <= found["seconds_per_step"]
+    named = {name for stage in found["stages"] for name in stage} | set(found["unused"])
+    assert named == {"west-1", "west-2", "east-1", "east-2"}
+    assert found["evaluations"] > 0
+    assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
+    trainer = load(folder / "run.toml")
+    assert trainer.role == "trainer"
+    assert trainer.run.stages == 2
+    assert list(trainer.run.cut) == found["cut"]
+    assert len(stage_blocks(trainer.run, 0)) == found["cut"][0]
+    for stage, names in enumerate(found["stages"]):
+        for name in names:
+            server = load(folder / f"{name}.toml")
+            assert server.serve.stage == stage
+            assert server.network.bulk_connections == found["connections"][name]
+
+
+def test_example_is_a_file_that_can_be_planned(tmp_path, capsys):
+    assert cli.main(["plan", "--example"]) == 0
+    text = capsys.readouterr().out
+    assert text == EXAMPLE.read_text()
+    assert tomllib.loads(text)["plan"]["connections"] == 4
+
+    assert plan(tmp_path, text.replace("stages = []", "stages = [2, 4]")) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", r"there is no \[\[device\]\]: name the machines"),
+        ("[", "not TOML"),
+        (AWS + OREGON + OREGON, r"two \[\[device\]\] are named 'west': give each a name"),
+        (AWS + OREGON.replace("Oregon", "oregan"), "no region 'oregan': did you mean 'Oregon'"),
+        (
+            OREGON,
+            "no link between 'Oregon' and 'Oregon': add .*between = \\[\"Oregon\", \"Oregon\"",
+        ),
+        (AWS + OREGON + HOME, "network aws has no region 'home'"),
+        (AWS + OREGON + TOKYO + HOME + LINK.format("Oregon"), "no link between 'Tokyo' and 'home'"),
+        (
+            AWS + OREGON + LINK.format("Oregon"),
+            r"names the site 'home', where no \[\[device\]\] is",
+        ),
+        (HOME + LINK.format('home", "Oregon'), r"link\[0\]: between names 3 sites: name two"),
+        (
+            HOME + LINK.format("home").replace("gbps = 1", "gbps = -1"),
+            r"link\[0\].gbps is a number",
+        ),
+        (HOME.replace("1e-3", "-2.0"), r"device\[0\].tflops is a number from"),
+        (HOME.replace("memory_gib = 4.0", ""), r"device\[0\].memory_gib is missing"),
+        (HOME.replace("4.0", '"much"'), r"device\[0\].memory_gib is a number"),
+        (HOME.replace("count = 1", "count = 5000"), r"device\[0\].count is a whole number from 1"),
+        (HOME + "speed = 3\n", "speed"),
+        (HOME + "[plan]\nstages = [9]\n" + MODEL, "9 stages of a model of 8 blocks: choose 8 or"),
+        (HOME + "[plan]\nstages = [2]\n" + MODEL, "2 stages need 2 devices, and there are 1"),
+        (HOME + '[plan]\ncodecs = ["mp3"]\n', r"plan.codecs\[0\] is one of raw, planes-zstd"),
+        (HOME + "[plan]\ncodecs = []\n" + MODEL, "codecs is empty: name one at least"),
+        (HOME + "[plan]\nworking_gib = 5.0\n" + MODEL, "no cut into 1 stages fits the devices'"),
+        (HOME + "[run]\nstages = 300\n", "run.stages is a whole number from 1 to 256"),
+    ],
+)
+def test_file_that_no_plan_can_be_made_of_is_one_line_with_the_remedy(tmp_path, capsys, text, says):
+    code = plan(tmp_path, text)
+
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1)
+    assert error.startswith("error: ")
+    assert re.search(says, error)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "no file of devices: p2pswarm plan --example > devices.toml"),
+        (["none.toml"], "none.toml: cannot be read: No such file"),
+        (["--objective", "dtfm"], "--objective dtfm needs links and a task: --matrix FILE.json"),
+        (["--objective", "pipelined", "--matrix", "x"], "--matrix is for --objective dtfm"),
+        (["--matrix", "x", "--out", "y"], "--out is for a file of devices"),
+    ],
+)
+def test_flags_that_contradict_each_other_say_which(capsys, flags, says):
+    assert cli.main(["plan", *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_no_time_says_so(tmp_path, capsys):
+    assert plan(tmp_path, HOME + MODEL, "--seconds", "0") == 2
+    assert "give it a second at least" in capsys.readouterr().err
