@@ -115,7 +115,7 @@ def test_machine_that_is_told_of_its_end_costs_work_only_if_it_is_told_too_late(
 
     async def main() -> SwarmResult:
         playing = asyncio.create_task(swarm.play())
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.3)
         begun_s = asyncio.get_running_loop().time()
         victim = swarm.machines[0]
         await swarm.dismiss(victim, notice_s, 0.9 * notice_s)
