@@ -10,6 +10,7 @@ Units:   seconds, bytes.
 Errors:  Unusable, one line with the remedy.
 """
 
+import contextlib
 import functools
 import json
 import logging
@@ -17,7 +18,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -91,9 +92,9 @@ def main(asked: Asked) -> int:
     planned = planned_day(asked)
     for line in about(planned):
         _say(line)
-    logging.disable(logging.WARNING)  # each machine that is taken is one
     begun_s = time.process_time()
-    record: DayRecord = in_virtual_time(SimDay(planned.day).play(), asked.seed)
+    with _without_warnings():
+        record: DayRecord = in_virtual_time(SimDay(planned.day).play(), asked.seed)
     took_s = time.process_time() - begun_s
     for line in outcome(record, planned, took_s):
         _say(line)
@@ -108,6 +109,17 @@ def main(asked: Asked) -> int:
         written = write_target(asked.plot, lambda path: draw(path, kind), replace=True)
         _say(f"picture: {written}")
     return 0
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """While this block lasts: each machine that is taken would be one."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def planned_day(asked: Asked) -> PlannedDay:
