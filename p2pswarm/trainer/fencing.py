@@ -28,7 +28,7 @@ class Fencing:
         self._limits = limits or AnswerLimits(FENCE_S, FENCE_MAX_S)
         self._next: dict[int, MicrobatchJob] = {}
         self._probe = False
-        self._open: list[MicrobatchJob] | None = None
+        self._open: dict[int, MicrobatchJob] | None = None
         self._silent: dict[Incarnation, float] = {}
         """When each of those that have not answered is overdue."""
         self._absent: dict[Incarnation, None] = {}
@@ -57,6 +57,13 @@ class Fencing:
         """The members that have not answered the round."""
         return list(self._silent)
 
+    def unsure(self, job: MicrobatchJob) -> bool:
+        """Whether somebody may still count an attempt of it that was given up.
+
+        It may be done all the same: the answer to a fence can tell that every stage has counted it.
+        """
+        return job.microbatch in self._next or job.microbatch in (self._open or {})
+
     def add(self, job: MicrobatchJob) -> None:
         """Give up the running attempt of a job: it is fenced in the next round."""
         job.phase = JobPhase.FENCING
@@ -73,13 +80,13 @@ class Fencing:
     def begin(self, incarnations: list[Incarnation], now_s: float) -> tuple[FencedWork, ...]:
         """Open a round over `incarnations`; returns what to tell each of them."""
         self._probe = False
-        self._open = list(self._next.values())[:FENCE_BATCH]
-        for job in self._open:
-            del self._next[job.microbatch]
+        self._open = dict(list(self._next.items())[:FENCE_BATCH])
+        for microbatch in self._open:
+            del self._next[microbatch]
         self._silent = {one: now_s + self.limit_s(one) for one in incarnations}
         self._silent |= dict.fromkeys(self._absent, math.inf)
         self._begun_s, self.deadline_s = now_s, min(self._silent.values(), default=now_s)
-        return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open)
+        return tuple(FencedWork(job.microbatch, job.attempt) for job in self._open.values())
 
     def overdue(self, now_s: float) -> list[Incarnation]:
         """The members that should have answered by now."""
@@ -121,4 +128,4 @@ class Fencing:
             return []
         settled, self._open = self._open, None
         self.deadline_s = math.inf
-        return [job for job in settled if job.phase is JobPhase.FENCING]
+        return [job for job in settled.values() if job.phase is JobPhase.FENCING]

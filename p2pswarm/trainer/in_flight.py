@@ -154,6 +154,12 @@ class InFlight:
         job.reason = reason
         self._leave(job, JobPhase.FENCING)
 
+    def undo(self, job: MicrobatchJob) -> None:
+        """It is not done any more, and its last attempt is still being fenced."""
+        self._undone += 1
+        self._remember_refusals(job)
+        self._leave(job, JobPhase.FENCING)
+
     def again(self, job: MicrobatchJob, now_s: float) -> None:
         """Nobody will count the last attempt any more: it may be launched once more."""
         if job.phase is JobPhase.DONE:

@@ -251,6 +251,8 @@ class Step:
             assert held is not None, "the ledger and the jobs are of one step"
             if held.phase is JobPhase.RUNNING:
                 self._give_up(held, f"{incarnation} is gone")
+            elif held.phase is JobPhase.DONE and self._fencing.unsure(held):
+                self._in_flight.undo(held)  # the end of that round launches it
             elif held.phase is JobPhase.DONE:  # every stage had counted: nothing to fence
                 self._in_flight.again(held, now_s)
         return len(voided)
@@ -345,9 +347,8 @@ class Step:
         launches = []
         while (job := self._in_flight.launch(window, now_s)) is not None:
             counting = self._missing(job) if job.work is Work.FORWARD else ()
-            launches.append(
-                act.Launch(self.number, job.microbatch, job.attempt, job.work, counting)
-            )
+            what = self.number, job.microbatch, job.attempt, job.work
+            launches.append(act.Launch(*what, counting))
         return launches
 
     def next_deadline_s(self, now_s: float) -> float | None:

@@ -59,7 +59,8 @@ def copies(world: World, stage: int) -> list[Server]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(60))
+# In 155 and 214 a sum is voided whose microbatch a fence, still under way, has shown to be counted.
+@pytest.mark.parametrize("seed", [*range(60), 155, 214])
 def test_whatever_dies_or_freezes_nothing_is_lost_or_doubled_and_the_run_goes_on(seed: int):
     """World.check compares the real sums at each commit with the whole batch."""
     world = swarm(seed, stages=1 + seed % 3, replicas=3, steps=8)

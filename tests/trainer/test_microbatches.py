@@ -12,6 +12,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.attempt_timeout import TIMEOUT_FIRST_S
 from p2pswarm.trainer.fencing import FENCE_S
 from p2pswarm.trainer.in_flight import REFUSALS_MAX
+from p2pswarm.trainer.suspensions import SumVoided
 
 
 def test_what_a_fence_finds_counted_is_not_launched_again():
@@ -24,6 +25,28 @@ def test_what_a_fence_finds_counted_is_not_launched_again():
     play.wait(5.0)
 
     assert play.seen(act.Launch) == []
+
+
+def test_what_a_fence_found_counted_and_is_void_waits_for_the_others_to_answer_that_fence():
+    """Ann's sum is void, and Bob may still count the attempt that is being fenced."""
+    play = Play()
+    ann, bob = play.serve("a"), play.serve("b")
+    play.stuck(0)
+    play.promise(ann, counted=(0,))
+    play.lose(ann)
+    play.seen(act.Launch)
+
+    actions = []
+    for _ in range(5):
+        play.wait(1.0)
+        actions += play.seen(object)
+    void = [one.incarnation for one in actions if isinstance(one, SumVoided)]
+    early = [one for one in actions if isinstance(one, act.Launch) and one.microbatch == 0]
+    play.promise(bob)
+    play.wait(1.0)
+    late = [launch.attempt for launch in play.seen(act.Launch) if launch.microbatch == 0]
+
+    assert (void, early, late) == ([ann], [], [1])
 
 
 def test_who_does_not_answer_a_fence_is_out():

@@ -152,6 +152,7 @@ class World(ToyServers):
                 self.drop_link(self.servers[incarnation.peer], incarnation)
             case act.StepDone():
                 self.done.append(action)
+                self.cancelled.clear()  # held-out batches have the same numbers in every step
             case act.EvaluationDone():
                 self.evaluations.append(action)
             case act.MemberLost():
