@@ -4,7 +4,7 @@ Errors:  NotServing for an order that is cut short by the end of its session.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +23,7 @@ from p2pswarm.server.piece_keeping import PieceKeeping
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
+from p2pswarm.server.work_plan import OVER
 from p2pswarm.server.worker import Worker
 from p2pswarm.swarm.messages.membership import LOSSES_MAX, Assigned, HeldSum, Load, Ready
 from p2pswarm.swarm.messages.road import Apart
@@ -52,8 +53,10 @@ class SessionParts:
     """The orders that are being carried out; they end with the session."""
 
     @asynccontextmanager
-    async def carrying_out(self) -> AsyncIterator[None]:
-        """Run a block; if the session ends first, the block ends with NotServing."""
+    async def carrying_out(
+        self, end: Callable[[], SwarmError] = lambda: NotServing(OVER)
+    ) -> AsyncIterator[None]:
+        """Run a block; if the session ends first, the block ends with what `end` gives."""
         scope = asyncio.timeout(None)
         self.orders.append(scope)
         try:
@@ -62,7 +65,7 @@ class SessionParts:
         except TimeoutError:
             if not scope.expired():
                 raise  # a Late of the work itself
-            raise NotServing("this server's incarnation is over") from None
+            raise end() from None
         finally:
             self.orders.remove(scope)
 

@@ -333,7 +333,7 @@ class StageServer:
 
     async def _push(self, stream: Stream, push: Push) -> None:
         parts = self._serving(push.run)
-        async with parts.carrying_out():
+        async with parts.carrying_out(lambda: parts.worker.cut_short(push)):
             await parts.worker.push(stream, push)
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:

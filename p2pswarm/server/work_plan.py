@@ -13,15 +13,17 @@ from enum import Enum, auto
 
 from p2pswarm.compute.base import BackwardSpec, LossResult, NotFiniteHere, Stage
 from p2pswarm.compute.sketch import Sketcher
-from p2pswarm.errors import Busy, NotComputed, NotServing, SwarmError
+from p2pswarm.errors import Busy, NotComputed, NotServing, Refused, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.models.base import Bundle
+from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.scheduler import Period, Scheduler, WorkItem
 from p2pswarm.swarm.messages.membership import Load, MemberRecord
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Sketch, Undelivered
 from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
 
+OVER = "this server's incarnation is over"
 UNKNOWN_RETRY_S = 0.05  # our view lags behind the sender's by so much at most
 
 Made = Bundle | LossResult | float
@@ -156,6 +158,18 @@ def refuse_stranger(
             raise NotServing("the first stage takes microbatches from the trainer")
     elif record is None or record.stage != stage:
         raise Busy("the sender is not in the view here yet", UNKNOWN_RETRY_S)
+
+
+def cut_short(push: Push, left: ClosedSum | None) -> SwarmError:
+    """What the sender of a push is told if the session ends before the push is answered.
+
+    NotServing is a promise that the microbatch is not here, so that another server may be asked. A
+    sum outlives its session, so the promise holds only for what is not in it. `left`: the sum; None
+    if something may be half added.
+    """
+    said = f"microbatch {push.microbatch}: {OVER}"
+    unsure = left is None or push.microbatch in left.counted
+    return Refused(said) if unsure else NotServing(said)
 
 
 def refuse_cut_off(

@@ -28,6 +28,7 @@ from p2pswarm.server.work_plan import (
     Made,
     WorkPlan,
     bundle_in,
+    cut_short,
     load_of,
     loss_in,
     not_computed,
@@ -134,7 +135,14 @@ class Worker:
     def close(self) -> None:
         """End this incarnation: nothing more is computed."""
         self._session.scheduler.close()
-        self._refuse(tuple(self._jobs), "this server's incarnation is over")
+        for item, job in self._jobs.items():
+            if not job.waiting.done():
+                job.waiting.set_exception(self.cut_short(item.push))
+        self._jobs.clear()
+
+    def cut_short(self, push: Push) -> SwarmError:
+        """What its sender is told if the session ends before the push is answered."""
+        return cut_short(push, self._session.scheduler.closed_sum())
 
     def load(self, now_s: float) -> Load:
         """Sum up what was done since the last report."""

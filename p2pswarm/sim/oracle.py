@@ -9,7 +9,7 @@ Errors:  none.
 Source:  Graham, "Bounds on Multiprocessing Timing Anomalies" (1969), for the longest first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 EXCHANGES_MAX = 10_000  # far more than are ever made: a limit in place of a proof
 GAIN_MIN = 1e-12  # relative: less is rounding
@@ -28,11 +28,25 @@ def best_rate(speeds: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def best_arrangement(speeds: Sequence[float], shares: Sequence[float]) -> list[int]:
-    """The stage of each server: the fastest first, each where it is needed most, then exchanges."""
+    """The stage of each server: the better of two ways to begin, each followed by exchanges."""
+    whole = sum(speeds) / sum(shares)
+    found = [
+        _arranged(speeds, shares, lambda speed, share: speed / share),
+        _arranged(speeds, shares, lambda speed, share: speed - whole * share),
+    ]
+    return max(found, key=lambda stages: min(_rates(stages, speeds, shares)))
+
+
+def _arranged(
+    speeds: Sequence[float], shares: Sequence[float], served: Callable[[float, float], float]
+) -> list[int]:
+    """The fastest first, each where it is needed most; `served`: how well a stage is served."""
     stages = [0] * len(speeds)
     sums = [0.0] * len(shares)
     for server in sorted(range(len(speeds)), key=lambda one: (-speeds[one], one)):
-        stage = min(range(len(shares)), key=lambda one: (sums[one] / shares[one], one))
+        stage = min(
+            range(len(shares)), key=lambda one: (served(sums[one], shares[one]), -shares[one], one)
+        )
         stages[server] = stage
         sums[stage] += speeds[server]
     for _ in range(EXCHANGES_MAX):

@@ -22,6 +22,7 @@ from server.pushes import (
 from p2pswarm.compute.base import BackwardSpec, LossResult
 from p2pswarm.errors import Busy, NotServing, Refused
 from p2pswarm.ids import PeerId
+from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.scheduler import Period
 from p2pswarm.server.work_plan import (
@@ -29,6 +30,7 @@ from p2pswarm.server.work_plan import (
     Exit,
     StageCall,
     bundle_in,
+    cut_short,
     load_of,
     plan,
     refusal_of,
@@ -214,3 +216,22 @@ def test_a_server_that_hears_nobody_of_the_next_stage_takes_no_new_microbatch():
 
     with pytest.raises(NotServing, match="next stage"):
         refuse_cut_off(push(), onward, lambda peer: True)
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (ClosedSum(5, 0, frozenset()), NotServing),
+        (ClosedSum(5, 0, frozenset({0, 3})), NotServing),
+        (ClosedSum(5, 0, frozenset({1})), Refused),
+        (None, Refused),
+    ],
+)
+def test_a_push_that_a_sessions_end_cuts_short_may_go_elsewhere_only_if_the_sum_lacks_it(
+    left, told
+):
+    """A sender asks another server after NotServing, and after a plain Refused nobody."""
+    error = cut_short(push(1), left)
+
+    assert type(error) is told
+    assert "incarnation is over" in str(error)

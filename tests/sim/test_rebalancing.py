@@ -19,6 +19,10 @@ FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
 """Every second server is slow: stage 1 does a quarter of what stage 0 does."""
 
 
+SHARED = "a server has come that shares the work"
+"""Why a microbatch is launched again without being lost: docs/training.md."""
+
+
 def uneven(seed: int, rule: str = "priced", steps: int = 30, **changes) -> SwarmConfig:
     """Eight servers on two stages, four on each."""
     balance = BalanceConfig(rule=rule, every_s=20.0)
@@ -63,7 +67,7 @@ def test_servers_move_to_the_slow_stage_and_no_microbatch_is_lost(seed):
     lost = of(swarm, act.MemberLost)
     assert [report.voided for report in lost] == [0] * len(lost)
     assert {report.reason for report in lost} == {move.reason for move in moves}
-    assert of(swarm, act.Replayed) == []
+    assert {report.reason for report in of(swarm, act.Replayed)} <= {SHARED}
     assert min(took_s[-5:]) < 0.6 * took_s[0]
 
 
