@@ -177,6 +177,8 @@ class Worker:
                 result = made
                 self._tell(work, made, sketch, loop.time())
             else:
+                if work.counted and sketch is not None:
+                    session.note(sketch)  # the sum has it: the fence came too late for that
                 await session.context.compute(lambda: session.engine.stage.drop((item.key,)))
         _send_off(leaving, bundle_in(result))
         if job.waiting.done():

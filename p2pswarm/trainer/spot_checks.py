@@ -115,6 +115,8 @@ class SpotChecks:
         """By number and attempt, then by place."""
         self._open: set[Place] = set()
         self._wrong: dict[Incarnation, FoundWrong] = {}
+        self._forgotten: dict[Incarnation, None] = {}
+        """Who has told something in this step that was forgotten."""
 
     def chosen(self, microbatch: int) -> bool:
         """Whether a microbatch is to be computed twice."""
@@ -138,6 +140,8 @@ class SpotChecks:
     def computed(self, microbatch: int, holders: dict[int, Incarnation]) -> None:
         """A check is through; `holders` counted the microbatch, and must have told about it."""
         for stage, holder in holders.items():
+            if holder in self._forgotten:
+                continue
             for at in {stage, 2 * self._last - stage}:
                 told = self._opinions.get((microbatch, at), ())
                 if all(opinion.by != holder for opinion in told):
@@ -162,8 +166,16 @@ class SpotChecks:
         return act.ResultsTied(microbatch, self._stage(places[0]), tuple(by))
 
     def clear(self) -> None:
-        """A step begins, or begins anew: forget what was told."""
+        """A step begins: forget what was told."""
         self._opinions, self._ways, self._open = {}, {}, set()
+        self._forgotten = {}
+
+    def begin_anew(self) -> None:
+        """The step's sums are void. Who has told something, and lives, need not tell it again."""
+        told = {opinion.by: None for opinions in self._opinions.values() for opinion in opinions}
+        forgotten = self._forgotten | told
+        self.clear()
+        self._forgotten = forgotten
 
     def _judge(self, place: Place) -> None:
         """Compare all that took what the last one took."""

@@ -105,7 +105,7 @@ class StepGuards:
             self._reports += found
             void += [(result.incarnation, result.reason) for result in wrong]
             void += [(one, f"step {self._number} is done again") for one in self._ledger.counting]
-            self._checks.clear()  # what is done again is checked again
+            self._checks.begin_anew()  # what is done again is checked again
         return void
 
     def settled(self, now_s: float) -> list[act.Report]:

@@ -202,6 +202,29 @@ def test_what_was_told_in_a_former_step_is_forgotten():
     assert not checks.disputed(7)
 
 
+def test_who_told_before_the_step_began_anew_need_not_tell_again():
+    """Its sum may be found by a fence afterwards, so it was not void."""
+    checks = SpotChecks(CONFIG, KEY)
+    tell(checks, ANN, took=(), stage=0)
+    checks.begin_anew()
+    tell(checks, CID, stage=2)
+
+    checks.computed(7, {0: ANN, 1: BOB, 2: CID})
+
+    assert named(checks) == [(BOB, UNTOLD)]
+
+
+def test_in_the_next_step_it_must_tell():
+    checks = SpotChecks(CONFIG, KEY)
+    tell(checks, ANN, took=(), stage=0)
+    checks.begin_anew()
+    checks.clear()
+
+    checks.computed(7, {0: ANN})
+
+    assert named(checks) == [(ANN, UNTOLD)]
+
+
 def test_the_roughest_codec_sets_the_tolerance():
     rough = CodecConfig(activation="raw", gradient="raw", gradient_keys=("memory=int8-ef",))
     exact = ModelConfig(dtype="float64")
