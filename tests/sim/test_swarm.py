@@ -6,6 +6,7 @@ import pytest
 from sim.seed import SEED
 
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig
+from p2pswarm.ids import PeerId
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
@@ -111,11 +112,17 @@ def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
 
 @pytest.mark.parametrize("notice_s", [30.0, 0.5], ids=["in time", "too late"])
 def test_machine_that_is_told_of_its_end_costs_work_only_if_it_is_told_too_late(notice_s):
-    swarm = SimSwarm(SwarmConfig(seed=SEED, run=small_run(steps=4)))
+    holds_a_sum = asyncio.Event()
+
+    def counted(peer: PeerId, _stage: int, _number: int) -> None:
+        if peer == swarm.machines[0].rpc.host.peer:
+            holds_a_sum.set()
+
+    swarm = SimSwarm(SwarmConfig(seed=SEED, run=small_run(steps=4)), counted)
 
     async def main() -> SwarmResult:
         playing = asyncio.create_task(swarm.play())
-        await asyncio.sleep(2.3)
+        await holds_a_sum.wait()
         begun_s = asyncio.get_running_loop().time()
         victim = swarm.machines[0]
         await swarm.dismiss(victim, notice_s, 0.9 * notice_s)
