@@ -136,7 +136,7 @@ class Roads:
             road.due_s = now_s + self._ask_after_s
         road.streams += 1
         if road.state is RoadState.ASKED:  # its bytes may be in the answer's way from now on
-            road.due_s = max(road.due_s, now_s + self._limit_s(peer, road))
+            road.due_s = max(road.due_s, now_s + self._limit_s(peer))
 
     def closed(self, peer: bytes) -> None:
         """A stream to a peer is over."""
@@ -211,10 +211,10 @@ class Roads:
                 if road.open is None:
                     self._ask(peer, road, now_s)
             elif road.state is RoadState.WAITING:
-                road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer, road)
+                road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
                 self._ask(peer, road, now_s)
             elif now_s - road.due_s > LATE_S:
-                road.due_s = now_s + self._limit_s(peer, road)
+                road.due_s = now_s + self._limit_s(peer)
             else:
                 self._break(peer, road, now_s)
 
@@ -241,9 +241,9 @@ class Roads:
             return self._silent_s
         return min(self._silent_s, max(SILENT_S, AVERAGING_FACTOR * max(averagings_s)))
 
-    def _limit_s(self, peer: bytes, road: _Road) -> float:
-        """How long a peer may be silent; no averaging is in the way where no stream is in use."""
-        return self._patience_s(peer, self._least_s(peer) if road.streams else SILENT_S)
+    def _limit_s(self, peer: bytes) -> float:
+        """How long a peer may be silent; a third one's bytes may be in the way, too."""
+        return self._patience_s(peer, self._least_s(peer))
 
     def _patience_s(self, peer: bytes, least_s: float) -> float:
         learned_s = LEARNED * self._slowest_s.get(peer, 0.0)
