@@ -94,9 +94,9 @@ def test_an_even_swarm_stays_as_it_is():
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4))
 def test_machines_that_die_while_others_move_lose_nothing(seed):
-    """A kill each 7 s, of trainers too, from before the first move until after the last."""
+    """A kill each 7 s, of trainers too, from about the first move on."""
     kills = tuple(
-        Fault(FaultKind.KILL, 7.0 * number, 5.0, ((number + seed) % 10,), silent=number % 2 == 0)
+        Fault(FaultKind.KILL, 14.0 + 7.0 * number, 5.0, ((number + seed) % 10,), silent=number % 2 == 0)
         for number in range(1, 12)
     )
     faults = FaultPlan(seed, kills)
