@@ -96,8 +96,8 @@ def test_an_even_swarm_stays_as_it_is():
 def test_machines_that_die_while_others_move_lose_nothing(seed):
     """A kill each 7 s, of trainers too, from about the first move on."""
     kills = tuple(
-        Fault(FaultKind.KILL, 14.0 + 7.0 * number, 5.0, ((number + seed) % 10,), silent=number % 2 == 0)
-        for number in range(1, 12)
+        Fault(FaultKind.KILL, 7.0 * number, 5.0, ((number + seed) % 10,), silent=number % 2 == 0)
+        for number in range(3, 14)
     )
     faults = FaultPlan(seed, kills)
     swarm, _ = played(uneven(seed, steps=25, trainers=2, faults=faults, patience_s=3_000.0))
