@@ -88,6 +88,7 @@ SHELL = frozenset(
         "relay/keeper.py",
         "relay/pacing.py",
         "relay/relay.py",
+        "roles/asking.py",
         "roles/bootstrap.py",
         "roles/closed_run.py",
         "roles/discovery.py",

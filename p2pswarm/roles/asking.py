@@ -1,0 +1,69 @@
+"""Asking the trainers of a swarm: `p2pswarm status` and `p2pswarm explain` print their answers.
+
+Units:   seconds.
+Errors:  Unusable when nobody in the swarm answers, there is no such run, or clocks differ.
+"""
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from p2pswarm.config import NodeConfig, ServeConfig
+from p2pswarm.crypto.identity import Identity
+from p2pswarm.crypto.key_file import identity_from
+from p2pswarm.errors import SwarmError, Unusable
+from p2pswarm.net.event_loop import run as run_loop
+from p2pswarm.progress.printable import log_to_stderr
+from p2pswarm.roles.closed_run import run_calls
+from p2pswarm.roles.discovery import learn_cards, manifests
+from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
+from p2pswarm.roles.stack import NodeStack, open_stack
+from p2pswarm.roles.status_text import nothing_found
+from p2pswarm.swarm.manifest import RunOffer
+from p2pswarm.wire.message import Message
+
+ANSWER_S = 5.0  # for a trainer to answer; several are asked at once
+A = TypeVar("A", bound=Message)
+
+log = logging.getLogger(__name__)
+
+
+def print_answers(config: NodeConfig, told: Callable[[NodeStack], Awaitable[str]]) -> int:
+    """Join a swarm for a moment, and print what `told` finds out there; returns the exit code."""
+    log_to_stderr(config.log_level)
+    with identity_from(None) as identity:
+        sys.stdout.write(run_loop(_told(config, identity, told)))
+    return 0
+
+
+async def _told(
+    config: NodeConfig, identity: Identity, told: Callable[[NodeStack], Awaitable[str]]
+) -> str:
+    async with open_stack(config, identity, passing=True) as stack:
+        return await told(stack)
+
+
+async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
+    """The trainers of the runs of this name (all, if it is empty)."""
+    offers = RunChoice(ServeConfig()).usable(await manifests(stack))
+    wanted = [offer for offer in offers if name in ("", offer.config.name)]
+    if not offers and stack.dht.clocks_differ:
+        raise Unusable(CLOCKS_DIFFER)
+    if not wanted:
+        raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
+    learn_cards(stack, wanted)
+    return wanted
+
+
+async def answer_of(
+    stack: NodeStack, offer: RunOffer, question: Message, kind: type[A]
+) -> A | None:
+    """What a run's trainer answers; None if it does not, or with something else than `kind`."""
+    try:
+        async with run_calls(stack, offer.identity, log.warning) as rpc:
+            answer = await rpc.call(offer.trainer, question, ANSWER_S)
+    except SwarmError as error:
+        log.info("%s did not answer: %s", offer.trainer.address, error)
+        return None
+    return answer if isinstance(answer, kind) else None
