@@ -135,10 +135,9 @@ class Worker:
     def close(self) -> None:
         """End this incarnation: nothing more is computed."""
         self._session.scheduler.close()
-        for item, job in self._jobs.items():
-            if not job.waiting.done():
-                job.waiting.set_exception(self.cut_short(item.push))
-        self._jobs.clear()
+        left = self._session.scheduler.closed_sum()
+        for item in tuple(self._jobs):
+            self._end(item, cut_short(item.push, left))
 
     def cut_short(self, push: Push) -> SwarmError:
         """What its sender is told if the session ends before the push is answered."""
@@ -223,10 +222,13 @@ class Worker:
 
     def _refuse(self, items: tuple[WorkItem, ...], reason: str) -> None:
         for item in items:
-            job = self._jobs.pop(item, None)
-            if job is not None and not job.waiting.done():
-                push = item.push
-                job.waiting.set_exception(NotServing(f"microbatch {push.microbatch}: {reason}"))
+            self._end(item, NotServing(f"microbatch {item.push.microbatch}: {reason}"))
+
+    def _end(self, item: WorkItem, error: SwarmError) -> None:
+        """Answer a push with an error, unless it was answered."""
+        job = self._jobs.pop(item, None)
+        if job is not None and not job.waiting.done():
+            job.waiting.set_exception(error)
 
 
 def _send_off(leaving: asyncio.Future[Bundle] | None, bundle: Bundle | None) -> None:

@@ -150,21 +150,12 @@ class InFlight:
         self._leave(job, JobPhase.DONE)
 
     def give_up(self, job: MicrobatchJob, reason: str) -> None:
-        """The running attempt of a job is to be fenced."""
+        """The last attempt of a job is to be fenced, though it may be done by what was counted."""
         job.reason = reason
-        self._leave(job, JobPhase.FENCING)
-
-    def undo(self, job: MicrobatchJob) -> None:
-        """It is not done any more, and its last attempt is still being fenced."""
-        self._undone += 1
-        self._remember_refusals(job)
         self._leave(job, JobPhase.FENCING)
 
     def again(self, job: MicrobatchJob, now_s: float) -> None:
         """Nobody will count the last attempt any more: it may be launched once more."""
-        if job.phase is JobPhase.DONE:
-            self._undone += 1
-            self._remember_refusals(job)
         doublings = min(max(0, job.attempt - 1), RETRY_DOUBLINGS_MAX)
         job.not_before_s = now_s + min(RETRY_MAX_S, RETRY_FIRST_S * 2.0**doublings)
         heappush(self._again, (job.not_before_s, job.microbatch))
@@ -245,6 +236,9 @@ class InFlight:
 
     def _leave(self, job: MicrobatchJob, phase: JobPhase) -> None:
         """End the running attempt of a job, if there is one."""
+        if job.phase is JobPhase.DONE and phase is not JobPhase.DONE:
+            self._undone += 1
+            self._remember_refusals(job)
         job.phase = phase
         if self._running.pop(job.microbatch, None) is not None:
             for incarnation in job.path:

@@ -252,7 +252,7 @@ class Step:
             if held.phase is JobPhase.RUNNING:
                 self._give_up(held, f"{incarnation} is gone")
             elif held.phase is JobPhase.DONE and self._fencing.unsure(held):
-                self._in_flight.undo(held)  # the end of that round launches it
+                self._in_flight.give_up(held, held.reason)  # the end of that round launches it
             elif held.phase is JobPhase.DONE:  # every stage had counted: nothing to fence
                 self._in_flight.again(held, now_s)
         return len(voided)

@@ -134,6 +134,4 @@ class StepGuards:
         return [job for job in self._condemned if job.phase is JobPhase.WAITING]
 
     def _holders(self, job: MicrobatchJob) -> tuple[Incarnation, ...]:
-        if job.check or job.work is Work.EVALUATE:
-            return ()
-        return self._ledger.who_counted(job.microbatch)
+        return self._ledger.who_counted(job.microbatch) if job.counts else ()
