@@ -71,6 +71,15 @@ def write_target(path: Path, write: Callable[[Path], None], *, replace: bool = F
     raise Unusable("; ".join(refusals))
 
 
+def write_text(path: Path, text: str) -> Written:
+    """Write a text to `path`, in place of what is there, or to the first path that works."""
+    return write_target(path, lambda place: _put(place, text), replace=True)
+
+
+def _put(place: Path, text: str) -> None:
+    place.write_text(text)
+
+
 def _itself(path: Path) -> Path:
     return path
 

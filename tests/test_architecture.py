@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 errors ids config version
-setting_names outfile closing
+setting_names infile outfile closing
 net wire flow models data settings progress plan
 crypto
 transport

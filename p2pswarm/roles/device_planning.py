@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs, make_blocks
-from p2pswarm.outfile import check_target, write_target
+from p2pswarm.outfile import Written, check_target, write_target, write_text
 from p2pswarm.plan.device_file import DeviceFile, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
 from p2pswarm.plan.pipelined import connections_of
@@ -69,7 +68,7 @@ def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: P
     found = plan_of(given, seconds, seed)
     sys.stdout.write("".join(f"{line}\n" for line in lines(found)))
     if json_out is not None:
-        _write(json_out, json.dumps(as_json(found)) + "\n")
+        _tell(write_text(json_out, json.dumps(as_json(found)) + "\n"))
     if folder is not None:
         _write_settings(found, folder)
     return 0
@@ -199,21 +198,15 @@ def server_toml(found: PlanAnswer, device: int) -> str:
 
 def _write_settings(found: PlanAnswer, folder: Path) -> None:
     names = targets(found.given, folder)
-    _write(names[0], trainer_toml(found))
-    picture = write_target(names[1], lambda place: draw_plan(found, place), replace=True)
-    sys.stdout.write(f"plan: {picture}\n")
+    _tell(write_text(names[0], trainer_toml(found)))
+    _tell(write_target(names[1], lambda place: draw_plan(found, place), replace=True))
     for device, path in enumerate(names[2:]):
-        write_target(path, partial(_put, text=server_toml(found, device)), replace=True)
+        write_text(path, server_toml(found, device))
     sys.stdout.write(f"plan: {len(names) - 2} files for the devices in {folder}\n")
 
 
-def _write(path: Path, text: str) -> None:
-    written = write_target(path, lambda place: _put(place, text), replace=True)
+def _tell(written: Written) -> None:
     sys.stdout.write(f"plan: {written}\n")
-
-
-def _put(path: Path, text: str) -> None:
-    path.write_text(text)
 
 
 def _toml(values: dict[str, Any]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from p2pswarm.errors import Unusable
-from p2pswarm.outfile import check_target, write_target
+from p2pswarm.infile import read_small
+from p2pswarm.outfile import check_target, write_text
 from p2pswarm.plan.dtfm import DtfmTask, LinkCosts
 from p2pswarm.plan.network import DeviceNetwork
 from p2pswarm.plan.search import Plan, search
@@ -29,7 +30,7 @@ def main(matrix: Path, seconds: float, seed: int, out: Path | None) -> int:
     sys.stdout.write("".join(f"{line}\n" for line in _lines(found)))
     if out is not None:
         text = json.dumps(_as_json(found)) + "\n"
-        written = write_target(out, lambda path: _write(path, text), replace=True)
+        written = write_text(out, text)
         sys.stdout.write(f"plan: {written}\n")
     return 0
 
@@ -54,12 +55,9 @@ class _TaskFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        text = read_small(path, FILE_BYTES_MAX, "it is no matrix")
         try:
-            if path.stat().st_size > FILE_BYTES_MAX:
-                raise Unusable(f"{path} is larger than {FILE_BYTES_MAX:,} bytes: it is no matrix")
-            fields = json.loads(path.read_bytes())
-        except OSError as error:
-            raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+            fields = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise Unusable(f"{path} is no JSON: {error}; see p2pswarm plan --help") from error
         if not isinstance(fields, dict):
@@ -122,7 +120,3 @@ def _as_json(found: Plan) -> dict[str, Any]:
         "objective": "dtfm",
         "evaluations": found.evaluations,
     }
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)

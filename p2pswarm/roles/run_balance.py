@@ -8,7 +8,9 @@ from collections import deque
 
 from p2pswarm.errors import NotServing
 from p2pswarm.swarm.messages.balance import (
+    GAIN_MAX,
     MOVES_TOLD_MAX,
+    RATE_MAX,
     REASONS_MAX,
     AskBalance,
     BalanceStatus,
@@ -18,9 +20,6 @@ from p2pswarm.swarm.messages.balance import (
 )
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer.balance import BalanceAsked, BalanceReport, OrderedMove
-
-GAIN_MOST = 1e6
-RATE_MOST = 1e9
 
 
 class LatestBalance:
@@ -53,7 +52,7 @@ class LatestBalance:
             asked_ago_s=max(0.0, now_s - self._asked_s) if asked else None,
             floor=asked.floor if asked else 0,
             stages=tuple(
-                StageRate(min(one.rate_per_s, RATE_MOST), one.queue_s, one.ready, one.unmeasured)
+                StageRate(min(one.rate_per_s, RATE_MAX), one.queue_s, one.ready, one.unmeasured)
                 for one in stages
             ),
             moves=tuple(
@@ -62,7 +61,7 @@ class LatestBalance:
                     move.incarnation.peer,
                     move.source,
                     move.target,
-                    min(move.gain, GAIN_MOST),
+                    min(move.gain, GAIN_MAX),
                     move.away_s,
                     move.planned,
                 )

@@ -18,7 +18,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +26,11 @@ from random import Random
 from typing import Any, Protocol
 
 from p2pswarm.compute.parameter_names import layout_of
-from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig, RunConfig
+from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.outfile import check_target, write_target
+from p2pswarm.outfile import check_target, write_target, write_text
 from p2pswarm.plan.shipped import RegionNetwork, shipped_network
 from p2pswarm.roles.day_picture import day_format, draw_day
 from p2pswarm.roles.device_list import DeviceList, read_devices
@@ -100,7 +100,7 @@ def main(asked: Asked) -> int:
         _say(line)
     if asked.json is not None:
         text = json.dumps(as_json(record, planned, asked, took_s), indent=1) + "\n"
-        written = write_target(asked.json, lambda path: _write(path, text), replace=True)
+        written = write_text(asked.json, text)
         _say(f"figures: {written}")
     if asked.plot is not None:
         title, kind = _title(asked, planned), day_format(asked.plot)
@@ -135,8 +135,9 @@ def planned_day(asked: Asked) -> PlannedDay:
     network = _network(asked, listed)
     trace = trace_of(asked.trace) if asked.trace else _everybody(count, asked.hours)
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
-    costs = [sum(block_costs(run.model)[n] for n in stage_blocks(run, s)) for s in _stages(run)]
-    sizes = [layout_of(run, stage_blocks(run, s)).length for s in _stages(run)]
+    blocks, block_cost = [stage_blocks(run, s) for s in range(run.stages)], block_costs(run.model)
+    costs = [sum(block_cost[n] for n in each) for each in blocks]
+    sizes = [layout_of(run, each).length for each in blocks]
     item_bytes = ITEM_BYTES[run.model.dtype]
     _check_memory(listed, STATE_TENSORS * item_bytes * min(sizes), asked.devices)
     mean_cost, mean_size = statistics.fmean(costs), statistics.fmean(sizes)
@@ -337,14 +338,6 @@ def _checkpoint_steps(checkpoint: CheckpointConfig) -> int | None:
     return checkpoint.every_steps if checkpoint.target else None
 
 
-def _stages(run: RunConfig) -> Sequence[int]:
-    return range(run.stages)
-
-
 def _say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()  # a day takes minutes
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)

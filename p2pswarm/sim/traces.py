@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from p2pswarm.errors import Unusable
+from p2pswarm.infile import read_small
 
 HOUR_S = 3600.0
 SHIPPED = "spot_traces.json"
@@ -150,12 +151,9 @@ def trace_of(name: str) -> Trace:
 
 def read_trace(path: Path) -> Trace:
     """The trace of a file; Unusable says what is wrong with it."""
+    text = read_small(path, TRACE_BYTES_MAX, "it is no trace")
     try:
-        if path.stat().st_size > TRACE_BYTES_MAX:
-            raise Unusable(f"{path} is larger than {TRACE_BYTES_MAX:,} bytes: it is no trace")
-        given = json.loads(path.read_bytes())
-    except OSError as error:
-        raise Unusable(f"{path} cannot be read: {error.strerror}; name another file") from error
+        given = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unusable(f"{path} is no JSON: {error}; give events or counts") from error
     if not isinstance(given, dict) or ("events" in given) == ("counts" in given):

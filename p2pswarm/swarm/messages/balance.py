@@ -13,7 +13,8 @@ from p2pswarm.wire.message import Message, Range, Size, message
 
 MOVES_TOLD_MAX = 32  # the last ones, in one answer
 REASONS_MAX = 16  # why servers cannot move: there are four kinds
-Rate = Annotated[float, Range(0.0, 1e9)]
+RATE_MAX, GAIN_MAX = 1e9, 1e6  # far beyond any run: what is more is told as this
+Rate = Annotated[float, Range(0.0, RATE_MAX)]
 
 
 @message(125)
@@ -45,7 +46,7 @@ class PastMove(Message):
     peer: Peer
     source: Stage
     target: Stage
-    gain: Annotated[float, Range(-1.0, 1e6)]
+    gain: Annotated[float, Range(-1.0, GAIN_MAX)]
     """For everybody, by the plan that it was a part of, as a share."""
     away_s: Seconds
     """How long it was to compute nothing."""
