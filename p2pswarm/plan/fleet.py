@@ -112,6 +112,10 @@ class WorkLoad:
         """What crosses between two stages for a microbatch, one way."""
         return self.boundary_values * self.codec.bytes_per_value
 
+    def with_averaging(self, work_s: float, averaging_s: float) -> float:
+        """The time of a step whose microbatches take `work_s`."""
+        return max(work_s, averaging_s) if self.averaging_overlaps else work_s + averaging_s
+
     def check(self, fleet: DeviceFleet, stages: int) -> None:
         """Whether a plan of so many stages can be; Unusable says what to change."""
         blocks = len(self.flops_k)

@@ -74,12 +74,11 @@ def step_cost(fleet: DeviceFleet, load: WorkLoad, draft: Draft) -> StepCost:
     averaging_s = float(parts.stages_sx[:, 2].max())
     pace_s = 1.0 / pace if pace > 0 else float("inf")
     work_s = fill_s + (load.microbatches - 1) * pace_s
-    seconds = max(work_s, averaging_s) if load.averaging_overlaps else work_s + averaging_s
     return StepCost(
         pace_s,
         fill_s,
         averaging_s,
-        seconds,
+        load.with_averaging(work_s, averaging_s),
         _limit(fleet, load, draft, parts.stages_sx[:, 0], pace),
         tuple(pace / rate if rate > 0 else 1.0 for rate in parts.stages_sx[:, 0]),
         flows,

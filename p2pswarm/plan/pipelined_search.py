@@ -18,7 +18,7 @@ from p2pswarm.plan.annealing import Ints, RandomState
 from p2pswarm.plan.fleet import DeviceFleet, WireCodec, WorkLoad
 from p2pswarm.plan.network import Floats
 from p2pswarm.plan.pipelined import StepCost, needs_of, step_cost
-from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, anneal_pipelined
+from p2pswarm.plan.pipelined_annealing import PENALTY_S, Draft, Needs, anneal_pipelined
 
 Clock = Callable[[], float]
 
@@ -95,9 +95,7 @@ def search_pipelined(
             "no cut was found whose stages fit the memory of the devices that serve them: allow "
             "more stages, or name devices with more memory"
         )
-    bound_s = min(
-        step_bound_s(fleet, each.load, count) for each in tried for count in {_count(each.draft)}
-    )
+    bound_s = min(step_bound_s(fleet, each.load, _count(each.draft)) for each in tried)
     return _finished(fleet, best[0], bound_s, annealing.moves)
 
 
@@ -123,7 +121,7 @@ def step_bound_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
     fill_s = total / float(fleet.flops_n.max()) + hops_s
     alone_s = fill_s + (load.microbatches - 1) * total / float(work_n[:stages].sum())
     together_s = fill_s + (load.microbatches - 1) * total / float(work_n.sum())
-    return min(alone_s, _with_averaging(load, together_s, _least_averaging_s(fleet, load, stages)))
+    return min(alone_s, load.with_averaging(together_s, _least_averaging_s(fleet, load, stages)))
 
 
 def one_more(
@@ -158,6 +156,7 @@ class _Drafts:
         self._fleet = fleet
         self._chance = np.random.default_rng(seed)
         self._luck: RandomState = self._chance.integers(1, 2**63, 1, dtype=np.uint64)
+        self._needs: dict[WorkLoad, Needs] = {}
         self.moves = 0
 
     def first(self, load: WorkLoad, stages: int) -> Draft:
@@ -178,11 +177,17 @@ class _Drafts:
         draft = Draft(candidate.draft.stage_n.copy(), candidate.draft.borders_s.copy())
         best = Draft(draft.stage_n.copy(), draft.borders_s.copy())
         heats: Floats = np.array([hot, COLD, MEANS])
-        needs = needs_of(self._fleet, candidate.load)
+        needs = self._needed(candidate.load)
         seconds = anneal_pipelined(needs, draft, best, heats, moves, self._luck)
         self.moves += moves
         if seconds < candidate.seconds:
             candidate.draft, candidate.seconds = best, seconds
+
+    def _needed(self, load: WorkLoad) -> Needs:
+        """The arrays of one load: the matrix of a large fleet's links takes 128 MiB."""
+        if load not in self._needs:
+            self._needs[load] = needs_of(self._fleet, load)
+        return self._needs[load]
 
 
 def _possible(fleet: DeviceFleet, load: WorkLoad, stages: Sequence[int]) -> list[int]:
@@ -226,10 +231,6 @@ def _stage_n(plan: PipelinedPlan, devices: int) -> Ints:
 
 def _codec_rate(load: WorkLoad) -> float:
     return load.codec.values_per_s / max(load.boundary_values, 1.0)
-
-
-def _with_averaging(load: WorkLoad, work_s: float, averaging_s: float) -> float:
-    return max(work_s, averaging_s) if load.averaging_overlaps else work_s + averaging_s
 
 
 def _least_averaging_s(fleet: DeviceFleet, load: WorkLoad, stages: int) -> float:
