@@ -197,9 +197,8 @@ def close_arguments(pinhole: int) -> dict[str, str]:
 def read_pinhole(status: int, data: bytes) -> int:
     """The id of the pinhole that AddPinhole has made; raises SoapRefusal for a refusal."""
     number = read_reply(status, data, "UniqueID")
-    if not (number.isascii() and number.isdigit()) or len(number) > len(str(PINHOLE_MAX)):
-        raise BadMessage("UPnP: a pinhole without a number")
-    if int(number) > PINHOLE_MAX:
+    short = len(number) <= len(str(PINHOLE_MAX)) and number.isascii() and number.isdigit()
+    if not short or int(number) > PINHOLE_MAX:
         raise BadMessage("UPnP: a pinhole without a number")
     return int(number)
 

@@ -60,9 +60,8 @@ class CardExchange(Generic[L]):
         """The links to tell our card on now."""
         due: list[L] = []
         for link, exchanged in self._links.items():
-            if (
-                exchanged.ours != ours and now_s >= exchanged.told_s + TELL_EVERY_S
-            ):  # as in the deadline: to the last bit
+            # The sum is the deadline's, to the last bit: else it is due and nothing is told.
+            if exchanged.ours != ours and now_s >= exchanged.told_s + TELL_EVERY_S:
                 exchanged.ours, exchanged.told_s = ours, now_s
                 due.append(link)
         return due
