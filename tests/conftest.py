@@ -13,6 +13,8 @@ hypothesis.settings.register_profile("any machine", deadline=None, print_blob=Tr
 hypothesis.settings.load_profile("any machine")
 
 HERE = Path(__file__).parent
+WAITING = {"procs", "wanlab", "natlab"}
+"""Folders whose tests mostly wait: for processes that start, and for networks."""
 UNTRACED = {
     *("chain/test_model.py", "nat/test_router.py", "roles/test_simulating.py"),
     *("plan/test_pipelined.py", "plan/test_rebalancing.py", "plan/test_search.py"),
@@ -32,3 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and str(item.path.relative_to(HERE)) in UNTRACED:
             item.add_marker("no_cover")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Half as many again as processors, where all tests are of those that wait."""
+    waiting = all(Path(each).name in WAITING for each in config.args)
+    return -(-3 * (os.cpu_count() or 1) // 2) if waiting else None
