@@ -14,10 +14,10 @@ from swarm_processes import Run, Site, events, swarm
 from p2pswarm.progress.events import Ended, Note, Peers, Relocated
 
 SERVE = '[serve]\nthreads = 1\ndevice = "emulated"\n'
-FAST = SERVE + "emulated_forward_s = 0.02\n"
+FAST = SERVE + "emulated_forward_s = 0.04\n"
 SHARES = "a server has come that shares the work"  # docs/training.md
-SLOW = SERVE + "emulated_forward_s = 0.2\nstage = 1\n"
-STEPS = 24  # the rule is asked every 2 s, and a gain has to last 1 s; a step takes 0.4 s or more
+SLOW = SERVE + "emulated_forward_s = 0.5\nstage = 1\n"
+STEPS = 24  # of a second or so: a move needs some, since a gain has to last
 BALANCE = "[run.balance]\nsteady_s = 1.0\n"
 
 
