@@ -1,6 +1,8 @@
 """What every test shares: one torch thread a process, and seeds that can be replayed."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
 
@@ -29,11 +31,19 @@ The tests of their rules, one by one, reach the same lines.
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Trace no line of what is in UNTRACED, where lines are traced at all."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and str(item.path.relative_to(HERE)) in UNTRACED:
-            item.add_marker("no_cover")
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Trace no line of what is in UNTRACED.
+
+    The mark `no_cover` of pytest-cov stops the records in a worker of xdist, and not the tracing.
+    """
+    tracer = sys.gettrace()
+    untraced = item.path.is_relative_to(HERE) and str(item.path.relative_to(HERE)) in UNTRACED
+    if untraced and tracer is not None:
+        sys.settrace(None)
+    yield
+    if untraced and tracer is not None:
+        sys.settrace(tracer)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
