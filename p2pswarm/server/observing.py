@@ -32,12 +32,13 @@ class ObserverPatience:
         """A piece of a step is announced."""
         self._under_way[step] += 1
 
-    def piece_ended(self, step: int, now_s: float) -> None:
-        """It has come, or will not."""
+    def piece_ended(self, step: int, now_s: float, *, came: bool) -> None:
+        """It has come, or will not: then anybody may have announced it, and it says nothing."""
         self._under_way[step] -= 1
         if not self._under_way[step]:
             del self._under_way[step]
-        _keep(self._heard_s, step, now_s)
+        if came:
+            _keep(self._heard_s, step, now_s)
 
     def decided(self, step: int, now_s: float) -> None:
         """The commit of a step has come: it and all before it are decided."""

@@ -134,10 +134,12 @@ class SessionParts:
         """Run a block in which a piece of a step's reduction comes."""
         self.patience.piece_began(step)
         self._wait_anew()
+        came = False
         try:
             yield
+            came = True
         finally:
-            self.patience.piece_ended(step, asyncio.get_running_loop().time())
+            self.patience.piece_ended(step, asyncio.get_running_loop().time(), came=came)
             self._wait_anew()
 
     def decided(self, step: int) -> None:

@@ -14,7 +14,7 @@ def patience():
 
 def test_a_reduction_that_is_not_decided_is_waited_for_without_end(patience):
     patience.piece_began(3)
-    patience.piece_ended(3, now_s=1.0)
+    patience.piece_ended(3, now_s=1.0, came=True)
 
     assert patience.give_up_s(3) is None
 
@@ -38,7 +38,7 @@ def test_a_piece_on_its_way_takes_as_long_as_it_takes(patience):
     patience.piece_began(3)
     assert patience.give_up_s(3) is None
 
-    patience.piece_ended(3, now_s=400.0)
+    patience.piece_ended(3, now_s=400.0, came=True)
 
     assert patience.give_up_s(3) == 400.0 + SILENT_S
 
@@ -50,6 +50,18 @@ def test_pieces_of_a_later_step_that_wait_for_their_order_say_nothing_of_this_on
     assert patience.give_up_s(3) == 10.0 + SILENT_S
 
 
+def test_announcements_that_come_to_nothing_neither_lengthen_nor_shorten_the_wait(patience):
+    patience.decided(3, now_s=10.0)
+    patience.piece_began(3)
+    patience.piece_ended(3, now_s=12.0, came=True)
+
+    for step in (3, *range(1000, 1000 + 2 * STEPS_KEPT)):
+        patience.piece_began(step)
+        patience.piece_ended(step, now_s=14.0, came=False)
+
+    assert patience.give_up_s(3) == 12.0 + SILENT_S
+
+
 def test_the_same_decision_twice_gives_no_more_time(patience):
     patience.decided(3, now_s=10.0)
     patience.decided(3, now_s=14.0)
@@ -58,7 +70,7 @@ def test_the_same_decision_twice_gives_no_more_time(patience):
 
 
 STEP = st.integers(0, 200)
-INPUT = st.tuples(st.sampled_from(("began", "ended", "decided")), STEP)
+INPUT = st.tuples(st.sampled_from(("began", "came", "failed", "decided")), STEP)
 
 
 @given(st.lists(INPUT, max_size=300), STEP)
@@ -73,9 +85,10 @@ def test_whatever_comes_a_reduction_is_given_up_only_when_decided_silent_and_alo
             patience.decided(number, now_s)
             decided_s.setdefault(number, now_s)
         elif under_way.get(number):
-            patience.piece_ended(number, now_s)
+            patience.piece_ended(number, now_s, came=kind == "came")
             under_way[number] -= 1
-            heard_s[number] = now_s
+            if kind == "came":
+                heard_s[number] = now_s
 
     give_up_s = patience.give_up_s(step)
     if not any(one >= step for one in decided_s) or under_way.get(step):
