@@ -43,6 +43,7 @@ SHELL = frozenset(
         "access/guarded_rpc.py",
         "allreduce/averaging.py",
         "allreduce/base.py",
+        "allreduce/ongoing.py",
         "api/node.py",
         "api/server.py",
         "api/train.py",

@@ -17,20 +17,18 @@ Source:  butterfly all-reduce as in "Moshpit SGD" (arXiv 2103.03239) and hivemin
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from p2pswarm.allreduce.bandwidth import Bandwidth
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
 from p2pswarm.allreduce.delivery import PIECE_S, VIEW_S, DeliveryState, PieceDelivery
+from p2pswarm.allreduce.ongoing import OngoingRound
 from p2pswarm.allreduce.plan import PIECE
 from p2pswarm.allreduce.round import PARTS_AHEAD, ExpectedPiece, Round, RoundId
 from p2pswarm.allreduce.turns import EARLY_MAX, OBSERVED_MAX, Turns
 from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.exception_group import cause_of
-from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Priority, Rpc, Stream
 from p2pswarm.swarm.messages.averaging import Shard
@@ -43,7 +41,6 @@ from p2pswarm.tensors.transfer import TensorTransfer
 log = logging.getLogger(__name__)
 
 EARLY_S = 30.0  # a piece waits so long for its order; members get their orders seconds apart
-REDUCED_AHEAD = 4  # reduced pieces on their way to a peer: 16 MiB, 0.1 s at 1 Gbit/s
 
 Find = Callable[[bytes], Contact | None]
 """Where a member of the run is dialled."""
@@ -63,87 +60,6 @@ class AveragingSettings:
     early_s: float = EARLY_S
     piece_s: float = PIECE_S
     view_s: float = VIEW_S
-
-
-class _OngoingRound:
-    """A round, its memory, and the tasks that wait for its pieces."""
-
-    def __init__(self, round_: Round, sums: Sums) -> None:
-        self.round = round_
-        self.sums = sums
-        self.scope = asyncio.timeout(None)
-        """Ends the round when its deadline is moved to the past."""
-        self.parts: dict[int, dict[bytes, Tensor]] = defaultdict(dict)
-        """The parts of the pieces that we reduce, by piece and sender."""
-        self.ready: asyncio.Queue[int] = asyncio.Queue()
-        """Pieces of ours whose parts are here."""
-        self.lanes: dict[bytes, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(REDUCED_AHEAD)
-        )
-        """For each peer: how many more reduced pieces may be on their way to it."""
-        self.sent, self.received = Bandwidth(), Bandwidth()
-        self._reduced = {index: asyncio.Event() for index in round_.mine}
-        self._came = Signal()
-        self._over = asyncio.Event()
-        for index in round_.mine:
-            if round_.has_parts(index):
-                self.ready.put_nowait(index)
-
-    def came(self, wanted: ExpectedPiece, part: Tensor | None) -> None:
-        """Enter a piece that has come, and wake who waits for it."""
-        if not self.round.came(wanted):
-            return
-        if part is not None:
-            self.parts[wanted.index][wanted.sender] = part
-            if self.round.has_parts(wanted.index):
-                self.ready.put_nowait(wanted.index)
-        self._came.fire()
-
-    def reduced(self, index: int) -> None:
-        """Enter a piece of ours that is reduced; its senders are told."""
-        self.round.reduced(index)
-        self._reduced[index].set()
-        self._came.fire()
-
-    def revealed(self, sender: bytes, shard: Shard) -> None:
-        """Enter a member's share of the key."""
-        self.round.revealed(sender, shard)
-        self._came.fire()
-
-    def stopped(self, wanted: ExpectedPiece) -> None:
-        """Enter that nothing more of an offer will come; if half of it came, the round fails."""
-        self.round.stopped(wanted)
-        self._came.fire()
-
-    async def until_reduced(self, index: int) -> None:
-        """Wait for a piece of ours; NotServing if the round ends without it."""
-        await self._reduced[index].wait()
-        if not self.round.is_reduced(index):
-            raise NotServing(f"the averaging of {self.round.turn} has failed")
-
-    async def has(self, enough: Callable[[], bool]) -> None:
-        """Wait until the round has `enough`; raises the round's failure."""
-        while not enough():
-            if self.round.failure is not None:
-                raise self.round.failure
-            await self._came.wait()
-
-    def end(self) -> None:
-        """The round is over, well or not: nobody waits for it any more."""
-        for reduced in self._reduced.values():
-            reduced.set()
-        self._over.set()
-
-    async def until_members_have_all(self) -> None:
-        """Wait for the end of the round; NotServing if it failed."""
-        await self._over.wait()
-        if not self.round.has_key:
-            raise NotServing(f"the averaging of {self.round.turn} has failed")
-
-    @property
-    def bytes_per_s(self) -> float:
-        """What the links carried each way."""
-        return min(self.sent.bytes_per_s, self.received.bytes_per_s)
 
 
 class Averaging:
@@ -169,7 +85,7 @@ class Averaging:
         self._tasks = tasks
         self._settings = settings or AveragingSettings()
         self._turns = Turns(self._settings.early_max, self._settings.observed_max)
-        self._ongoing: dict[Round, _OngoingRound] = {}
+        self._ongoing: dict[Round, OngoingRound] = {}
         self._ordered = asyncio.Event()
         self._viewed = asyncio.Event()
 
@@ -183,7 +99,7 @@ class Averaging:
         round_ = Round(order, self._me, sums.length, self._settings.piece)
         if (ended := self._turns.begin(round_)) is not None:
             self._ongoing[ended].scope.reschedule(asyncio.get_running_loop().time())
-        ongoing = self._ongoing[round_] = _OngoingRound(round_, sums)
+        ongoing = self._ongoing[round_] = OngoingRound(round_, sums)
         ordered, self._ordered = self._ordered, asyncio.Event()
         ordered.set()
         try:
@@ -227,7 +143,7 @@ class Averaging:
 
     async def _receive(
         self,
-        ongoing: _OngoingRound,
+        ongoing: OngoingRound,
         wanted: ExpectedPiece,
         stream: Stream,
         meta: TensorMeta,
@@ -254,7 +170,7 @@ class Averaging:
             arrival.cancel()
         return None
 
-    async def _ongoing_of(self, turn: RoundId) -> _OngoingRound:
+    async def _ongoing_of(self, turn: RoundId) -> OngoingRound:
         self._turns.wait_early()
         try:
             async with asyncio.timeout(self._settings.early_s):
@@ -266,7 +182,7 @@ class Averaging:
             self._turns.waited()
         return self._ongoing[round_]
 
-    async def _take_part(self, ongoing: _OngoingRound) -> None:
+    async def _take_part(self, ongoing: OngoingRound) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for owner, indices in ongoing.round.parts_to_send.items():
@@ -278,19 +194,32 @@ class Averaging:
         except BaseExceptionGroup as failed:
             raise cause_of(failed) from None
 
-    async def _reveal(self, ongoing: _OngoingRound, tasks: asyncio.TaskGroup) -> None:
+    async def _reveal(self, ongoing: OngoingRound, tasks: asyncio.TaskGroup) -> None:
         """Tell our share of the key once every piece is here; wait for those of the others."""
         round_ = ongoing.round
         await ongoing.has(lambda: round_.complete)
         if round_.adds:
             message = round_.reveal(self._settings.secret)
-            for peer in round_.others:
-                tasks.create_task(self._send(ongoing, peer, message))
-            for peer in round_.order.observers:
-                self._send_to_observer(ongoing, peer, message)
+            self._tell_shares(ongoing, tasks, round_.share_to, message)
         await ongoing.has(lambda: round_.has_key)
+        if round_.collects:
+            everybody = round_.others + round_.order.observers
+            self._tell_shares(ongoing, tasks, everybody, round_.all_shares())
 
-    async def _send_parts(self, ongoing: _OngoingRound, owner: bytes, queue: Iterator[int]) -> None:
+    def _tell_shares(
+        self,
+        ongoing: OngoingRound,
+        tasks: asyncio.TaskGroup,
+        peers: Iterable[bytes],
+        message: Shard,
+    ) -> None:
+        for peer in peers:
+            if peer in ongoing.round.order.observers:
+                self._send_to_observer(ongoing, peer, message)
+            else:
+                tasks.create_task(self._send(ongoing, peer, message))
+
+    async def _send_parts(self, ongoing: OngoingRound, owner: bytes, queue: Iterator[int]) -> None:
         """Send our part of the next pieces of one owner, one after another."""
         for index in queue:
             span = ongoing.round.pieces[index].span
@@ -298,7 +227,7 @@ class Averaging:
             message = ongoing.round.shard(index, encoded.meta, gathered=False)
             await self._send(ongoing, owner, message, encoded)
 
-    async def _reduce_mine(self, ongoing: _OngoingRound, tasks: asyncio.TaskGroup) -> None:
+    async def _reduce_mine(self, ongoing: OngoingRound, tasks: asyncio.TaskGroup) -> None:
         """Reduce our pieces as their parts come, and send each to all at once."""
         round_ = ongoing.round
         for _ in round_.mine:
@@ -316,7 +245,7 @@ class Averaging:
 
     def _send_to_observer(
         self,
-        ongoing: _OngoingRound,
+        ongoing: OngoingRound,
         peer: bytes,
         message: Shard,
         encoded: EncodedTensor | None = None,
@@ -328,13 +257,13 @@ class Averaging:
             log.warning("newcomer %s falls behind", PeerId(peer).short)
 
     async def _send_reduced(
-        self, ongoing: _OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
+        self, ongoing: OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
     ) -> None:
         async with ongoing.lanes[peer]:
             await self._send(ongoing, peer, message, encoded)
 
     async def _send_quietly(
-        self, ongoing: _OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
+        self, ongoing: OngoingRound, peer: bytes, message: Shard, encoded: EncodedTensor | None
     ) -> None:
         try:
             await ongoing.until_members_have_all()
@@ -346,7 +275,7 @@ class Averaging:
 
     async def _send(
         self,
-        ongoing: _OngoingRound,
+        ongoing: OngoingRound,
         peer: bytes,
         message: Shard,
         encoded: EncodedTensor | None = None,
@@ -376,7 +305,7 @@ class Averaging:
 
     async def _send_once(
         self,
-        ongoing: _OngoingRound,
+        ongoing: OngoingRound,
         delivery: PieceDelivery,
         message: Shard,
         encoded: EncodedTensor | None,

@@ -1,9 +1,13 @@
 """Who reduces which part of a gradient: a contiguous shard for each member, cut into pieces.
 
-Every piece starts at a multiple of `ALIGN` elements, so no cache line and no codec block is cut.
-Equal shards differ by at most `ALIGN`. A member with a share of 0, or one more than there are
-blocks, owns nothing. Pieces keep a member's memory small, and one piece is reduced while the next
+Shards begin at multiples of a grain: of `ALIGN` elements, so no cache line and no codec block is
+cut. Equal shards differ by at most a grain. A member with a share of 0, or one more than there are
+grains, owns nothing. Pieces keep a member's memory small, and one piece is reduced while the next
 is on its way.
+
+Each shard costs a stream from and to every other member, however small it is. So in a group of more
+than `OWNERS_LEAST` a grain is larger, up to `SHARD_LEAST`, and of a small gradient some members own
+nothing: else a hundred members would send each other twenty thousand streams of a few bytes.
 
 Units:   elements.
 Errors:  ValueError when there is no member, or the shares do not fit the members.
@@ -14,6 +18,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 ALIGN = 256  # the block of the int8 codec
+OWNERS_LEAST = 8  # of so many members each owns a shard, if there is a block for it
+SHARD_LEAST = 1 << 16  # 256 KiB of float32: 2 ms at 1 Gbit/s, as long as its two streams cost
 PIECE = 1 << 20  # 4 MiB of float32: the parts of four members stay in a processor's cache
 
 
@@ -52,12 +58,20 @@ def pieces(
         raise ValueError(f"{length} elements for {members} members in pieces of {piece}")
     if len(shares) != members or min(shares) < 0 or total < 1:
         raise ValueError(f"shares {tuple(shares)} for {members} members")
-    blocks = -(-length // ALIGN)
+    grain = _grain(length, members)
+    grains = -(-length // grain)
     borders = [
-        min(length, ALIGN * (blocks * before // total)) for before in accumulate(shares, initial=0)
+        min(length, grain * (grains * before // total)) for before in accumulate(shares, initial=0)
     ]
     return tuple(
         ShardPiece(owner, Span(start, min(start + piece, stop)))
         for owner, (begin, stop) in enumerate(pairwise(borders))
         for start in range(begin, stop, piece)
     )
+
+
+def _grain(length: int, members: int) -> int:
+    """What the shards' borders are multiples of."""
+    if members <= OWNERS_LEAST:
+        return ALIGN
+    return ALIGN * max(1, -(-min(SHARD_LEAST, -(-length // OWNERS_LEAST)) // ALIGN))

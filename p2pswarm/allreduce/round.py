@@ -11,8 +11,9 @@ offered again before we know that its first stream is lost; the later offer coun
 **The digest.** The members must know that they hold the same bytes, though an owner may send others
 to each of them. A cryptographic hash of a whole gradient costs more than everything else here. So
 each takes a keyed universal hash instead, with a key that nobody knew when the pieces were sent:
-the key is made of a share of every member, and a member reveals its share when it has all pieces.
-Whoever sent different pieces to two members would have had to guess a share of one of them.
+the key is made of a share of every member, and a member reveals its share when it has all pieces
+(`digest_key.py`). Whoever sent different pieces to two members would have had to guess a share of
+one of them.
 
 A sender may have `PARTS_AHEAD` parts here that are not added yet. So one slow member holds the
 others back, before their parts fill the owner's memory.
@@ -26,6 +27,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from p2pswarm.allreduce.digest_key import KEY_BYTES, KeyShares
 from p2pswarm.allreduce.plan import PIECE, ShardPiece, pieces
 from p2pswarm.errors import BadMessage, Busy, Refused
 from p2pswarm.ids import PeerId
@@ -35,7 +37,6 @@ from p2pswarm.tensors.meta import Dtype, TensorMeta
 
 PARTS_AHEAD = 4  # parts of one sender that wait at an owner: 16 MiB, 1 GiB of 64 members
 RAW = 1  # the code of the codec raw
-KEY_BYTES = 16  # of a share, and of the key of a digest
 RETRY_S = 0.05  # a sender that ran ahead of this limit has counted wrongly
 
 
@@ -83,7 +84,11 @@ class Round:
         self._parts_missing: dict[int, int] = {}
         self._ahead: Counter[bytes] = Counter()
         self._offers: Counter[ExpectedPiece] = Counter()
-        self._key_shares: dict[bytes, bytes] = {}
+        self._shares = KeyShares(order.group, me, order.step + order.generation)
+        self.others = tuple(peer for peer in order.group if peer != me)
+        """The members of the group besides ourselves."""
+        self.mine = tuple(i for i, p in enumerate(self.pieces) if order.group[p.owner] == me)
+        """The pieces that we reduce."""
         for index, owned in enumerate(self.pieces):
             owner = order.group[owned.owner]
             if owner != me:
@@ -93,16 +98,6 @@ class Round:
                 for peer in self.others:
                     wanted = ExpectedPiece(index, peer, gathered=False)
                     self._missing[wanted] = PieceState.MISSING
-
-    @property
-    def others(self) -> tuple[bytes, ...]:
-        """The members of the group besides ourselves."""
-        return tuple(peer for peer in self.order.group if peer != self.me)
-
-    @property
-    def mine(self) -> tuple[int, ...]:
-        """The pieces that we reduce."""
-        return tuple(i for i, p in enumerate(self.pieces) if self.order.group[p.owner] == self.me)
 
     @property
     def adds(self) -> bool:
@@ -147,28 +142,47 @@ class Round:
         assert self.complete, "whoever knows a share could still choose a piece by it"
         label = b"%s %d %d" % (self.order.run, self.turn.step, self.turn.generation)
         share = hashlib.blake2b(self.me + label, digest_size=KEY_BYTES, key=secret).digest()
-        self._key_shares[self.me] = share
-        meta = TensorMeta(Dtype.UINT8, (KEY_BYTES,), RAW, KEY_BYTES, share)
-        return self.shard(len(self.pieces), meta, gathered=True)
+        self._shares.reveal(share)
+        return self._key_message(share)
+
+    @property
+    def share_to(self) -> tuple[bytes, ...]:
+        """Who is told our share of the key."""
+        to = self._shares.tells
+        return to + self.order.observers if self._shares.tells_observers else to
+
+    @property
+    def collects(self) -> bool:
+        """Whether it is we who tell all members and observers the shares of all."""
+        return self._shares.collects
+
+    def all_shares(self) -> Shard:
+        """What tells the shares of all, once they are here."""
+        return self._key_message(self._shares.listed)
 
     def revealed(self, sender: bytes, shard: Shard) -> None:
-        """Note a member's share of the key; BadMessage if there is one, or it may have none."""
-        if sender not in self.others or sender in self._key_shares:
-            raise BadMessage(f"no share of a key is wanted from you for {self.turn}")
-        if len(shard.tensor.inline) != KEY_BYTES:
-            raise BadMessage(f"a share of a key has {KEY_BYTES} bytes")
-        self._key_shares[sender] = shard.tensor.inline
+        """Note a member's share of the key, or the list of all; BadMessage if it is not due.
+
+        A list of another size, or in which our own share is not the one that we told, ends the
+        averaging: no other will come.
+        """
+        if not self._shares.told(sender, shard.tensor.inline):
+            peer = PeerId(sender).short
+            self.failure = Refused(f"averaging with {peer} failed: its list of shares is wrong")
 
     @property
     def has_key(self) -> bool:
-        """Whether every member has revealed its share."""
-        return len(self._key_shares) == len(self.order.group)
+        """Whether every member's share of the key is known."""
+        return self._shares.whole
 
     @property
     def key(self) -> bytes:
         """The key of the digest, the same for all."""
-        shares = b"".join(self._key_shares[peer] for peer in self.order.group)
-        return hashlib.blake2b(shares, digest_size=KEY_BYTES).digest()
+        return self._shares.key
+
+    def _key_message(self, shares: bytes) -> Shard:
+        meta = TensorMeta(Dtype.UINT8, (len(shares),), RAW, len(shares), shares)
+        return self.shard(len(self.pieces), meta, gathered=True)
 
     def expect(self, sender: bytes, shard: Shard) -> tuple[ExpectedPiece, ShardPiece]:
         """The piece that a sender offers; BadMessage if it is unwanted or unfit."""

@@ -43,7 +43,7 @@ AVERAGING_WAIT_S = 1.0  # nobody else can average in a peer's place, and an answ
 AVERAGINGS = 8  # that tell how long the bytes of one keep a link full
 AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not change faster
 BEAT_S = 2.0  # so a cut is found in 5 s; most of them begin long before the averaging
-BEATS_PER_S = 20.0  # however large the stage: a question and its answer cost 0.1 ms
+BEATS_PER_S = 2.5  # to all mates: in a large stage one that leaves is a small loss
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
 
@@ -96,6 +96,10 @@ class Roads:
         self._beat_s = BEAT_S
         self._to_ask: list[Question] = []
         self._broken: list[bytes] = []
+        self._silent: set[bytes] = set()
+        """The peers at the end of broken roads."""
+        self._next_s = float("inf")
+        """Nothing is due before. Something that was due then may be over: it is not looked for."""
 
     def begun(self, now_s: float) -> None:
         """A session begins, and the questions of the one before are over without an answer.
@@ -103,13 +107,13 @@ class Roads:
         What was broken is broken still, until its peer answers: else each takeover would cost the
         time anew in which a cut is found.
         """
-        self._watched = {}
+        self._watched, self._next_s = {}, float("inf")
         for peer, road in list(self._roads.items()):
             road.open = None
             if road.state is RoadState.BROKEN:
                 self._ask(peer, road, now_s)
             elif road.streams:
-                road.state, road.due_s = RoadState.WAITING, now_s + self._ask_after_s
+                self._wait(road, now_s + self._ask_after_s)
             else:
                 del self._roads[peer]
 
@@ -119,7 +123,8 @@ class Roads:
         self._beat_s = max(BEAT_S, len(self._watched) / BEATS_PER_S)
         new = [peer for peer in self._watched if peer not in self._roads]
         for number, peer in enumerate(new, start=1):  # not all in one moment
-            self._roads[peer] = _Road(now_s + self._beat_s * number / len(new))
+            self._roads[peer] = _Road(0.0)
+            self._wait(self._roads[peer], now_s + self._beat_s * number / len(new))
         for peer in before:
             if (road := self._roads.get(peer)) is not None:
                 self._drop_idle(peer, road)
@@ -127,13 +132,17 @@ class Roads:
     @property
     def apart(self) -> tuple[bytes, ...]:
         """Those of whom it is watched whether something comes, and nothing does."""
-        return tuple(peer for peer in self._watched if self.is_broken(peer))
+        if not self._silent:
+            return ()
+        return tuple(peer for peer in self._watched if peer in self._silent)
 
     def opened(self, peer: bytes, now_s: float) -> None:
         """A stream to a peer is in use."""
-        road = self._roads.setdefault(peer, _Road(now_s + self._ask_after_s))
+        if peer not in self._roads:
+            self._roads[peer] = _Road(0.0)
+        road = self._roads[peer]
         if not road.streams and road.state is RoadState.WAITING:
-            road.due_s = now_s + self._ask_after_s
+            self._wait(road, now_s + self._ask_after_s)
         road.streams += 1
         if road.state is RoadState.ASKED:  # its bytes may be in the answer's way from now on
             road.due_s = max(road.due_s, now_s + self._limit_s(peer))
@@ -159,8 +168,7 @@ class Roads:
 
     def is_broken(self, peer: bytes) -> bool:
         """Whether nothing comes from a peer at present."""
-        road = self._roads.get(peer)
-        return road is not None and road.state is RoadState.BROKEN
+        return peer in self._silent
 
     def answered(self, question: Question, now_s: float, *, there: bool) -> None:
         """A question is over: with an answer, or because the link ended or time did."""
@@ -180,10 +188,10 @@ class Roads:
                 return  # it is asked anew already
             awaited = peer in self._watched or now_s < road.broke_s + FORGOTTEN_S
             if road.state is RoadState.BROKEN and awaited:
-                road.due_s = now_s + self._ask_after_s
+                self._set_due(road, now_s + self._ask_after_s)
                 return
-        pause_s = self._ask_after_s if road.streams else self._beat_s
-        road.state, road.due_s = RoadState.WAITING, now_s + pause_s
+        self._silent.discard(peer)
+        self._wait(road, now_s + (self._ask_after_s if road.streams else self._beat_s))
         self._drop_idle(peer, road)
 
     def to_ask(self) -> Iterator[Question]:
@@ -197,26 +205,39 @@ class Roads:
         return iter(drained)
 
     def next_deadline_s(self) -> float | None:
-        """When to call `on_deadline`."""
-        roads = self._roads.values()
-        due = (r.due_s for r in roads if r.state is not RoadState.BROKEN or r.open is None)
-        return min(due, default=None)
+        """When to call `on_deadline`; sooner than needed, if what was due is over."""
+        if not self._roads:
+            self._next_s = float("inf")
+        return None if self._next_s == float("inf") else self._next_s
 
     def on_deadline(self, now_s: float) -> None:
         """Ask, and see who has not answered."""
+        self._next_s = float("inf")
         for peer, road in self._roads.items():
-            if now_s < road.due_s:
-                continue
-            if road.state is RoadState.BROKEN:
-                if road.open is None:
-                    self._ask(peer, road, now_s)
-            elif road.state is RoadState.WAITING:
-                road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
+            if road.due_s <= now_s:
+                self._on_due(peer, road, now_s)
+            if road.state is not RoadState.BROKEN or road.open is None:
+                self._next_s = min(self._next_s, road.due_s)
+
+    def _on_due(self, peer: bytes, road: _Road, now_s: float) -> None:
+        if road.state is RoadState.BROKEN:
+            if road.open is None:
                 self._ask(peer, road, now_s)
-            elif now_s - road.due_s > LATE_S:
-                road.due_s = now_s + self._limit_s(peer)
-            else:
-                self._break(peer, road, now_s)
+        elif road.state is RoadState.WAITING:
+            road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
+            self._ask(peer, road, now_s)
+        elif now_s - road.due_s > LATE_S:
+            road.due_s = now_s + self._limit_s(peer)
+        else:
+            self._break(peer, road, now_s)
+
+    def _wait(self, road: _Road, due_s: float) -> None:
+        road.state = RoadState.WAITING
+        self._set_due(road, due_s)
+
+    def _set_due(self, road: _Road, due_s: float) -> None:
+        road.due_s = due_s
+        self._next_s = min(self._next_s, due_s)
 
     def _drop_idle(self, peer: bytes, road: _Road) -> None:
         """Forget a road that is whole and that nobody needs."""
@@ -226,6 +247,7 @@ class Roads:
     def _break(self, peer: bytes, road: _Road, now_s: float) -> None:
         """Nothing comes from a peer: its streams end, and it is asked anew, by another dial."""
         road.state, road.broke_s = RoadState.BROKEN, now_s
+        self._silent.add(peer)
         self._broken.append(peer)
         self._ask(peer, road, now_s)
 

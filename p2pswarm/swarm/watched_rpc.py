@@ -137,12 +137,17 @@ class WatchedRpc(ForwardingRpc):
         if (apart := self._roads.apart) != self._told_apart:
             self._told_apart = apart
             self._apart(apart)
-        self.close()
-        due_s = self._roads.next_deadline_s()
-        if due_s is not None:
-            self._timer = self._loop.call_at(due_s, self._due)
+        self._set_timer(self._roads.next_deadline_s())
+
+    def _set_timer(self, due_s: float | None) -> None:
+        if self._timer is not None:
+            if self._timer.when() == due_s and not self._timer.cancelled():
+                return  # as after most streams
+            self._timer.cancel()
+        self._timer = None if due_s is None else self._loop.call_at(due_s, self._due)
 
     def _due(self) -> None:
+        self._timer = None
         self._roads.on_deadline(self._now_s())
         self._pump()
 

@@ -27,7 +27,7 @@ def averaged(members, observers=0, codec="raw", length=LENGTH):
     return run(main(), seed=1)
 
 
-@pytest.mark.parametrize("members", [1, 2, 3, 7])
+@pytest.mark.parametrize("members", [1, 2, 3, 7, 20])
 @pytest.mark.parametrize("observers", [0, 2])
 def test_everybody_holds_the_sum_in_the_groups_order(members, observers):
     values, reduced, outcomes = averaged(members, observers)

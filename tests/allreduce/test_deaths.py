@@ -1,12 +1,14 @@
 """A member that dies, freezes, lies or is slow: never a wrong sum, and nobody waits for it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
 from allreduce.harness import Circle
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
+from p2pswarm.allreduce.digest_key import KEY_BYTES
 from p2pswarm.allreduce.plan import ALIGN
 from p2pswarm.allreduce.round import PARTS_AHEAD
 from p2pswarm.errors import LinkLost, NotServing, SwarmError
@@ -198,3 +200,52 @@ def test_a_link_that_another_takes_the_place_of_costs_nothing():
     assert lost == PARTS_AHEAD
     assert all(torch.equal(r, total) for r in reduced)
     assert len(set(outcomes)) == 1
+
+
+LARGE = 17  # members, so that one of them collects the shares of the key
+
+
+def test_a_collector_that_tells_somebody_another_share_is_named():
+    class Forger(Averaging):
+        async def _send_once(self, ongoing, delivery, message, encoded):
+            listed = message.tensor.encoded_bytes == LARGE * KEY_BYTES
+            if listed and delivery.peer == ongoing.round.others[3]:
+                forged = replace(message.tensor, inline=bytes(LARGE * KEY_BYTES))
+                message = replace(message, tensor=forged)
+            await super()._send_once(ongoing, delivery, message, encoded)
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            one = Circle(tasks, LARGE, kinds=(Averaging, Forger))
+            going = one.begin(one.order(generation=1), range(LARGE))
+            errors, _ = await failures(going)
+            return one.peers[1], errors
+
+    liar, errors = run(main(), seed=1)
+    deceived, *_ = [error for error in errors if isinstance(error, SwarmError)]
+    assert liar.short in str(deceived)
+    assert sum(isinstance(error, SwarmError) for error in errors) == 1
+
+
+def test_a_collector_that_dies_costs_one_order():
+    class Mute(Averaging):
+        async def _reveal(self, ongoing, tasks):
+            await ongoing.has(lambda: False)
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            one = Circle(tasks, LARGE, kinds=(Averaging, Mute))
+            going = one.begin(one.order(generation=1), range(LARGE))
+            await asyncio.sleep(5.0)
+            assert not any(task.done() for task in going)
+            one.world.kill(one.peers[1], silent=False)
+            going[1].cancel()
+            left = [n for n in range(LARGE) if n != 1]
+            reduced, outcomes = await one.average(one.order(2, without=(1,)), who=left)
+            errors, _ = await failures(going)
+            return one, errors, reduced, outcomes
+
+    one, errors, reduced, outcomes = run(main(), seed=1)
+    assert all(isinstance(error, NotServing) for n, error in enumerate(errors) if n != 1)
+    assert all(torch.equal(r, one.total(without=(1,))) for r in reduced)
+    assert len({outcome.digest for outcome in outcomes}) == 1

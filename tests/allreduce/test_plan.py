@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from p2pswarm.allreduce.plan import (
     ALIGN,
+    OWNERS_LEAST,
+    SHARD_LEAST,
     Span,
     pieces,
 )
@@ -40,11 +42,29 @@ def test_shards_are_as_large_as_the_shares_and_cut_between_codec_blocks(cut):
     length, members, piece, shares = cut
     made = pieces(length, members, piece, shares)
 
+    grain = ALIGN if members <= OWNERS_LEAST else -(-length // OWNERS_LEAST) + ALIGN
     for mine, share in zip(owned(made, members), shares, strict=True):
-        assert abs(mine - length * share / sum(shares)) < 2 * ALIGN
+        assert abs(mine - length * share / sum(shares)) < 2 * grain
         assert share or not mine
     starts = {p.owner: p.span.start for p in reversed(made)}
     assert all(start % ALIGN == 0 for start in starts.values())
+
+
+@given(st.integers(0, 8 * SHARD_LEAST), st.integers(OWNERS_LEAST + 1, 128), st.data())
+def test_a_small_gradient_of_a_large_group_has_few_owners(length, members, data):
+    """Each owner costs two streams with every other member."""
+    shares = data.draw(st.lists(st.integers(0, 9), min_size=members, max_size=members).filter(any))
+    for given_shares in ((), shares):
+        owners = {p.owner for p in pieces(length, members, shares=given_shares)}
+        assert len(owners) <= OWNERS_LEAST
+    equal = {p.owner for p in pieces(length, members)}
+    assert len(equal) >= min(OWNERS_LEAST // 2, length // (2 * ALIGN))
+
+
+def test_all_of_a_large_group_own_shards_of_a_large_gradient():
+    cut = pieces(100 * 3 * SHARD_LEAST, 100)
+
+    assert set(owned(cut, 100)) == {3 * SHARD_LEAST}
 
 
 @given(st.integers(0, 100_000), st.integers(1, 64))
@@ -53,7 +73,8 @@ def test_without_shares_the_shards_are_equal(length, members):
     sizes = owned(cut, members)
 
     assert cut == pieces(length, members, shares=[7] * members)
-    assert max(sizes) - min(sizes) <= 2 * ALIGN
+    grain = ALIGN if members <= OWNERS_LEAST else -(-length // OWNERS_LEAST) + ALIGN
+    assert max(sizes) - min(sizes) <= 2 * grain
 
 
 def test_a_large_shard_comes_in_pieces():

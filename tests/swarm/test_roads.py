@@ -153,7 +153,7 @@ def test_a_large_stage_asks_no_more_each_second_than_a_small_one():
     peers = [bytes([number]) * 32 for number in range(127)]
     town.roads.watch(peers, 0.0)
     asked = []
-    for _ in range(20):
+    for _ in range(110):
         new, _ = town.pass_by(1.0)
         asked.append(len(new))
         for peer in new:
@@ -161,6 +161,24 @@ def test_a_large_stage_asks_no_more_each_second_than_a_small_one():
 
     assert max(asked) <= BEATS_PER_S + 1
     assert sum(asked) >= 2 * len(peers)
+
+
+def test_streams_that_end_soon_wake_nobody_for_each():
+    town, woken = Town(), 0
+    for _ in range(200):
+        town.opened()
+        town.opened(BOB)
+        town.roads.closed(ANN)
+        end_s = town.now_s + 0.1
+        while (due_s := town.roads.next_deadline_s()) is not None and due_s <= end_s:
+            town.roads.on_deadline(due_s)
+            woken += 1
+        town.now_s = end_s
+        town.roads.closed(BOB)
+
+    assert list(town.roads.to_ask()) == []
+    assert woken <= 20 / ASK_AFTER_S
+    assert town.roads.next_deadline_s() is None
 
 
 def test_a_broken_road_is_whole_again_with_the_answer():

@@ -24,5 +24,6 @@ class Shard(Message):
     """False: a part of the sender's sum, for the shard's owner. True: the reduced shard."""
     index: Annotated[int, Range(0, 2**20)]
     """The piece: the shards of all members are cut into pieces, numbered through. The number after
-    the last piece is that of the sender's share of the digest's key, inline."""
+    the last piece is that of the sender's share of the digest's key, inline; or of the shares of
+    all in the order of the group, which a large group's collector tells."""
     tensor: TensorMeta
