@@ -123,6 +123,11 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._names = {parameter.data_ptr(): name for name, parameter in block.named_parameters()}
         self._draws: dict[str, int] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing compiles this: else torch loads its compiler, for a second, to keep it out."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],

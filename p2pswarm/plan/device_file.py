@@ -4,6 +4,7 @@ Units:   named by each setting's name.
 Errors:  ValueError for settings that contradict each other; Unusable for a fleet that cannot be.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -21,6 +22,9 @@ WINDOW_GBIT = 0.085  # what one connection has on its way over a long road, in t
 AGGREGATES = {"skyplane"}
 """Networks whose rates are those of 64 connections together."""
 
+UNKNOWN = math.inf
+"""A machine of which only the speed is known can be simulated; to plan takes all."""
+
 Codecs = Annotated[str, OneOf(*(codec.name for codec in CODECS))]
 Gbps = Annotated[float, Between(1e-6, 1e5)]
 SiteName = Annotated[str, Text(64)]
@@ -33,12 +37,12 @@ class SiteDevices:
     name: str = ""
     """Of the kind; empty: `device` and its number in the file."""
     count: Annotated[int, Between(1, DEVICES_MAX)] = 1
-    region: SiteName
+    region: SiteName = ""
     """Of the network, or a name of one's own that has links."""
     tflops: Annotated[float, Between(1e-6, 1e6)]
     """What one reaches in training, not what its data sheet says."""
-    memory_gib: Annotated[float, Between(1e-3, 1e5)]
-    access_gbps: Gbps
+    memory_gib: Annotated[float, Between(1e-3, 1e5)] = UNKNOWN
+    access_gbps: Gbps = UNKNOWN
     """What its own line carries, each way."""
     drift: Annotated[float, Between(0.0, 1.0)] = 0.0
     """How much its speed wanders: for `p2pswarm simulate`."""
@@ -96,7 +100,9 @@ class DeviceFile:
 
     def __post_init__(self) -> None:
         if not self.device:
-            raise ValueError("there is no [[device]]: name the machines that there are")
+            raise ValueError(
+                "there is no [[device]]: name the machines that there are, and count if several"
+            )
         if sum(entry.count for entry in self.device) > DEVICES_MAX:
             raise ValueError(f"there are more than {DEVICES_MAX} devices: plan a part of them")
         names = self.kinds
@@ -111,7 +117,11 @@ class DeviceFile:
 
 
 def fleet_of(given: DeviceFile) -> DeviceFleet:
-    """The devices one by one, with a link between every two; Unusable names one that lacks."""
+    """The devices one by one, with a link between every two; Unusable names what lacks."""
+    for number, entry in enumerate(given.device):
+        known = {"region": "", "memory_gib": UNKNOWN, "access_gbps": UNKNOWN}
+        if lacks := [name for name, value in known.items() if getattr(entry, name) == value]:
+            raise Unusable(f"device[{number}].{lacks[0]} is missing: a plan needs it")
     entries = [entry for entry in given.device for _ in range(entry.count)]
     named = list(zip(given.kinds, given.device, strict=True))
     names = tuple(

@@ -12,8 +12,7 @@ from p2pswarm.ids import Address, Contact
 
 USUAL_PORT = 4000
 RELAY_HOST_CHARS_MAX = 200  # messages have 262 characters for an address through it
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - all of this host's addresses
-EVERY_HOST = {EVERYWHERE, "::"}
+EVERY_HOST = ("::", "0.0.0.0")  # noqa: S104  both families, or IPv4 where a host has no IPv6
 
 
 def given(text: str, key: str) -> Address:
@@ -45,9 +44,11 @@ def relays(config: NodeConfig) -> tuple[Contact, ...]:
 def places_to_listen(text: str) -> tuple[Address, ...]:
     """Where to listen: the first of these that is possible. Without a host: on all addresses."""
     if not text:
-        return Address(EVERYWHERE, USUAL_PORT), Address(EVERYWHERE, 0)
-    everywhere = text.strip().startswith(":")
-    return (_parsed(EVERYWHERE + text.strip() if everywhere else text, "listen"),)
+        return tuple(Address(host, port) for port in (USUAL_PORT, 0) for host in EVERY_HOST)
+    if not text.strip().startswith(":"):
+        return (_parsed(text, "listen"),)
+    port = _parsed(f"localhost{text.strip()}", "listen").port
+    return tuple(Address(host, port) for host in EVERY_HOST)
 
 
 def announced(

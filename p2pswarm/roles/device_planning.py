@@ -18,15 +18,14 @@ import numpy as np
 import torch
 
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.outfile import Written, check_target, write_target, write_text
 from p2pswarm.plan.device_file import DeviceFile, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
 from p2pswarm.plan.pipelined import connections_of
 from p2pswarm.plan.pipelined_search import PipelinedPlan, loads_of, one_more, search_pipelined
+from p2pswarm.roles.device_settings import read_devices
 from p2pswarm.roles.plan_picture import draw_plan
-from p2pswarm.settings import from_values, read_table
 
 FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
 ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
@@ -72,14 +71,6 @@ def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: P
     if folder is not None:
         _write_settings(found, folder)
     return 0
-
-
-def read_devices(path: Path) -> DeviceFile:
-    """The file; Unusable says what is wrong with it."""
-    try:
-        return from_values(DeviceFile, read_table(path))
-    except ValueError as error:
-        raise Unusable(f"{path}: {error}") from error
 
 
 def plan_of(given: DeviceFile, seconds: float, seed: int) -> PlanAnswer:

@@ -17,11 +17,11 @@ from typing import Protocol
 from p2pswarm.config import NodeConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.flow.signal import Signal
-from p2pswarm.ids import Address, Contact
+from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
 from p2pswarm.nat.standing import Belief, Standing, State
-from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.net.address_scope import Scope, believable, scope_of
 from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
@@ -61,15 +61,41 @@ class FindsOut(Protocol):
         ...
 
 
-def contents_of(announcement: Announcement) -> CardContents:
-    """What a card can say of it: no WebSocket, and no more than others take."""
+def contents_of(
+    announcement: Announcement, card_of: Callable[[PeerId], Card | None]
+) -> CardContents:
+    """What a card can say of it: no WebSocket, and no more than others take.
+
+    `card_of`: the cards of the relays, for their addresses of the other family.
+    """
     direct = tuple(filter(can_be_said, announcement.direct))[:DIRECT_MAX]
     mapped = tuple(filter(can_be_said, announcement.mapped))[: DIRECT_MAX - len(direct)]
     relays = [each for each in announcement.relays if each.peer and can_be_said(each.address)]
+    both = [where for relay in relays[:RELAYS_MAX] for where in _in_both(relay, card_of)]
     flags = CardFlags.RELAY if announcement.relay else CardFlags.NONE
     if not (direct or mapped):
         flags |= CardFlags.CLIENT
-    return CardContents(direct, mapped, tuple(relays[:RELAYS_MAX]), flags)
+    return CardContents(direct, mapped, tuple(both), flags)
+
+
+def _in_both(relay: Contact, card_of: Callable[[PeerId], Card | None]) -> list[Contact]:
+    """A relay where we have dialled it, and where who has no such addresses can dial it.
+
+    Only a public address is told of a relay at a public one: others could not use it, and nobody
+    should be led into a network by a stranger's card.
+    """
+    card = None if relay.peer is None else card_of(relay.peer)
+    host = relay.address.host
+    if card is None or scope_of(host) is not Scope.PUBLIC:
+        return [relay]
+    kinds = {AddressKind.IPV4, AddressKind.IPV6, AddressKind.MAPPED}
+    named = [each.address for each in card.direct if each.kind in kinds]
+    others = [at for at in named if (":" in at.host) != (":" in host) and _public(at)]
+    return [relay, *(Contact(relay.peer, at) for at in others[:1])]
+
+
+def _public(at: Address) -> bool:
+    return scope_of(at.host) is Scope.PUBLIC
 
 
 def _candidate(at: Contact, card: Card, rtt_s: float = 0.0) -> list[RelayCandidate]:
@@ -109,6 +135,7 @@ class Reaching:
         self._relays_wanted = 0
         self._belief, self._settled = Belief(State.ABSENT), False
         self._news = ReachabilityNews(self._bound.port)
+        self._said: CardContents | None = None
         self._say: Callable[[str], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -122,7 +149,7 @@ class Reaching:
         view.reachable = lambda: self._belief.reachable != "no"
         view.keep_seen_at(lambda: keeper.relays)
         self._keeper.on_change = self._reserved
-        cards.watch(lambda _peer: self._offer_relays())
+        cards.watch(self._carded)
         self._reserved()
 
     def _fixed(self) -> Address | None:
@@ -175,6 +202,14 @@ class Reaching:
         self._drain()
         self._offer_relays()
 
+    def _carded(self, peer: bytes) -> None:
+        """A peer has another card."""
+        said = self._announcer.said
+        ours = any(relay.peer and relay.peer.raw == peer for relay in said.relays)
+        if ours and contents_of(said, self._endpoint.cards.of) != self._said:
+            self._announce(said)
+        self._offer_relays()
+
     def _met(self, link: Link) -> None:
         if not (link.remote.circuit or link.remote.web):
             self._announcer.met(self._loop.time())
@@ -206,7 +241,7 @@ class Reaching:
         best = announcement.best(self._endpoint.peer_id)
         if best is not None:
             self._endpoint.announced = best
-        contents = contents_of(announcement)
+        self._said = contents = contents_of(announcement, self._endpoint.cards.of)
         self._endpoint.announce(contents.direct, contents.mapped, contents.relays, contents.flags)
         self._cards.ours_has_changed()
         self.announced.fire()

@@ -61,6 +61,8 @@ class Reporter:
         self._last_step_s = 0.0
         self._peers: dict[Incarnation, PeerLine] = {}
         self._peers_told_s = float("-inf")
+        self._over = False
+        """Whether `Ended` was told; servers stay until their weights are fetched."""
 
     def report(self, report: act.Report, now_s: float) -> list[Event]:
         """What a report means to people."""
@@ -165,14 +167,14 @@ class Reporter:
                         load.rate_per_s,
                         **dataclasses.asdict(load.links),
                     )
-                if now_s < self._peers_told_s + PEERS_EVERY_S:
+                if self._over or now_s < self._peers_told_s + PEERS_EVERY_S:
                     return []
                 text = ""
             case _:
                 return []
         self._peers_told_s = now_s
         notes: list[Event] = [Note(seconds, text)] if text else []
-        return [*notes, Peers(seconds, tuple(self._peers.values()))]
+        return notes if self._over else [*notes, Peers(seconds, tuple(self._peers.values()))]
 
     def _stepped(self, report: act.StepDone, now_s: float) -> Stepped:
         self._done += 1
@@ -195,6 +197,7 @@ class Reporter:
         )
 
     def _ended(self, report: act.RunFinished) -> Ended:
+        self._over = True
         if report.version is not None:  # of another trainer: nothing was measured here
             self._done = self._first = report.version
         rate = self._rate(self._done - self._first, self._last_step_s)

@@ -31,9 +31,10 @@ from p2pswarm.errors import Unusable
 from p2pswarm.models.blocks import block_costs
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.outfile import check_target, write_target, write_text
+from p2pswarm.plan.device_file import SiteDevices
 from p2pswarm.plan.shipped import RegionNetwork, shipped_network
 from p2pswarm.roles.day_picture import day_format, draw_day
-from p2pswarm.roles.device_list import DeviceList, read_devices
+from p2pswarm.roles.device_settings import read_devices
 from p2pswarm.settings import load
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.day import DayConfig, SimDay
@@ -46,6 +47,7 @@ from p2pswarm.sim.world import WorldConfig
 TERA = 1e12
 FLOPS_A_COST = 2  # a multiplication and an addition
 STATE_TENSORS = 3
+DEVICES_MAX = 1_000  # a day of more would take hours
 BUSY_MICROBATCHES = 4  # of a step, for each machine: fewer would leave machines idle
 SMALL = ModelConfig(d_model=128, layers=2, heads=2, sequence_length=256)
 """What is in memory in place of the run's tensors: as little as is not sent within a message."""
@@ -125,14 +127,11 @@ def _without_warnings() -> Iterator[None]:
 def planned_day(asked: Asked) -> PlannedDay:
     """What is to be played; Unusable for what cannot be."""
     settings = load(asked.config)
-    listed = read_devices(asked.devices)
-    run, count = settings.run, len(listed.devices)
-    if count < run.stages:
-        raise Unusable(
-            f"{asked.devices} lists {count} machines, and the run has {run.stages} stages: "
-            "list more, or set run.stages"
-        )
-    network = _network(asked, listed)
+    given = read_devices(asked.devices)
+    listed = [entry for entry in given.device for _ in range(entry.count)]
+    run, count = settings.run, len(listed)
+    _check_count(asked.devices, count, run.stages)
+    network = _network(asked, asked.network or given.network, listed)
     trace = trace_of(asked.trace) if asked.trace else _everybody(count, asked.hours)
     there = tuple(stays(trace, count, asked.hours, Random(f"stays {asked.seed}")))
     blocks, block_cost = [stage_blocks(run, s) for s in range(run.stages)], block_costs(run.model)
@@ -148,7 +147,7 @@ def planned_day(asked: Asked) -> PlannedDay:
             drift=device.drift,
             place=network.index(device.region) if network is not None else None,
         )
-        for device in listed.devices
+        for device in listed
     )
     day = DayConfig(
         run=run,
@@ -164,7 +163,7 @@ def planned_day(asked: Asked) -> PlannedDay:
         world=WorldConfig(network=network)
         if network is not None
         else WorldConfig(bandwidth_bytes_per_s=HOME_BYTES_PER_S),
-        trainer_place=network.index(listed.trainer_region or listed.devices[0].region)
+        trainer_place=network.index(given.trainer_region or listed[0].region)
         if network is not None
         else None,
         notice_s=trace.notice_s,
@@ -308,10 +307,19 @@ def _title(asked: Asked, planned: PlannedDay) -> str:
     return f"{asked.trace or 'no trace'}, {len(planned.day.fleet)} machines at most"
 
 
-def _network(asked: Asked, listed: DeviceList) -> RegionNetwork | None:
+def _check_count(path: Path, count: int, stages: int) -> None:
+    if count > DEVICES_MAX:
+        raise Unusable(f"{path} lists {count} machines: simulate {DEVICES_MAX} of them at most")
+    if count < stages:
+        raise Unusable(
+            f"{path} lists {count} machines, and the run has {stages} stages: "
+            "list more, or set run.stages"
+        )
+
+
+def _network(asked: Asked, name: str, listed: list[SiteDevices]) -> RegionNetwork | None:
     """The network of the regions; None if no device names one."""
-    name = asked.network or listed.network
-    placed = [bool(device.region) for device in listed.devices]
+    placed = [bool(device.region) for device in listed]
     if not any(placed):
         return None
     if not name:
@@ -321,8 +329,8 @@ def _network(asked: Asked, listed: DeviceList) -> RegionNetwork | None:
     return shipped_network(name)
 
 
-def _check_memory(listed: DeviceList, least_bytes: float, path: Path) -> None:
-    for number, device in enumerate(listed.devices, 1):
+def _check_memory(listed: list[SiteDevices], least_bytes: float, path: Path) -> None:
+    for number, device in enumerate(listed, 1):
         if device.memory_gib * 2**30 < least_bytes:
             raise Unusable(
                 f"{path}: machine {number} has {device.memory_gib:g} GiB, and the smallest stage "

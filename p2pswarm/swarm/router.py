@@ -9,7 +9,8 @@ A server's time for a microbatch is what its receipt says and the clock here con
 time that it computed, that the bytes took, and a 16th of the whole; at most the time since its
 last answer. So neither a deep queue nor other senders make a fast server look slow, equal servers
 get equal work to within one microbatch, and one that claims to be fast must answer fast. A new
-server starts with the least virtual time of the others and their median speed. So it is tried at
+server starts with the least virtual time of the others and their median speed, as if they had not
+been given what they have yet to answer: it has nothing to do, and they have. So it is tried at
 once, and not flooded.
 
 Three things count for more than speed:
@@ -84,6 +85,10 @@ class _ServerEstimate:
         measured_s = self.measured_s.value
         return self.guess_s if measured_s is None else measured_s
 
+    def answered_level_s(self) -> float:
+        """What it was charged, without what it has yet to answer."""
+        return self.charged_s - len(self.pending_s) * self.expected_s()
+
     def behind(self, now_s: float) -> bool:
         """Whether it has had something for much longer than it usually takes."""
         if not self.pending_s:
@@ -112,7 +117,7 @@ class Router:
         kept = {m.peer: self._servers.get(m.peer) for m in members}
         known = [s for m in members if (s := kept[m.peer]) and s.member == m]
         guess_s = statistics.median(s.expected_s() for s in known) if known else FIRST_GUESS_S
-        level_s = min((s.charged_s for s in known), default=0.0)
+        level_s = min((s.answered_level_s() for s in known), default=0.0)
         self._servers = {s.member.peer: s for s in known}
         for member in members:
             if member.peer not in self._servers:

@@ -38,6 +38,9 @@ class Standbys:
         self._former = 0
         """Streams that are over and have not ended yet."""
         self._trainers: Trainers | None = None
+        self._closed = False
+        self._last: Finished | None = None
+        """What is said to a standby that comes once all is closed."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -55,6 +58,11 @@ class Standbys:
         for peer in list(self._open):
             self._end(peer, last)
 
+    def close(self, last: Finished | None) -> None:
+        """End all streams, and from now on that of each standby that comes, too."""
+        self._closed, self._last = True, last
+        self.dismiss(last)
+
     async def gone(self) -> None:
         """Wait until all streams have ended."""
         await self._empty.wait()
@@ -67,6 +75,8 @@ class Standbys:
         self._former += 1
         self._empty.clear()
         self._roll.enlisted(contact)
+        if self._closed:  # nobody would ever end this stream, and we wait for its end
+            self._end(peer, self._last)
         self._changed()
         try:
             await self._talk(stream, standby)

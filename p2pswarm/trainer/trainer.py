@@ -129,14 +129,14 @@ class Trainer:
         ended = self._ended.result() if self._ended.done() else None
         over = ended is not None or not (self._roll.standbys or self._context.chain.lasts)
         if self._coordination is None:
-            self._standbys.dismiss(None)
+            self._standbys.close(None)
         elif over:
             reason = ended.reason if ended else LEAVES
             version = self._coordination.coordinator.step
-            self._standbys.dismiss(Finished(reason[:REASON_CHARS], version))
+            self._standbys.close(Finished(reason[:REASON_CHARS], version))
             await self._coordination.finish(reason)
         else:
-            self._standbys.dismiss(None)
+            self._standbys.close(None)
             self._coordination.step_down(StandsBy(b"", "", self._coordination.term))
             await self._coordination.ended()
         await self._standbys.gone()

@@ -8,7 +8,8 @@ A card is signed as bytes, and the same bytes are passed on, so there is nothing
 how its fields are written.
 
 Units:   bytes; the sequence number is in milliseconds since 1970 where the peer's clock is right.
-Shapes:  at most `DIRECT_MAX` direct addresses and `RELAYS_MAX` relays, `BODY_BYTES_MAX` in all.
+Shapes:  at most `DIRECT_MAX` direct addresses and `RELAYS_MAX` relays, each at two addresses at
+         most; `BODY_BYTES_MAX` in all.
 Errors:  BadMessage for a card that breaks a rule; ValueError for one of ours that would.
 Source:  docs/addresses.md; RFC 9000, 8.1 and 21.5, for claims and what they may lead to; libp2p's
          signed peer records (RFC 0003 of libp2p/specs) for the sequence number and the signature.
@@ -30,6 +31,7 @@ from p2pswarm.wire.message import Message, Range, Size, decode, encode, message
 TAG = b"p2pswarm-card-1:"  # separates these signatures from every other use of the key
 DIRECT_MAX = 8  # two families, mapped and not, of two network cards
 RELAYS_MAX = 2  # one may fail
+RELAY_ADDRESSES_MAX = 2 * RELAYS_MAX  # IPv4 and IPv6: who dials may have one of them only
 BODY_BYTES_MAX = 1024  # 20 cards fit a message of 60 KiB thrice; numbers take 40 bytes each
 CARD_BYTES_MAX = BODY_BYTES_MAX + SIGNATURE_BYTES + 8  # with msgpack's own bytes
 CARDS_READ = 4096  # cards whose signatures need not be checked again: as many as a book keeps
@@ -107,15 +109,17 @@ class CardBody(Message):
     public_key: Annotated[bytes, Size(32, 32)]
     seq: Annotated[int, Range(0, SEQ_MAX)]
     direct: Annotated[tuple[DirectAddress, ...], Size(DIRECT_MAX)]
-    relays: Annotated[tuple[RelayAddress, ...], Size(RELAYS_MAX)]
+    relays: Annotated[tuple[RelayAddress, ...], Size(RELAY_ADDRESSES_MAX)]
     flags: Annotated[int, Range(0, FLAGS_MAX)]
 
     def __post_init__(self) -> None:
         if len({(each.host, each.port) for each in self.direct}) < len(self.direct):
             raise ValueError("an address is there twice")
         relays = {each.relay for each in self.relays}
-        if len(relays) < len(self.relays) or PeerId.of_key(self.public_key).raw in relays:
-            raise ValueError("a relay is there twice, or is the peer itself")
+        if len({(each.relay, ":" in each.at.host) for each in self.relays}) < len(self.relays):
+            raise ValueError("a relay is there twice in one family")
+        if len(relays) > RELAYS_MAX or PeerId.of_key(self.public_key).raw in relays:
+            raise ValueError(f"more than {RELAYS_MAX} relays, or the peer itself")
         if self.flags & CardFlags.CLIENT and self.direct:
             raise ValueError("who cannot be dialled has no address of its own")
 

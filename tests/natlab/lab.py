@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -35,9 +35,9 @@ __all__ = ["LabUnavailable", "NatLab", "Site"]
 PUBLIC = 4  # a bootstrap node, and observers in three other networks
 PROBE = (sys.executable, "-I", str(Path(__file__).with_name("probe.py")))
 HOME = ("192.168.1.1", "192.168.1.10", 24)
+SECOND = "192.168.1.11"
 PROVIDER = ("100.64.0.1", "100.64.0.2", 10)
 """Two ends of a network behind a router: the router, who is behind it, and the prefix."""
-
 
 MINIUPNPD = """
 ext_ifname=wan0
@@ -67,6 +67,8 @@ class Site:
     """The host's own."""
     wan_address: str
     """What stands for it on the internet: of the outermost router, or its own if that is routed."""
+    second: bool = False
+    """It stands behind the router that another site has brought."""
 
 
 class NatLab(Lab):
@@ -88,14 +90,23 @@ class NatLab(Lab):
             raise ValueError(f"{unknown[0]!r} is no profile: there are {', '.join(PROFILES)}")
         self.public = public
         self.sites: tuple[Site, ...] = ()
-        wan_hosts = public + len(profiles)
+        before = [profiles[:i].count(name) for i, name in enumerate(profiles)]
+        second = [
+            PROFILES[name].shared and n % 2 == 1 for name, n in zip(profiles, before, strict=True)
+        ]
+        inner = wan_hosts = public + second.count(False)
         places = [_public_place(i) for i in range(public)]
-        inner = wan_hosts
-        for i, name in enumerate(profiles):
-            site = _site(PROFILES[name], public + i, inner)
+        for name, joins in zip(profiles, second, strict=True):
+            if joins:
+                first = next(s for s in reversed(self.sites) if s.profile.name == name)
+                self.sites += (replace(first, host=inner, address=SECOND, second=True),)
+                inner += 1
+                continue
+            wan_host = len(places)
+            site = _site(PROFILES[name], wan_host, inner)
             inner += len(site.routers)  # the first router is no inner one, but its host is
             self.sites += (site,)
-            places.append(_place(site, public + i))
+            places.append(_place(site, wan_host))
         link = Link(rate_bits_per_s=None, delay_s=delay_s)
         super().__init__(wan_hosts, link, seed=seed, places=places, inner=inner - wan_hosts)
 
@@ -129,6 +140,11 @@ class NatLab(Lab):
 
     def _connect(self, site: Site) -> None:
         """Lay the cables of a site, from the internet inwards, and put its rules in force."""
+        if site.second:
+            self._plug(
+                site.routers[-1], "lan2", site.host, "eth0", (HOME[0], site.address, HOME[2])
+            )
+            return
         outer_ends = (HOME,) if len(site.routers) == 1 else (PROVIDER, HOME)
         if site.profile.ipv6:
             outer_ends = ((_lan6(site.wan_address, 1), site.address, 64),)
@@ -136,21 +152,34 @@ class NatLab(Lab):
         for i, (router, ends) in enumerate(zip(site.routers, outer_ends, strict=True)):
             self._forward(router)
             inner_device = "eth0" if boxes[i + 1] == site.host else "wan0"
-            self._cable(router, boxes[i + 1], inner_device, ends)
+            self._switch(router, ends)
+            self._plug(router, "lan1", boxes[i + 1], inner_device, ends)
             own = site.wan_address if i == 0 else outer_ends[i - 1][1]
             self._rules(router, site.profile, site.profile.rules[i].replace(WAN_ADDRESS, own))
         if site.profile.port_mapping:
             self._start_port_mapping(site)
 
-    def _cable(self, router: int, inner: int, device: str, ends: tuple[str, str, int]) -> None:
-        """Join `lan0` of a router to a device of who is behind it, and route everything there."""
+    def _switch(self, router: int, ends: tuple[str, str, int]) -> None:
+        """Give a router `lan0`, into which those behind it are plugged."""
+        near, _, prefix = ends
+        nodad = " nodad" if ":" in near else ""
+        self._ip(
+            router,
+            "link add lan0 type bridge",
+            f"addr add {near}/{prefix} dev lan0{nodad}",
+            "link set lan0 up",
+        )
+
+    def _plug(
+        self, router: int, port: str, inner: int, device: str, ends: tuple[str, str, int]
+    ) -> None:
+        """Join a port of a router's `lan0` to a device of who is behind it; all is routed there."""
         near, far, prefix = ends
         nodad = " nodad" if ":" in near else ""
         self._ip(
             router,
-            f"link add lan0 type veth peer name {device} netns {self.namespace(inner)}",
-            f"addr add {near}/{prefix} dev lan0{nodad}",
-            "link set lan0 up",
+            f"link add {port} type veth peer name {device} netns {self.namespace(inner)}",
+            f"link set {port} master lan0 up",
         )
         self._ip(
             inner,

@@ -125,6 +125,8 @@ class Profile:
     filtering: Filtering = Filtering.INDEPENDENT
     ipv6: bool = False
     """The host has an IPv6 address of its own, and no other."""
+    shared: bool = False
+    """Every two hosts of it stand behind one router."""
     port_mapping: bool = False
     """The router next to the host maps ports for who asks it: UPnP, PCP and NAT-PMP."""
 
@@ -176,6 +178,13 @@ PROFILES = {
             about="two layers: a router at home behind a provider's (both masquerade-drop)",
             rules=(MASQUERADE + HOST_FIREWALL, MASQUERADE + HOST_FIREWALL),
             filtering=Filtering.PORT,
+        ),
+        Profile(
+            name="household",
+            about="masquerade-drop before two hosts at a time",
+            rules=(MASQUERADE + HOST_FIREWALL,),
+            filtering=Filtering.PORT,
+            shared=True,
         ),
         Profile(
             name="upnp",

@@ -76,7 +76,9 @@ def test_a_relayed_link_is_punched_without_any_flag(lab, a, b):
     with public_nodes(opened):
         (row,) = attempts(opened, sites[:1], sites[1:], Plan(limit_s=20.0, upgrade_s=20.0))
 
-    assert row["path"] == "punched", row
+    # whom a public host calls may dial it by itself before it is asked to
+    left_the_relay = {"punched", "direct"} if a == "none" else {"punched"}
+    assert row["path"] in left_the_relay, row
     assert row["first"]["path"] == "relayed"
 
 

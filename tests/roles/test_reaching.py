@@ -27,8 +27,13 @@ def node(*bootstrap: Contact, **network):
     return open_stack(config, Identity.generate())
 
 
+def nobody(_peer: PeerId) -> Card | None:
+    """Of no relay a card is known."""
+    return None
+
+
 def test_a_card_says_all_that_is_announced_and_that_we_are_a_relay():
-    contents = contents_of(Announcement((PUBLIC,), (HOME,), tuple(RELAYS[:1]), relay=True))
+    contents = contents_of(Announcement((PUBLIC,), (HOME,), tuple(RELAYS[:1]), relay=True), nobody)
 
     assert (contents.direct, contents.mapped) == ((PUBLIC,), (HOME,))
     assert contents.relays == tuple(RELAYS[:1])
@@ -36,24 +41,41 @@ def test_a_card_says_all_that_is_announced_and_that_we_are_a_relay():
 
 
 def test_who_says_no_address_of_its_own_is_a_client():
-    assert contents_of(Announcement(relays=tuple(RELAYS[:1]))).flags == CardFlags.CLIENT
+    assert contents_of(Announcement(relays=tuple(RELAYS[:1])), nobody).flags == CardFlags.CLIENT
     zone = Announcement((Address("fe80::1%eth0", 4000),))
-    assert contents_of(zone).flags == CardFlags.CLIENT
+    assert contents_of(zone, nobody).flags == CardFlags.CLIENT
 
 
 def test_what_a_card_has_no_words_for_is_left_out():
     web = Contact(RELAYS[0].peer, Address("relay.example.org", 443, web="wss"))
     nameless = Contact(None, Address("203.0.114.9", 4000))
 
-    contents = contents_of(Announcement(relays=(web, nameless, *RELAYS)))
+    contents = contents_of(Announcement(relays=(web, nameless, *RELAYS)), nobody)
 
     assert contents.relays == tuple(RELAYS[:2])
+
+
+def test_a_relay_is_named_in_both_families_as_its_card_has_them():
+    relay = Identity.generate()
+    v4, v6 = Address("203.0.114.7", 4000), Address("2600::7", 4001)
+    inside = [Address("192.168.1.5", 4000), Address("fd00::5", 4000)]
+    cards = {relay.peer_id: Card.make(relay, 1, [*inside, v4, v6])}
+
+    for here, there in ((v4, v6), (v6, v4)):
+        told = contents_of(Announcement(relays=(Contact(relay.peer_id, here),)), cards.get)
+        assert told.relays == (Contact(relay.peer_id, here), Contact(relay.peer_id, there))
+    for private in inside:  # strangers are not led from a private relay to a public place
+        told = contents_of(Announcement(relays=(Contact(relay.peer_id, private),)), cards.get)
+        assert [each.address for each in told.relays] == [private]
+    cards[relay.peer_id] = Card.make(relay, 2, [*inside, v4])
+    told = contents_of(Announcement(relays=(Contact(relay.peer_id, v4),)), cards.get)
+    assert [each.address for each in told.relays] == [v4]
 
 
 def test_however_much_is_announced_others_take_the_card():
     many = [Address(f"203.0.115.{n}", 4000) for n in range(1, 10)]
 
-    contents = contents_of(Announcement(tuple(many), tuple(many), tuple(RELAYS)))
+    contents = contents_of(Announcement(tuple(many), tuple(many), tuple(RELAYS)), nobody)
 
     assert len(contents.direct) == DIRECT_MAX
     Card.make(

@@ -213,3 +213,14 @@ def test_the_load_of_somebody_unknown_is_passed_over():
     told = begun().report(act.Loaded(LIFE, 0, load(2.0)), 101.0)
 
     assert told == [Peers(1.0, ())]
+
+
+def test_when_the_run_is_over_servers_that_wait_for_its_weights_are_told_no_more():
+    """A script reads `Ended`, and after it only what becomes of the run's files."""
+    telling = begun()
+    telling.report(act.MemberReady(LIFE, 0), 100.0)
+    telling.report(act.RunFinished("done", False), 101.0)
+
+    assert telling.report(act.Loaded(LIFE, 0, load(3.0)), 101.0 + 9 * PEERS_EVERY_S) == []
+    (note,) = telling.report(act.MemberLost(LIFE, 0, "it left", 0), 109.0)
+    assert note.text == f"server {NAME} of stage 0 is lost: it left"

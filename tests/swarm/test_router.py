@@ -85,6 +85,19 @@ def test_a_newcomer_is_tried_at_once_and_not_flooded():
     assert 4 <= sum(c == new for c in first) <= 6
 
 
+def test_a_newcomer_gets_the_next_microbatches_while_the_others_have_yet_to_answer():
+    """At the end of a step a sender has few left to send: one that is idle must not miss them."""
+    old, new = member(1), member(2)
+    built = router(old)
+    for _ in range(3):
+        assert built.choose(0.0) == old
+
+    built.update((old, new))
+
+    assert [built.choose(0.0), built.choose(0.0)] == [new, new]
+    assert old in [built.choose(0.0), built.choose(0.0)], "what it missed is not all made up for"
+
+
 def test_a_busy_peer_is_left_alone_until_it_said():
     one, two = member(1), member(2)
     built = router(one, two)

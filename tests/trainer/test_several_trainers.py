@@ -71,6 +71,24 @@ def test_a_standby_enlists_and_ends_with_the_run():
     assert len(last.voters) == 3
 
 
+def test_a_trainer_that_comes_while_the_coordinator_says_goodbye_is_told_that_the_run_is_over():
+    async def story(many: ManyTrainers) -> None:
+        def heard(name: str, report: act.Report) -> None:
+            if name == "a" and isinstance(report, act.RunFinished):
+                many.kill("c", silent=True)  # the goodbyes wait for it
+                asyncio.get_running_loop().call_later(1.0, again)
+
+        def again() -> None:
+            many.kill("b")
+            many.train("b")
+
+        await start(many, "abc")
+        many.heard = heard
+        await ended(many, "a", "b")
+
+    check_exact(play(story), "a", "b")
+
+
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("step", [2, 4, 11])
 def test_the_coordinator_is_killed_and_the_standby_goes_on(step, silent):

@@ -13,7 +13,7 @@ from p2pswarm.net.address_scope import Scope
 from p2pswarm.transport.card import (
     BODY_BYTES_MAX,
     DIRECT_MAX,
-    RELAYS_MAX,
+    RELAY_ADDRESSES_MAX,
     SEQ_MAX,
     TAG,
     AddressKind,
@@ -160,6 +160,7 @@ def test_an_address_that_means_nothing_to_others_is_refused(host, port, kind):
         {"direct": [Address("8.8.8.8", 1 + i) for i in range(DIRECT_MAX + 1)]},
         {"direct": [Address(f"{'a' * 60}.{'b' * 60}.{'c' * 60}.{i}x.org", 1) for i in range(8)]},
         {"direct": [], "relays": [RELAY, RELAY]},
+        {"direct": [], "relays": [RELAY, Contact(BOB.peer_id, V4)]},
         {"direct": [], "relays": [Contact(ALICE.peer_id, V4)]},
         {"direct": [], "relays": [Contact(None, V4)]},
         {"direct": [], "relays": [Contact(each.peer_id, V4) for each in (BOB, CAROL)] + [RELAY]},
@@ -173,12 +174,16 @@ def test_a_card_of_ours_that_others_would_refuse_is_not_made(wrong):
 
 def test_limits_are_those_that_are_stated():
     direct = [Address(f"2600:{i}:ffff:ffff:ffff:ffff:ffff:ffff", 65535) for i in range(DIRECT_MAX)]
-    relays = [Contact(each.peer_id, direct[0]) for each in (BOB, CAROL)]
+    relays = [
+        Contact(each.peer_id, at)
+        for each in (BOB, CAROL)
+        for at in (direct[0], Address("100.100.100.254", 65535))
+    ]
 
     card = Card.make(ALICE, SEQ_MAX, direct, relays=relays)
 
-    assert len(relays) == RELAYS_MAX
-    assert len(card.encode()) < 700
+    assert len(card.relays) == RELAY_ADDRESSES_MAX
+    assert len(card.encode()) < 800
 
 
 def test_cards_are_equal_by_peer_and_the_newer_counts():
