@@ -38,8 +38,8 @@ class StagedServer:
     link_bytes_per_s: float | None = None
     free_bytes: int | None = None
     """Memory beside what its present stage takes."""
-    queued: int = 0
-    """Microbatches that wait there now."""
+    queued: float = 0.0
+    """Microbatches that wait there, in the mean of the last minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

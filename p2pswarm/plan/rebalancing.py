@@ -185,11 +185,11 @@ def _exchange(step: PricedStep, arrangement: Arrangement) -> int:
 
 
 def _loads(arrangement: Arrangement) -> list[int]:
-    """How long the queues of each stage are together."""
-    loads = [0] * arrangement.stages
+    """How long the queues of each stage are together, in whole microbatches: less is noise."""
+    loads = [0.0] * arrangement.stages
     for one in arrangement.servers:
         loads[one.stage] += one.queued
-    return loads
+    return [round(load) for load in loads]
 
 
 def _may_move(one: StagedServer) -> bool:
