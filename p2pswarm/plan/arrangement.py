@@ -17,6 +17,7 @@ JOIN_AND_WARM_UP_S = 5.0  # to join again, and until routers know how fast it is
 ENGINE_BYTES_PER_STATE_BYTE = 5 / 3  # weights and two moments; the gradient's sum and its average
 ERROR_ASSUMED = 0.5  # of a time that is not known, or not for long enough: it may be half as much
 STAGE_LOST_EVERY_S = 30 * 86_400.0  # at most so often may a stage lose all its servers at once
+KEPT_LEAST = 2  # who leaves forgets its weights; a single other one may be dead, and not missed yet
 SERVER_LIFE_ASSUMED_S = 86_400.0  # before any has died: spot machines live for hours, others longer
 
 
@@ -62,7 +63,9 @@ class Arrangement:
     usual: float = field(init=False, default=1.0)
     """The speed of a server that was not measured."""
     floor: int = field(init=False, default=1)
-    """So many ready servers each stage is to keep."""
+    """So many ready servers each stage is to have."""
+    kept: int = field(init=False, default=KEPT_LEAST)
+    """So many ready servers a stage keeps that gives one away."""
     largest_state: int = field(init=False, default=0)
     """The bytes of the largest state that is known."""
 
@@ -77,6 +80,7 @@ class Arrangement:
         replace_s = JOIN_AND_WARM_UP_S + largest / link
         floor = replicas_needed(self.deaths_per_s, replace_s, most)
         object.__setattr__(self, "floor", floor)
+        object.__setattr__(self, "kept", max(floor, KEPT_LEAST))
         object.__setattr__(self, "largest_state", largest)
 
     def cost(self, stage: int) -> float:

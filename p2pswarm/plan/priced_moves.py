@@ -119,7 +119,7 @@ class _PaperMoves:
                 continue
             each = 1 / arrangement.cost(target) + 1 / arrangement.cost(source)
             wanted = (rate - self.rates[target]) / each
-            if self.counts[source] > arrangement.floor:
+            if self.counts[source] > arrangement.kept:
                 for comes in self._about(source, wanted, target):
                     yield comes, None, source
             for speed, _, goes in _spread(self._free[target]):

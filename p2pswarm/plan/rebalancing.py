@@ -172,8 +172,8 @@ class Rebalancing:
             for move in step.moves:
                 counts[move.source] -= 1
                 counts[move.target] += len(step.moves) > 1 and move.fetches_first
-            if any(counts[move.source] < arrangement.floor for move in step.moves):
-                why = f"each stage keeps {arrangement.floor} servers that compute"
+            if any(counts[move.source] < arrangement.kept for move in step.moves):
+                why = f"each stage keeps {arrangement.kept} servers that compute"
                 return tuple(moves), why
             moves += step.moves
         return tuple(moves), ""
