@@ -323,6 +323,10 @@ class Leader:
                 self._prepare()
 
     def _lead(self) -> None:
+        if self.attempt.peer not in self.head.trainers:
+            # Voters were told of it by the last coordinator, but nobody would take its records.
+            self._over(self.attempt.term, "no record names this trainer yet")
+            return
         self.phase = LeaderPhase.LEADING
         self._actions.append(Leading(self.attempt.term))
         self._say_alive()

@@ -54,6 +54,19 @@ def test_a_lone_trainer_leads_by_its_own_promise():
     assert leader.leads
 
 
+def test_a_trainer_that_no_record_names_does_not_lead_though_voters_follow_it():
+    """They were told of it; but nobody would take a record of a coordinator that is no trainer."""
+    of_others = genesis("a", "abc")
+    leader = Leader(Attempt(peer("d"), 2, NONCE), of_others, of_others.head(), 0.0)
+
+    for name in "bc":
+        leader.receive(peer(name), promise(name))
+
+    assert not leader.leads
+    (deposed,) = seen(leader, Deposed)
+    assert deposed == Deposed(2, "no record names this trainer yet")
+
+
 def test_a_majority_of_promises_leads_at_once_if_nothing_was_accepted():
     leader = standing()
 
