@@ -5,9 +5,11 @@ import random
 import threading
 from contextlib import asynccontextmanager
 
+import pytest
 from net.harness import PATIENCE_S, connected
 
 from p2pswarm.errors import BadChunk, BadRecord, LinkLost, SwarmError
+from p2pswarm.net.sockets import BULK_TIMEOUT_MS, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS
 
 
 class Machine:
@@ -74,6 +76,21 @@ async def piped(size: int = 4):
         for machine, pipe in zip(ends, pipes, strict=True):
             pipe.close()
             await machine.until("released")
+
+
+@pytest.mark.skipif(TCP_USER_TIMEOUT is None, reason="this system's TCP waits as long as it likes")
+async def test_a_bulk_socket_waits_less_for_acknowledgements_than_a_control_socket():
+    async with connected() as (ours, theirs):
+        sock, machine = ours._sock, Machine()
+        waits = [sock.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT)]
+        pipe = ours.become_bulk(machine)
+        waits.append(sock.getsockopt(IPPROTO_TCP, TCP_USER_TIMEOUT))
+        pipe.close()
+        await machine.until("released")
+        theirs.close()
+
+    assert waits == [USER_TIMEOUT_MS, BULK_TIMEOUT_MS]
+    assert BULK_TIMEOUT_MS < USER_TIMEOUT_MS
 
 
 async def test_a_pipe_sends_what_its_machine_gives_and_fills_its_memory():
