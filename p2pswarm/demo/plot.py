@@ -4,6 +4,8 @@ Units:   seconds since the first step; nats per byte; tokens per second.
 Errors:  Unusable for a format that matplotlib does not write.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib as mpl
@@ -36,40 +38,40 @@ def picture_format(path: Path) -> str:
 
 def draw(history: RunHistory, place: Path, title: str, kind: str) -> None:
     """Write the picture into the file `place`, in the format `kind`."""
-    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    with _figure(place, kind) as figure:
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1.0])
         _losses(losses, history)
         _rates(rates, history)
         for axes in (losses, rates):
             _clean(axes)
             for kill in history.kills:
-                axes.axvline(kill.seconds, color=KILL, linewidth=1, linestyle=(0, (4, 3)))
+                _mark(axes, kill.seconds, KILL)
         for kill in history.kills[:1]:
-            _name_kill(losses, kill.seconds, len(history.kills))
+            times = len(history.kills)
+            text = "a server is killed" if times == 1 else f"servers are killed ({times} times)"
+            _name(losses, kill.seconds, text, KILL)
         losses.set_title(title, loc="left", fontsize=11)
-        figure.savefig(place, dpi=150, format=kind)
 
 
 def draw_moves(history: RunHistory, place: Path, title: str, kind: str) -> None:
     """As `draw`, of a run in which nothing is learnt: how fast it is, and who moves."""
-    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    with _figure(place, kind) as figure:
         axes = figure.subplots()
         _rates(axes, history, 1)
         _clean(axes)
         for number, move in enumerate(history.moves):
-            axes.axvline(move.seconds, color=MOVED, linewidth=1, linestyle=(0, (4, 3)))
-            axes.annotate(
-                f"{move.server}: stage {move.source} to {move.target}",
-                (move.seconds, 0.97 - 0.06 * (number % NAMED_ROWS)),
-                xycoords=("data", "axes fraction"),
-                xytext=(5, 0),
-                textcoords="offset points",
-                color=MOVED,
-                va="top",
-            )
+            _mark(axes, move.seconds, MOVED)
+            text = f"{move.server}: stage {move.source} to {move.target}"
+            _name(axes, move.seconds, text, MOVED, number % NAMED_ROWS)
         axes.set_title(title, loc="left", fontsize=11)
+
+
+@contextmanager
+def _figure(place: Path, kind: str) -> Iterator[Figure]:
+    """A figure to draw into, which is written when the block ends."""
+    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        yield figure
         figure.savefig(place, dpi=150, format=kind)
 
 
@@ -123,14 +125,18 @@ def _clean(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _name_kill(axes: Axes, seconds: float, kills: int) -> None:
-    text = "a server is killed" if kills == 1 else f"servers are killed ({kills} times)"
+def _mark(axes: Axes, seconds: float, color: str) -> None:
+    axes.axvline(seconds, color=color, linewidth=1, linestyle=(0, (4, 3)))
+
+
+def _name(axes: Axes, seconds: float, text: str, color: str, row: int = 0) -> None:
+    """Say beside a mark what it is; names in several rows do not hide each other."""
     axes.annotate(
         text,
-        (seconds, 0.97),
+        (seconds, 0.97 - 0.06 * row),
         xycoords=("data", "axes fraction"),
         xytext=(5, 0),
         textcoords="offset points",
-        color=KILL,
+        color=color,
         va="top",
     )

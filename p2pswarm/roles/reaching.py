@@ -21,7 +21,8 @@ from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.nat.announcement import Announcement, Announcer
 from p2pswarm.nat.news import ReachabilityNews, on_this_machine_alone
 from p2pswarm.nat.standing import Belief, Standing, State
-from p2pswarm.net.address_scope import Scope, believable, scope_of
+from p2pswarm.net.address_scope import Scope, believable
+from p2pswarm.net.gateways import family_of
 from p2pswarm.punch.outside import OutsideView
 from p2pswarm.relay.keeper import RelayKeeper
 from p2pswarm.relay.relay_choice import RelayCandidate, chosen
@@ -85,17 +86,13 @@ def _in_both(relay: Contact, card_of: Callable[[PeerId], Card | None]) -> list[C
     should be led into a network by a stranger's card.
     """
     card = None if relay.peer is None else card_of(relay.peer)
-    host = relay.address.host
-    if card is None or scope_of(host) is not Scope.PUBLIC:
+    if card is None or not believable(relay.address, Scope.PUBLIC):
         return [relay]
     kinds = {AddressKind.IPV4, AddressKind.IPV6, AddressKind.MAPPED}
     named = [each.address for each in card.direct if each.kind in kinds]
-    others = [at for at in named if (":" in at.host) != (":" in host) and _public(at)]
+    family = family_of(relay.address.host)
+    others = [at for at in named if family_of(at.host) != family and believable(at, Scope.PUBLIC)]
     return [relay, *(Contact(relay.peer, at) for at in others[:1])]
-
-
-def _public(at: Address) -> bool:
-    return scope_of(at.host) is Scope.PUBLIC
 
 
 def _candidate(at: Contact, card: Card, rtt_s: float = 0.0) -> list[RelayCandidate]:
