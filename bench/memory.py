@@ -3,8 +3,9 @@
 Two stages of two servers each, a trainer and a bootstrap node, every one a process through the real
 command line. The resident memory of each is read from /proc after the warm-up and every `--every`
 steps. Beside it stands what a server must hold: weights, two moments, the gradient sum, two reduced
-gradients (the last one may be on its way), graphs and tensors that travel within the settings'
-limits. What is above that is Python, torch and the C library.
+gradients (the last one may be on its way), graphs, what is kept for stages that lose a sum, and
+tensors that travel, all within the settings' limits. What is above that is Python, torch and the C
+library.
 
     python bench/memory.py --json memory.json
 
@@ -38,10 +39,11 @@ STAGES, REPLICAS = 2, 2
 MIB = 1 << 20
 STATE_TENSORS, SUMS = 3, 3
 """Weights and moments; the sum, and two reduced gradients."""
-GRAPH_MIB, TRANSFER_MIB = 64, 64
+GRAPH_MIB, KEPT_MIB, TRANSFER_MIB = 64, 16, 64
 NEWCOMER_READINGS = 3  # a newcomer is there after as many times `--every` steps
 LIMITS = f"[network]\npeer_mib = {TRANSFER_MIB}\ntotal_mib = {TRANSFER_MIB}\n"
-SERVE = f'[serve]\nthreads = 1\ndevice = "cpu"\ngraph_mib = {GRAPH_MIB}\n{LIMITS}'
+MEMORY = f"graph_mib = {GRAPH_MIB}\nkept_mib = {KEPT_MIB}\n"
+SERVE = f'[serve]\nthreads = 1\ndevice = "cpu"\n{MEMORY}{LIMITS}'
 PIECE_MIB = STATE_TENSORS * PIECE_VALUES * 4 / MIB
 
 
@@ -109,7 +111,7 @@ def must_hold_mib(run: Run) -> float:
     for stage in range(STAGES):
         flat = FlatParameters(config, stage_blocks(config, stage), torch.device("cpu"))
         sizes.append(flat.params_N.nbytes)
-    return max(sizes) * (STATE_TENSORS + SUMS) / MIB + GRAPH_MIB + TRANSFER_MIB
+    return max(sizes) * (STATE_TENSORS + SUMS) / MIB + GRAPH_MIB + KEPT_MIB + TRANSFER_MIB
 
 
 def main() -> int:
