@@ -104,17 +104,25 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up and cosine decay."""
+    """AdamW with linear warm-up and a schedule (docs/optimizers.md)."""
 
     learning_rate: Annotated[float, Between(0.0, 1e3)] = 4e-3
+    schedule: Annotated[str, OneOf("cosine", "linear", "warmup-stable-decay", "constant")] = (
+        "cosine"
+    )
+    """How the rate falls after the warm-up."""
     warmup_steps: Annotated[int, Between(0, 10**9)] = 20
     decay_steps: Annotated[int, Between(0, 10**9)] = 0
     """Steps until the rate has fallen to `final_share` of its peak; 0: the run's steps."""
     final_share: Share = 0.1
+    decay_share: Share = 0.2
+    """Of the steps after the warm-up, the last in which warmup-stable-decay falls."""
     beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
     beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95
     epsilon: Annotated[float, Between(1e-16, 1.0)] = 1e-8
     weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
+    decays: Annotated[str, OneOf("matrices", "inner-matrices", "all")] = "matrices"
+    """To what: all matrices; those between the first and the last block; norms and biases too."""
     clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
 

@@ -17,6 +17,7 @@ SHOWN_CHARS = 60  # of a wrong name, so that the message stays one line
 RENAMED = {
     **dict.fromkeys(("lr", "max_lr", "peak_lr", "step_size"), "learning_rate"),
     **dict.fromkeys(("lr_decay_iters", "lr_decay_steps"), "decay_steps"),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"), "schedule"),
     **dict.fromkeys(("warmup", "warmup_iters", "lr_warmup_steps"), "warmup_steps"),
     **dict.fromkeys(("wd", "decay"), "weight_decay"),
     **dict.fromkeys(("grad_clip", "max_grad_norm", "max_norm", "gradient_clipping"), "clip_norm"),
@@ -63,8 +64,6 @@ EXPLAINED = {
         "a run ends after steps, in [run], however often they pass over the text",
     ),
     "betas": "they are beta1 and beta2 in [run.optimizer]",
-    "scheduler": "it is linear warm-up and cosine decay: warmup_steps, decay_steps and "
-    "final_share in [run.optimizer]",
     "tokenizer": "text is read as bytes, the only tokenizer so far",
 }
 """What has no single name here."""

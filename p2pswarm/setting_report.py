@@ -16,6 +16,7 @@ from p2pswarm.config import (
 )
 from p2pswarm.errors import Unusable
 from p2pswarm.outfile import check_target
+from p2pswarm.swarm.schedule import learning_rate
 
 Row = tuple[str, str]
 
@@ -71,8 +72,8 @@ def _run_rows(run: RunConfig) -> list[Row]:
     shape = (
         f"{batch.microbatches} microbatches of {batch.rows} sequences of {model.sequence_length}"
     )
-    last_rate, last_step = rate.learning_rate * rate.final_share, rate.decay_steps or run.steps
-    last = f"{last_rate:g} at step {last_step}"
+    last_step = rate.decay_steps or run.steps
+    last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
     kind = "a rehearsal that learns nothing, " if run.emulated else ""
     cut = f"stages: {run.stages}, servers of each: {run.min_replicas} or more"
     return [

@@ -57,7 +57,7 @@ def test_a_trainer_tells_the_run_and_its_files():
     shown = rows(NodeConfig(role="trainer", run=RunConfig(steps=70), train=train))
 
     assert shown["steps"] == "70 of 4,096 tokens: 8 microbatches of 4 sequences of 128"
-    assert shown["learning rate"] == "0.004 after 20 steps, 0.0004 at step 70"
+    assert shown["learning rate"] == "0.004 after 20 steps, 0.0004 at step 70, cosine"
     assert shown["text"] == "text, files that end in .md; 10.0% held out"
     assert shown["weights"] == "not written"
 

@@ -66,7 +66,8 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
             name = field.name
             pairs.append((f"{table}.{name}", getattr(one, name), getattr(other, name)))
     pairs += [(f"batch.{n}", getattr(there.batch, n), getattr(here.batch, n)) for n in SAME_BATCH]
-    if here.optimizer.decay_steps == 0:  # the schedule then ends with the run
+    if here.optimizer.decay_steps == 0 and here.optimizer.schedule != "constant":
+        # the schedule then ends with the run
         pairs.append(("steps", there.steps, here.steps))
     yield from (
         f"run.{name} is {one} in the checkpoint and {other} here"

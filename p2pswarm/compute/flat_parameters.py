@@ -20,8 +20,8 @@ from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
-from p2pswarm.models.blocks import draw_blocks, fill_buffers, make_blocks
-from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
+from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
+from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor, flat_layout
 
 STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
@@ -34,7 +34,7 @@ class Segment:
     start: int
     stop: int
     decays: bool
-    """Whether weight decay applies: to matrices it does, to norms and other vectors not."""
+    """Whether weight decay applies, as `OptimizerConfig.decays` says."""
 
 
 class FlatParameters:
@@ -45,9 +45,9 @@ class FlatParameters:
         self.numbers = numbers
         self._run = run
         layout = block_layout(run, numbers, self.blocks)
+        last = block_count(run.model) - 1
         self.segments = [
-            Segment(t.start, t.stop, len(t.shape) >= 2)  # noqa: PLR2004
-            for t in layout.tensors
+            Segment(t.start, t.stop, decays(run.optimizer.decays, t, last)) for t in layout.tensors
         ]
 
         def zeros() -> Tensor:
@@ -79,6 +79,15 @@ class FlatParameters:
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
         """The buffers that a snapshot holds and the digest covers, in their order."""
         return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
+
+
+def decays(rule: str, tensor: FlatTensor, last_block: int) -> bool:
+    """Whether a parameter is drawn towards zero; norms, biases and other vectors seldom are."""
+    if rule == "all":
+        return True
+    block = int(tensor.name.split(".")[1])
+    matrix = len(tensor.shape) >= 2  # noqa: PLR2004
+    return matrix and (rule == "matrices" or 0 < block < last_block)
 
 
 def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn.Module]:

@@ -4,7 +4,8 @@ The trainer sends both in `Commit`. A reference trainer that a swarm is compared
 functions.
 
 Units:   the learning rate and the clipping scale are numbers without a unit.
-Source:  clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+Source:  docs/optimizers.md; clipping as torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6),
+         at most 1; warm-up, stable, decay: MiniCPM, arXiv 2404.06395, with a linear decay.
 """
 
 import math
@@ -15,14 +16,28 @@ CLIP_EPSILON = 1e-6  # torch's
 
 
 def learning_rate(run: RunConfig, step: int) -> float:
-    """The rate of a step: a linear warm-up, then a cosine down to `final_share` of the peak."""
+    """The rate of a step: a linear warm-up, then the schedule down to `final_share` of the peak."""
     optimizer = run.optimizer
     if step < optimizer.warmup_steps:
         return optimizer.learning_rate * (step + 1) / optimizer.warmup_steps
     decay_steps = max(1, (optimizer.decay_steps or run.steps) - optimizer.warmup_steps)
-    share = min(1.0, (step - optimizer.warmup_steps) / decay_steps)
-    cosine = 0.5 * (1.0 + math.cos(math.pi * share))
-    return optimizer.learning_rate * (optimizer.final_share + (1 - optimizer.final_share) * cosine)
+    done = min(1.0, (step - optimizer.warmup_steps) / decay_steps)
+    left = _left(optimizer, done)
+    return optimizer.learning_rate * (optimizer.final_share + (1 - optimizer.final_share) * left)
+
+
+def _left(optimizer: OptimizerConfig, done: float) -> float:
+    """What is left of the way from the peak to the end, from 1 to 0; `done`: of the steps."""
+    match optimizer.schedule:
+        case "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * done))
+        case "linear":
+            return 1.0 - done
+        case "warmup-stable-decay":
+            falling = done - (1.0 - optimizer.decay_share)
+            return 1.0 if falling <= 0.0 else 1.0 - falling / optimizer.decay_share
+        case _:
+            return 1.0
 
 
 def clip_scale(optimizer: OptimizerConfig, gradient_norm: float) -> float:

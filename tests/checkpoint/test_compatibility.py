@@ -52,6 +52,13 @@ def test_what_decides_the_bits_is_named(run, part):
     assert part in str(caught.value)
 
 
+def test_a_constant_rate_holds_no_length():
+    run = replaced("optimizer", decay_steps=0, schedule="constant")
+    signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)
+
+    check(signed, Wanted(config=dataclasses.replace(run, steps=500)))
+
+
 def test_a_schedule_that_ends_with_the_run_holds_its_length():
     run = replaced("optimizer", decay_steps=0)
     signed = SignedManifest(manifest_of(stages(), run=run), TRAINER.peer_id)

@@ -5,10 +5,10 @@ import torch
 
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.compute.flat_parameters import FlatParameters, decays, squared_norm
 from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.flat_layout import ALIGN
+from p2pswarm.tensors.flat_layout import ALIGN, FlatTensor
 
 CPU = torch.device("cpu")
 
@@ -105,3 +105,21 @@ def test_the_norm_is_summed_in_float64():
     x = torch.full(((1 << 20) + 5,), 1e-3)
 
     assert squared_norm(x) == pytest.approx(((1 << 20) + 5) * 1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "embedding", "inner", "norm"),
+    [
+        ("matrices", True, True, False),
+        ("inner-matrices", False, True, False),
+        ("all", True, True, True),
+    ],
+)
+def test_the_settings_say_what_decays(rule, embedding, inner, norm):
+    def found(name, *shape):
+        return decays(rule, FlatTensor(name, shape, 0, 1), last_block=3)
+
+    assert found("blocks.0.token_VD", 4, 4) is embedding
+    assert found("blocks.3.head", 4, 4) is embedding
+    assert found("blocks.2.qkv", 4, 4) is inner
+    assert found("blocks.2.norm", 4) is norm

@@ -110,9 +110,7 @@ def test_the_last_stage_keeps_gradients_and_the_first_activations():
     first.counted((0, 0), None)
 
     assert last.answer(asks((0,), (b"", b"", ME), stage=2)) == KeptAnswer(Exit.BACK, bundle(2.0))
-    assert first.answer(asks((1,), (ME, b"", b""), stage=0)) == KeptAnswer(
-        Exit.ONWARD, bundle(1.0)
-    )
+    assert first.answer(asks((1,), (ME, b"", b""), stage=0)) == KeptAnswer(Exit.ONWARD, bundle(1.0))
 
 
 def test_the_next_step_begins_with_nothing():

@@ -1,7 +1,11 @@
 """The schedule: warm-up, decay, clipping as torch does it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2pswarm.config import OptimizerConfig, RunConfig
 from p2pswarm.swarm.schedule import clip_scale, learning_rate
@@ -35,6 +39,51 @@ def test_the_decay_ends_with_the_run_unless_the_settings_say_otherwise():
 
     assert learning_rate(short, 100) == pytest.approx(0.1)
     assert learning_rate(long, 5_000) == pytest.approx(0.55)
+
+
+def run_with(schedule: str, **changes: object) -> RunConfig:
+    return RunConfig(steps=110, optimizer=replace(OPTIMIZER, schedule=schedule, **changes))
+
+
+def test_a_linear_schedule_falls_by_the_same_each_step():
+    run = run_with("linear")
+
+    assert learning_rate(run, 10) == 1.0
+    assert learning_rate(run, 35) == pytest.approx(0.775)
+    assert learning_rate(run, 60) == pytest.approx(0.55)
+    assert learning_rate(run, 110) == pytest.approx(0.1)
+
+
+def test_a_stable_rate_falls_in_the_last_share_of_the_steps():
+    run = run_with("warmup-stable-decay", decay_share=0.2)
+
+    assert [learning_rate(run, step) for step in (10, 50, 90)] == [1.0, 1.0, 1.0]
+    assert learning_rate(run, 100) == pytest.approx(0.55)
+    assert learning_rate(run, 110) == pytest.approx(0.1)
+
+
+def test_a_rate_without_a_decay_stays():
+    assert learning_rate(run_with("constant"), 10**6) == 1.0
+    assert learning_rate(run_with("warmup-stable-decay", decay_share=0.0), 110) == 1.0
+
+
+@given(
+    st.sampled_from(["cosine", "linear", "warmup-stable-decay", "constant"]),
+    st.floats(0.0, 1.0),
+    st.floats(0.0, 1.0),
+    st.integers(0, 50),
+    st.integers(0, 200),
+)
+def test_a_rate_never_rises_after_the_warm_up_and_keeps_its_bounds(
+    schedule, final, decay, warmup, step
+):
+    run = run_with(schedule, final_share=final, decay_share=decay, warmup_steps=warmup)
+    now, following = (learning_rate(run, warmup + one) for one in (step, step + 1))
+
+    assert following <= now + 1e-12
+    assert final - 1e-12 <= following <= 1.0 + 1e-12
+    if warmup:
+        assert learning_rate(run, warmup - 1) == 1.0
 
 
 def test_clipping_is_torchs():
