@@ -23,6 +23,7 @@ OFFERED = {
     "data": ("data", ""),
     "errors": ("errors", ""),
     "events": ("progress.events", ""),
+    "load": ("compute.trained_model", "load_model"),
     "message": ("wire.message", "message"),
     "models": ("models", ""),
     "testing": ("testing", ""),

@@ -4,6 +4,7 @@ from p2pswarm.api.run import Run
 from p2pswarm.api.server import Server
 from p2pswarm.api.train import train
 from p2pswarm.api.trainer import RunTrainer as Trainer
+from p2pswarm.compute.trained_model import load_model as load
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.progress import events
 from p2pswarm.wire.message import Message, Range, Size, message
@@ -22,6 +23,7 @@ __all__ = [
     "data",
     "errors",
     "events",
+    "load",
     "message",
     "models",
     "testing",

@@ -244,11 +244,16 @@ class TrainConfig:
     """Settings that only the trainer's own machine needs."""
 
     data: Path | None = None
-    """A text file or a folder of them; required."""
+    """A text file, a folder of them, or a pattern; or JSON lines, parquet, a dataset on disk, whose
+    rows are documents: corpus/*.jsonl (docs/data.md); required."""
+    field: Annotated[str, Text(64)] = "text"
+    """Which field of a row is the document."""
+    cache: Path | None = None
+    """A folder for what is prepared of the rows; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()
     """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
     held_out_share: Annotated[float, Between(0.001, 0.5)] = HELD_OUT_SHARE
-    """The share of the files (of the bytes, if there is one file) that is never trained on."""
+    """The share of files (of bytes, if it is one; of rows) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
     standby: bool = False

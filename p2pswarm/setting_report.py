@@ -14,7 +14,7 @@ from p2pswarm.config import (
     ServeConfig,
     TrainConfig,
 )
-from p2pswarm.errors import Unusable
+from p2pswarm.data.sources import check_there
 from p2pswarm.outfile import check_target
 from p2pswarm.swarm.schedule import learning_rate
 
@@ -26,8 +26,8 @@ def check_files(config: NodeConfig) -> None:
     if config.role != "trainer":
         return
     data, weights = config.train.data, config.train.weights
-    if data is not None and not data.exists():
-        raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
+    if data is not None:
+        check_there(data)
     if weights is not None:
         check_target(weights)
 

@@ -174,6 +174,7 @@ OUTSIDE = {
     "chain/chain_file.py",
     "checkpoint/folder.py",
     "checkpoint/thread_priority.py",
+    "data/prepared_text.py",
 }
 """Places that meet the operating system, so that they import more than asyncio."""
 TORCH = {"compute", "data", "models", "tensors/codecs", "roles", "trainer"}  # compute on tensors
@@ -183,13 +184,14 @@ LATE_IMPORTS = {
     "api/node.py",
     "cli.py",
     "commands",
+    "data/rows.py",
     "net/web_net.py",
     "node_process.py",
     "roles/reaching.py",
     "roles/relaying.py",
 }
-"""Who loads torch or aiohttp only when it is asked to: the package's own names, the roles of a
-node, and WebSocket."""
+"""Who loads torch, aiohttp or pyarrow only when it is asked to: the package's own names, the roles
+of a node, WebSocket, and parquet."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FILE_LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 6

@@ -57,6 +57,7 @@ class RunTrainer:
             "data": Path(data.path),
             "suffixes": data.suffixes,
             "held_out_share": data.held_out_share,
+            "field": data.field,
             "closed": closed,
             "standby": standby,
         }

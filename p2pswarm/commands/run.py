@@ -12,7 +12,9 @@ from p2pswarm.commands import (
     closed_runs,
     demo,
     doctor,
+    evaluate,
     explain,
+    generate,
     node,
     plan,
     simulate,
@@ -25,7 +27,19 @@ from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.progress.printable import printable
 from p2pswarm.version import VERSION
 
-ALL = (node, status, explain, doctor, verify, plan, simulate, closed_runs, demo)
+ALL = (
+    node,
+    status,
+    explain,
+    doctor,
+    verify,
+    generate,
+    evaluate,
+    plan,
+    simulate,
+    closed_runs,
+    demo,
+)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 

@@ -11,8 +11,10 @@ class Bytes:
     """Text as bytes: 256 tokens, no tokenizer."""
 
     path: str | Path
-    """A text file, or a folder of them."""
+    """A text file, a folder of them, or what else `train.data` may be (docs/data.md)."""
     suffixes: tuple[str, ...] = ()
     """The endings of the files to read in a folder, as `(".txt", ".md")`; empty: all text files."""
     held_out_share: float = HELD_OUT_SHARE
-    """Share of the files (of the bytes, if there is one file) never trained on: 0.001 to 0.5."""
+    """Share of files (of bytes, if it is one; of rows) never trained on: 0.001 to 0.5."""
+    field: str = "text"
+    """Which field of a row is the document."""

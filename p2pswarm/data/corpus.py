@@ -8,19 +8,33 @@ Shapes:  tokens_BS: B rows of S = sequence length + 1 bytes, uint8: inputs, then
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+DIGEST_BYTES = 1 << 20  # read at a time
+
+
+class ByteText(Protocol):
+    """Text in memory (an array) or on disk (`prepared_text.StoredText`)."""
+
+    def __len__(self) -> int:
+        """Its length in bytes."""
+        ...
+
+    def __getitem__(self, part: slice, /) -> Bytes:
+        """A part of it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """The text to train on, and the held-out text."""
 
-    train: Bytes
-    held_out: Bytes
+    train: ByteText
+    held_out: ByteText
     files: int
     seed: int
     rows: int
@@ -30,7 +44,8 @@ class Corpus:
         """SHA-256 of all text, 32 bytes: trainers with the same make the same microbatches."""
         digest = hashlib.sha256(len(self.train).to_bytes(8))  # so that no border can be moved
         for text in (self.train, self.held_out):
-            digest.update(text.data)
+            for start in range(0, len(text), DIGEST_BYTES):
+                digest.update(text[start : start + DIGEST_BYTES].data)
         return digest.digest()
 
     def microbatch(self, number: int) -> Bytes:
@@ -41,7 +56,7 @@ class Corpus:
         """tokens_BS of one of the batches that are never trained on."""
         return self._draw(self.held_out, "held out", number)
 
-    def _draw(self, text: Bytes, kind: str, number: int) -> Bytes:
+    def _draw(self, text: ByteText, kind: str, number: int) -> Bytes:
         length = self.sequence_length + 1
         places = len(text) - length + 1
         starts = [

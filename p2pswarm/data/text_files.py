@@ -7,6 +7,7 @@ Units:   bytes.
 Errors:  Unusable when there is no text, or too little.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from p2pswarm.config import HELD_OUT_SHARE
 from p2pswarm.data.corpus import Corpus, stable_hash
+from p2pswarm.data.sources import WILDCARDS, is_pattern, text_files
 from p2pswarm.errors import Unusable
 
 FILE_BYTES_MAX = 8 << 30  # it is held in memory
@@ -31,12 +33,20 @@ def load_corpus(
     shape: tuple[int, int],
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Corpus:
-    """Read a file, or every text file below a folder; `shape` is rows, sequence length."""
-    if not (path.is_file() or path.is_dir()):
+    """Read a file, all text files below a folder, or those of a pattern.
+
+    `shape` is rows, sequence length.
+    """
+    base = path
+    if is_pattern(path):
+        files = [file for file in text_files(path) if not suffixes or file.suffix in suffixes]
+        base = _before_wildcards(path)
+    elif path.is_file() or path.is_dir():
+        files = [path] if path.is_file() else list(_files(path, suffixes))
+    else:
         raise Unusable(f"{path}: there is no such file or folder to train on")
-    files = [path] if path.is_file() else list(_files(path, suffixes))
     texts = {
-        file.relative_to(path).as_posix(): text
+        file.relative_to(base).as_posix(): text
         for file in files
         if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
     }
@@ -56,6 +66,12 @@ def load_corpus(
 def is_held_out(name: str, share: float) -> bool:
     """Whether a file of this name, relative to the folder, is kept from training."""
     return stable_hash(f"file:{name}") / 2**64 < share
+
+
+def _before_wildcards(pattern: Path) -> Path:
+    """The folder that a pattern searches: names of files are relative to it."""
+    fixed = itertools.takewhile(WILDCARDS.isdisjoint, pattern.parts)
+    return Path(*fixed)
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

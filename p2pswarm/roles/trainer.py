@@ -19,6 +19,8 @@ from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.compute.bundle_spec import check_model
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.sources import row_files
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.gossip.messages import RunStanding
@@ -26,6 +28,7 @@ from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
+from p2pswarm.roles.cache_folder import default_cache
 from p2pswarm.roles.closed_run import closed_by_us, run_calls, until_out
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
@@ -249,12 +252,16 @@ def read_corpus(config: NodeConfig) -> Corpus:
     """The text of the settings, as the run's batches need it."""
     train, model, batch = config.train, config.run.model, config.run.batch
     assert train.data is not None, "the command line requires it"
+    shape = batch.rows, model.sequence_length
+    if files := row_files(train.data):
+        cache = train.cache or default_cache()
+        return load_documents(train, files, cache=cache, seed=config.run.seed, shape=shape)
     return load_corpus(
         train.data,
         suffixes=train.suffixes,
         held_out_share=train.held_out_share,
         seed=config.run.seed,
-        shape=(batch.rows, model.sequence_length),
+        shape=shape,
     )
 
 

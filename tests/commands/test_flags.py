@@ -174,6 +174,8 @@ COMMANDS = [
     "explain",
     "doctor",
     "verify",
+    "generate",
+    "evaluate",
     "plan",
     "simulate",
     "invite",

@@ -37,6 +37,16 @@ def test_a_file_is_either_trained_on_or_held_out(folder: Path):
     assert loaded.files == 40
 
 
+def test_a_pattern_reads_the_files_it_finds_as_their_folder_would(folder: Path):
+    (folder / "other.md").write_text("OTHER" * 50)
+    corpus = load(folder / "*.txt", held_out_share=0.3)
+
+    assert corpus.files == 40
+    assert "OTHER" not in text(corpus.train) + text(corpus.held_out)
+    (folder / "other.md").unlink()
+    assert corpus.digest() == load(folder, held_out_share=0.3).digest()
+
+
 def test_a_grown_folder_moves_no_file_across(folder: Path):
     before = load(folder, held_out_share=0.3)
     (folder / "new.txt").write_text("new" * 100)

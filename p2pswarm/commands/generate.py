@@ -1,0 +1,75 @@
+"""`p2pswarm generate`: let trained weights write.
+
+Errors:  Unusable for a file that holds none.
+"""
+
+import argparse
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pswarm.commands.arguments import SEED_MAX, Commands, whole
+
+TEXT = "Goes on from a text, with the weights that a run wrote. The same seed gives the same text."
+TOKENS_MAX = 1_000_000
+TEMPERATURE_MAX = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateCommand:
+    """Let weights write."""
+
+    weights: Path
+    prompt: str
+    tokens: int
+    temperature: float
+    seed: int
+
+    def run(self, begun_s: float) -> int:
+        """Print the prompt and what follows, as it is found."""
+        del begun_s
+        using = importlib.import_module("p2pswarm.roles.using_weights")
+        pieces = using.generate(self.weights, self.prompt, self.tokens, self.temperature, self.seed)
+        shown = self.prompt
+        for piece in pieces:
+            sys.stdout.write(shown + piece)
+            sys.stdout.flush()
+            shown = ""
+        sys.stdout.write("\n")
+        return 0
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("generate", help="let trained weights write", description=TEXT)
+    parser.set_defaults(read=_read)
+    parser.add_argument(
+        "weights", type=Path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
+    )
+    parser.add_argument("prompt", nargs="?", default="", metavar="TEXT", help="what to go on from")
+    parser.add_argument(
+        "--tokens", type=whole(1, TOKENS_MAX), default=200, metavar="N", help="how many; 200"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=_temperature,
+        default=0.8,
+        metavar="T",
+        help="0: always the likeliest; 1: as likely as in the text; default 0.8",
+    )
+    parser.add_argument("--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="default 1")
+
+
+def _temperature(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.0 <= number <= TEMPERATURE_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to {TEMPERATURE_MAX:g}")
+    return number
+
+
+def _read(flags: argparse.Namespace) -> GenerateCommand:
+    return GenerateCommand(flags.weights, flags.prompt, flags.tokens, flags.temperature, flags.seed)

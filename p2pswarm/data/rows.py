@@ -1,0 +1,132 @@
+"""Documents out of files with rows: JSON lines, parquet, and arrow files of datasets.
+
+One batch of rows is in memory at a time. pyarrow is loaded when a file needs it.
+
+Units:   bytes.
+Errors:  Unusable, one line with the file and the row, for what is no row with the field, for a file
+         without rows, and where pyarrow is not installed.
+"""
+
+import difflib
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from p2pswarm.data.sources import JSON_LINES, PARQUET
+from p2pswarm.errors import Unusable
+
+LINE_BYTES_MAX = 64 << 20  # a line is held in memory a few times over; a book has 1 MB
+BATCH_ROWS = 256  # few: rows may be whole books
+NAMES_SHOWN = 8
+
+
+def documents(file: Path, field: str, *, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """The text of each row of a file, in UTF-8; empty ones are passed over."""
+    if file.suffix in JSON_LINES:
+        rows = _json_lines(file, field, line_bytes_max)
+    elif file.suffix in PARQUET:
+        rows = _columns(file, field, _parquet_batches)
+    else:
+        rows = _columns(file, field, _arrow_batches)
+    number = 0
+    try:
+        for number, text in rows:
+            if not isinstance(text, str):
+                raise Unusable(f"{file}: row {number}: {field} is no text")
+            if text:
+                yield text.encode("utf-8", "replace")  # JSON can carry halves of surrogate pairs
+    except OSError as error:
+        raise Unusable(f"{file}: cannot be read: {error.strerror or error}") from error
+    if number == 0:
+        raise Unusable(f"{file}: has no rows: remove it, or copy it again")
+
+
+def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, object]]:
+    number = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
+            if len(line) > bytes_max:
+                raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes")
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
+            if not isinstance(row, dict):
+                raise Unusable(f'{file}: row {number}: not an object such as {{"text": "..."}}')
+            if field not in row:
+                raise _no_field(file, field, row)
+            yield number, row[field]
+
+
+def _columns(
+    file: Path, field: str, batches: Callable[[Path, str], Iterable[Any]]
+) -> Iterator[tuple[int, object]]:
+    """The rows of a file that pyarrow reads."""
+    number = 0
+    errors = _pyarrow("lib")
+    try:
+        for batch in batches(file, field):
+            for text in batch.column(0).to_pylist():
+                number += 1
+                yield number, text
+    except errors.ArrowException as error:
+        reason = str(error).split("\n")[0]
+        raise Unusable(f"{file}: unreadable after row {number}: {reason}") from error
+
+
+def _parquet_batches(file: Path, field: str) -> Iterator[Any]:
+    with _pyarrow("parquet").ParquetFile(file) as table:
+        _require(file, field, table.schema_arrow.names)
+        yield from table.iter_batches(batch_size=BATCH_ROWS, columns=[field])
+
+
+def _arrow_batches(file: Path, field: str) -> Iterator[Any]:
+    """Batches of arrow's stream format, which datasets write; else of its file format."""
+    arrow, ipc = _pyarrow("lib"), _pyarrow("ipc")
+    with arrow.memory_map(str(file)) as source:
+        try:
+            reader = ipc.open_stream(source)
+        except arrow.ArrowInvalid:
+            whole = ipc.open_file(source)
+            _require(file, field, whole.schema.names)
+            for number in range(whole.num_record_batches):
+                yield from _slices(whole.get_batch(number).select([field]))
+            return
+        _require(file, field, reader.schema.names)
+        for batch in reader:
+            yield from _slices(batch.select([field]))
+
+
+def _slices(batch: Any) -> Iterator[Any]:
+    """A few rows at a time: a batch can be the whole file."""
+    for start in range(0, batch.num_rows, BATCH_ROWS):
+        yield batch.slice(start, BATCH_ROWS)
+
+
+def _require(file: Path, field: str, names: list[str]) -> None:
+    if field not in names:
+        raise _no_field(file, field, names)
+
+
+def _no_field(file: Path, field: str, there: Iterable[str]) -> Unusable:
+    names = sorted(str(name) for name in there)
+    near = difflib.get_close_matches(field, names, 1)
+    guess = f" (did you mean {near[0]!r}?)" if near else ""
+    listed = ", ".join(names[:NAMES_SHOWN]) or "none"
+    return Unusable(
+        f"{file}: its rows have no field {field!r}{guess}; there are: {listed}; set train.field"
+    )
+
+
+def _pyarrow(part: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"pyarrow.{part}")
+    except ImportError as error:
+        raise Unusable(
+            "parquet and arrow files need pyarrow: pip install 'p2pswarm[data]'"
+        ) from error

@@ -1,0 +1,82 @@
+"""`generate` and `evaluate`, from their command lines to what they print."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2pswarm.commands.run import main
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.roles.using_weights import _shown
+from p2pswarm.roles.weights_file import write_weights
+from p2pswarm.settings import run_to_json
+
+RUN = RunConfig(model=ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8))
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    flat = ReferenceTrainer(RUN).flat
+    named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
+    return str(write_weights(tmp_path / "w.safetensors", named, run_to_json(RUN).decode()).path)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> str:
+    (tmp_path / "text.txt").write_text("some text to read " * 100)
+    (tmp_path / "run.toml").write_text('role = "trainer"\n[train]\ndata = "text.txt"\n')
+    return str(tmp_path / "run.toml")
+
+
+def test_generate_goes_on_from_the_prompt(weights: str, capsys):
+    assert main(["generate", weights, "Once upon", "--tokens", "30", "--seed", "3"]) == 0
+    first = capsys.readouterr().out
+    main(["generate", weights, "Once upon", "--tokens", "30", "--seed", "3"])
+
+    assert first.startswith("Once upon")
+    assert len(first) > len("Once upon\n")
+    assert capsys.readouterr().out == first
+
+
+def test_evaluate_measures_the_held_out_text(weights: str, settings: str, capsys):
+    assert main(["evaluate", weights, settings, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+
+    assert found["tokens"] == 176  # of 180 bytes, a tenth of the text
+    assert found["bits_per_byte"] == pytest.approx(8, rel=0.3)  # nothing was learnt
+    assert main(["evaluate", weights, settings, "--tokens", "8"]) == 0
+    assert "bits a byte, over 8 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["generate", "gone.safetensors"], "gone.safetensors: cannot be read"),
+        (["evaluate", "gone.safetensors", "run.toml"], "gone.safetensors: cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(flags: list[str], why: str, capsys):
+    assert main(flags) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert why in said
+    assert said.count("\n") == 1
+
+
+def test_settings_without_text_are_one_line(weights: str, tmp_path: Path, capsys):
+    (tmp_path / "run.toml").write_text("")
+    assert main(["evaluate", weights, str(tmp_path / "run.toml")]) == 2
+    assert "train.data is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("temperature", ["-1", "nan", "hot"])
+def test_a_temperature_that_is_none_is_refused(temperature: str, capsys):
+    with pytest.raises(SystemExit):
+        main(["generate", "w", f"--temperature={temperature}"])
+    assert "is no number from 0 to 100" in capsys.readouterr().err
+
+
+def test_what_a_model_writes_moves_no_cursor():
+    assert _shown("a\n\tb\x1b[2J\r") == "a\n\tb\ufffd[2J\ufffd"
