@@ -19,6 +19,7 @@ from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
 from p2pswarm.progress.events import worth_text
+from p2pswarm.swarm.messages.capacity import NOT_MEASURED, Capacity
 from p2pswarm.swarm.messages.membership import Join, Load
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
@@ -46,6 +47,16 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownServer:
+    """What one server told of itself last."""
+
+    peer: bytes
+    stage: int
+    ready: bool
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
 class BalanceAsked:
     """Report: the rule was asked whether somebody should move."""
 
@@ -53,6 +64,8 @@ class BalanceAsked:
     stages: tuple[StageState, ...]
     floor: int
     """Ready servers that each stage keeps."""
+    servers: tuple[KnownServer, ...] = ()
+    """All that serve, in the order of their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +194,8 @@ class Balance:
         self._look_around(now_s)
         arrangement = self._arrangement(now_s, avoided)
         decision = self._rule.decide(arrangement, now_s)
-        asked = BalanceAsked(decision, self._stages(arrangement), arrangement.floor)
+        stages, floor = self._stages(arrangement), arrangement.floor
+        asked = BalanceAsked(decision, stages, floor, self._known(arrangement))
         reports: list[BalanceReport] = [asked]
         for move in decision.moves:
             member = self._members.of_peer(move.server)
@@ -269,6 +283,16 @@ class Balance:
             if (nbytes := one.load.capacity.state_bytes) is not None:
                 told[one.stage].append(nbytes)
         return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
+
+    def _known(self, arrangement: Arrangement) -> tuple[KnownServer, ...]:
+        """What each server told last, if it was of the stage where it is."""
+        known = []
+        for one in arrangement.servers:
+            told = self._told.get(one.server)
+            there = told is not None and told.stage == one.stage
+            capacity = told.load.capacity if told is not None and there else NOT_MEASURED
+            known.append(KnownServer(one.server, one.stage, one.ready, capacity))
+        return tuple(known)
 
     def _stages(self, arrangement: Arrangement) -> tuple[StageState, ...]:
         rates, counts = arrangement.rates(), arrangement.ready_counts()

@@ -83,6 +83,20 @@ def moving(play: Uneven) -> OrderedMove:
     raise AssertionError("nobody moves")
 
 
+def test_what_servers_have_measured_is_told_with_each_question():
+    play = Uneven()
+
+    (asked,) = (one for one in play.step() if isinstance(one, BalanceAsked))
+
+    told = {one.peer: one for one in asked.servers}
+    assert [one.peer for one in asked.servers] == sorted(told)
+    assert len(told) == len(FAST + SLOW)
+    assert told[b"a" * 32].stage == 0
+    assert told[b"a" * 32].capacity.forward_s == pytest.approx(1 / 3)
+    assert told[b"s" * 32].capacity.forward_s == 4.0
+    assert told[b"s" * 32].ready
+
+
 def test_a_server_is_sent_right_after_a_commit_with_an_empty_sum():
     play = Uneven()
     assert not orders(play.step())
