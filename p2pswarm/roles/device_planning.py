@@ -203,7 +203,9 @@ def server_toml(found: PlanAnswer, device: int) -> str:
     if stage is None:
         text += "# The plan has no use for it: it would serve wherever it helps most.\n"
     else:
-        text += f"stage = {stage}  # take this line away, and it serves wherever it helps most\n"
+        text += (
+            f"planned_stage = {stage}  # where it begins; the run moves it if it measures better\n"
+        )
     return text + "\n[network]\n" + _toml({"bulk_connections": found.connections[device]})
 
 

@@ -67,7 +67,7 @@ def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, caps
     for stage, names in enumerate(found["stages"]):
         for name in names:
             server = load(folder / f"{name}.toml")
-            assert server.serve.stage == stage
+            assert (server.serve.stage, server.serve.planned_stage) == (None, stage)
             assert server.network.bulk_connections == found["connections"][name]
 
 
