@@ -58,7 +58,14 @@ class PlanAnswer:
         codec, borders = self.plan.codec.name, self.plan.borders
         codecs = dataclasses.replace(self.asked.codecs, activation=codec, gradient=codec)
         cut = tuple(after - first for first, after in pairwise(borders))
-        return dataclasses.replace(self.asked, stages=len(cut), cut=cut, codecs=codecs)
+        least = min(len(devices) for devices in self.plan.stages)
+        return dataclasses.replace(
+            self.asked,
+            stages=len(cut),
+            cut=cut,
+            codecs=codecs,
+            min_replicas=min(self.asked.min_replicas, least),  # more would never come
+        )
 
 
 def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: Path | None) -> int:

@@ -142,3 +142,11 @@ def test_flags_that_contradict_each_other_say_which(capsys, flags, says):
 def test_no_time_says_so(tmp_path, capsys):
     assert plan(tmp_path, HOME + MODEL, "--seconds", "0") == 2
     assert "give it a second at least" in capsys.readouterr().err
+
+
+def test_a_run_does_not_wait_for_more_servers_of_a_stage_than_its_plan_has(tmp_path):
+    text = AWS + OREGON + TOKYO + "[plan]\nstages = [3]\n[run]\nmin_replicas = 2\n" + MODEL
+
+    assert plan(tmp_path, text, "--out", str(tmp_path / "plan")) == 0
+
+    assert load(tmp_path / "plan" / "run.toml").run.min_replicas == 1
