@@ -122,7 +122,7 @@ class MemberSession:
 
     def links(self) -> PathCounts:
         """How its links to the trainer and to the members that it knows lead there."""
-        peers = [member.peer for member in self.members.members]
+        peers = self.members.peers
         if self.trainer.peer is not None:
             peers.append(self.trainer.peer.raw)
         return self.context.cards.links(peers)
