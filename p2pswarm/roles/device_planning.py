@@ -24,7 +24,7 @@ from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.outfile import Written, check_target, write_target, write_text
 from p2pswarm.plan.device_file import PlanOptions, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
-from p2pswarm.plan.pipelined import connections_of
+from p2pswarm.plan.pipelined import PlannedEdge, connections_of, edges_of
 from p2pswarm.plan.pipelined_annealing import Draft
 from p2pswarm.plan.pipelined_search import PipelinedPlan, loads_of, one_more, search_pipelined
 from p2pswarm.roles.device_settings import read_devices
@@ -33,6 +33,7 @@ from p2pswarm.roles.plan_picture import draw_plan
 FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
 ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
 STAGES_MAX = 256
+EDGES_TOLD = 6  # links with several connections, in the lines for people; --json has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class PlanAnswer:
     def connections(self) -> list[int]:
         """Of each device."""
         return connections_of(self.fleet, self.load, self.plan.cost)
+
+    @property
+    def edges(self) -> list[PlannedEdge]:
+        """The links that it uses."""
+        return edges_of(self.fleet, self.load, self.plan.cost)
 
     @property
     def run(self) -> RunConfig:
@@ -156,10 +162,21 @@ def lines(found: PlanAnswer) -> list[str]:
         f"  limit: {cost.limit}; microbatches {work_s:.2f} s, filling and draining "
         f"{cost.fill_s:.2f} s, averaging {cost.averaging_s:.2f} s"
     )
+    if wide := [edge for edge in found.edges if edge.connections > 1]:
+        links = ", ".join(f"{_link(fleet, edge)} {edge.connections}" for edge in wide[:EDGES_TOLD])
+        more = f", and {len(wide) - EDGES_TOLD} more" if len(wide) > EDGES_TOLD else ""
+        text.append(
+            f"  connections of links that need several: {links}{more}; a device's settings have "
+            "one number for all of its links, that of its widest"
+        )
     for kind, seconds in found.gains:
         gain = 100 * (plan.seconds / seconds - 1)
         text.append(f"  one more {kind}: {seconds:.3f} s, {gain:+.1f} % speed at least")
     return text
+
+
+def _link(fleet: DeviceFleet, edge: PlannedEdge) -> str:
+    return f"{fleet.names[edge.one]} to {fleet.names[edge.other]}"
 
 
 def as_json(found: PlanAnswer) -> dict[str, Any]:
@@ -176,6 +193,15 @@ def as_json(found: PlanAnswer) -> dict[str, Any]:
         "cut": list(found.run.cut),
         "codec": plan.codec.name,
         "connections": dict(zip(names, found.connections, strict=True)),
+        "edges": [
+            {
+                "from": names[edge.one],
+                "to": names[edge.other],
+                "microbatches_per_s": edge.rate_per_s,
+                "connections": edge.connections,
+            }
+            for edge in found.edges
+        ],
         "limit": plan.cost.limit,
         "pace_s": plan.cost.pace_s,
         "fill_s": plan.cost.fill_s,
