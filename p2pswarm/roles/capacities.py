@@ -9,8 +9,15 @@ from p2pswarm.progress.printable import printable
 from p2pswarm.roles.asking import answer_of, offers_of
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.swarm.manifest import RunOffer
-from p2pswarm.swarm.messages.balance import AskCapacities, RunCapacities, ServerCapacity
+from p2pswarm.swarm.messages.balance import (
+    CAPACITIES_TOLD_MAX,
+    AskCapacities,
+    RunCapacities,
+    ServerCapacity,
+)
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
+
+ANSWERS_MAX = MEMBERS_MAX // CAPACITIES_TOLD_MAX  # who tells less at a time holds us up
 
 Servers = dict[bytes, ServerCapacity]
 
@@ -44,7 +51,7 @@ async def _servers(stack: NodeStack, offer: RunOffer) -> Servers | None:
     """What one trainer tells, by peer; None if it does not answer."""
     servers: Servers = {}
     asked = 0
-    while asked < MEMBERS_MAX:
+    for _ in range(ANSWERS_MAX):
         answer = await answer_of(stack, offer, AskCapacities(offer.run, asked), RunCapacities)
         if answer is None:
             return servers or None

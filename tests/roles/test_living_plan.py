@@ -12,7 +12,7 @@ from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import NotServing, Unusable
 from p2pswarm.plan.capacity import Measured
 from p2pswarm.plan.rebalancing import Decision
-from p2pswarm.roles.capacities import capacities
+from p2pswarm.roles.capacities import ANSWERS_MAX, capacities
 from p2pswarm.roles.living_plan import living_lines, living_plan
 from p2pswarm.roles.run_balance import LatestBalance
 from p2pswarm.swarm.messages.balance import (
@@ -138,6 +138,27 @@ def test_who_answers_with_nothing_but_a_large_number_is_not_asked_for_ever():
 
             assert len(servers) == 1
             assert [question.first for question in questions] == [0, 2, 3]
+
+    play(story())
+
+
+def test_who_tells_one_server_at_a_time_is_not_asked_for_all_that_there_may_be():
+    async def story() -> None:
+        town = Town()
+        questions = []
+
+        def answer(peer_id, question: AskCapacities) -> RunCapacities:
+            del peer_id
+            questions.append(question)
+            one = ServerCapacity(peer(len(questions)), 0, True, None, FULL)
+            return RunCapacities((one,), MEMBERS_MAX)
+
+        async with town.node() as trainer, town.node() as asking:
+            await put(trainer, manifest_of(trainer))
+            trainer.rpc.serve_unary(AskCapacities, answer)
+            await capacities(asking, "")
+
+            assert len(questions) == ANSWERS_MAX
 
     play(story())
 
