@@ -293,6 +293,8 @@ class ServeConfig:
     """The name of the run to join; empty: the first that is found."""
     stage: Annotated[int, Between(0, 255)] | None = None
     """Serve only this stage; left out: the stage that needs a server most."""
+    planned_stage: Annotated[int, Between(0, 255)] | None = None
+    """Begin with this stage, as `p2pswarm plan` found, and move where the run finds better."""
     device: str = "auto"
     """A torch device such as cpu or cuda:0; auto: the GPU where there is one; emulated: none, in a
     run that is emulated."""

@@ -109,6 +109,14 @@ def _serve_rows(serve: ServeConfig) -> list[Row]:
         device = f"none: a forward is emulated, {serve.emulated_forward_s:g} s long"
     return [
         ("run", repr(serve.run) if serve.run else "the first that is found"),
-        ("stage", str(serve.stage) if serve.stage is not None else "the one that needs it most"),
+        ("stage", _stage_text(serve)),
         ("device", device),
     ]
+
+
+def _stage_text(serve: ServeConfig) -> str:
+    if serve.stage is not None:
+        return str(serve.stage)
+    if serve.planned_stage is not None:
+        return f"{serve.planned_stage} as planned, until the run moves it"
+    return "the one that needs it most"

@@ -91,6 +91,7 @@ SHELL = frozenset(
         "relay/relay.py",
         "roles/asking.py",
         "roles/bootstrap.py",
+        "roles/capacities.py",
         "roles/closed_run.py",
         "roles/discovery.py",
         "roles/doctor.py",

@@ -62,6 +62,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(written):
 def test_an_optional_number_can_be_left_out_or_given(written):
     assert settings.load(written("[serve]\nthreads = 2")).serve.stage is None
     assert settings.load(written("[serve]\nstage = 1")).serve.stage == 1
+    assert settings.load(written("[serve]\nplanned_stage = 1")).serve.planned_stage == 1
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,12 @@ import argparse
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-from p2pswarm.commands.arguments import SEED_MAX, Commands, whole
+from p2pswarm.commands.arguments import INVITE_HELP, SEED_MAX, Commands, whole
 from p2pswarm.commands.node import EXAMPLES, ExampleCommand
+from p2pswarm.commands.status import asking_through
+from p2pswarm.config import NodeConfig
 from p2pswarm.errors import Unusable
 
 TEXT = (
@@ -22,9 +25,36 @@ TEXT = (
     "Environments (Yuan et al., 2022): FILE.json has latency_s and gbps, a row of numbers for each "
     "device, then stages, pipelines, gradient_gbit, activation_gbit; access_gbps may bound each "
     "device's own line. The first search on a machine compiles before it begins, for up to a "
-    "minute; what was compiled is kept."
+    "minute; what was compiled is kept. With --from HOST:PORT the devices are the servers of a "
+    "living swarm, as they have measured themselves, and the run is theirs."
 )
 EXAMPLE = EXAMPLES / "devices.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class LivingPlanCommand:
+    """Find out which server of a living swarm should serve which stage."""
+
+    config: NodeConfig
+    """Through which nodes it is asked."""
+    name: str
+    """Of the run; empty: the only one."""
+    seconds: float
+    """How long to search."""
+    seed: int
+    json: Path | None
+    """Where the plan is written for scripts."""
+    out: Path | None
+    """The folder for settings and picture."""
+
+    def run(self, begun_s: float) -> int:
+        """Ask, and search with solvers that only this command needs."""
+        del begun_s
+        planning = _planning("living_plan")
+        code: int = planning.main(
+            self.config, self.name, self.seconds, self.seed, self.json, self.out
+        )
+        return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +76,18 @@ class PlanCommand:
     def run(self, begun_s: float) -> int:
         """Search with solvers that only this command needs."""
         del begun_s
-        name = "planning" if self.dtfm else "device_planning"
-        try:
-            planning = importlib.import_module(f"p2pswarm.roles.{name}")
-        except ModuleNotFoundError as error:
-            raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
+        planning = _planning("planning" if self.dtfm else "device_planning")
         rest = () if self.dtfm else (self.out,)
         code: int = planning.main(self.source, self.seconds, self.seed, self.json, *rest)
         return code
+
+
+def _planning(name: str) -> ModuleType:
+    """What searches; Unusable if a solver is missing."""
+    try:
+        return importlib.import_module(f"p2pswarm.roles.{name}")
+    except ModuleNotFoundError as error:
+        raise Unusable(f"{error.name} is missing: pip install 'p2pswarm[plan]'") from error
 
 
 def add(commands: Commands) -> None:
@@ -82,12 +116,33 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="write run.toml, NAME.toml and plan.png here"
     )
+    parser.add_argument(
+        "--from",
+        dest="through",
+        action="append",
+        metavar="HOST:PORT",
+        help="in place of a file: what the servers of a living swarm have measured, asked through "
+        "this node of it; may be given several times",
+    )
+    parser.add_argument("--invite", metavar="TEXT", help=f"with --from or without: {INVITE_HELP}")
+    parser.add_argument(
+        "--run", default="", metavar="NAME", help="of the swarm; default: the only one"
+    )
     parser.add_argument("--example", action="store_true", help="print a commented file of devices")
 
 
-def _read(flags: argparse.Namespace) -> PlanCommand | ExampleCommand:
+def _read(flags: argparse.Namespace) -> PlanCommand | LivingPlanCommand | ExampleCommand:
     if flags.example:
         return ExampleCommand(EXAMPLE.read_text())
+    if flags.through or flags.invite:
+        if flags.devices or flags.matrix or flags.objective == "dtfm":
+            raise Unusable("--from plans a living swarm: leave out the file, --matrix and dtfm")
+        config = asking_through(flags.through or (), flags.invite or "")
+        return LivingPlanCommand(
+            config, flags.run, flags.seconds, flags.seed, flags.json, flags.out
+        )
+    if flags.run:
+        raise Unusable("--run names a run of a living swarm: give --from HOST:PORT, too")
     dtfm = flags.objective == "dtfm" or (flags.objective is None and flags.matrix is not None)
     if dtfm and flags.matrix is None:
         raise Unusable("--objective dtfm needs links and a task: --matrix FILE.json")
@@ -96,7 +151,7 @@ def _read(flags: argparse.Namespace) -> PlanCommand | ExampleCommand:
     if not dtfm and flags.devices is None:
         raise Unusable(
             "no file of devices: p2pswarm plan --example > devices.toml, then p2pswarm plan "
-            "devices.toml"
+            "devices.toml; or --from HOST:PORT for a living swarm"
         )
     if dtfm and flags.out is not None:
         raise Unusable("--out is for a file of devices: --json OUT writes this plan")

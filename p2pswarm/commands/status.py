@@ -5,6 +5,7 @@ Errors:  Unusable if no node is named to ask through.
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pswarm.commands.arguments import INVITE_HELP, Commands, add_bootstrap, add_json
@@ -51,8 +52,12 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
 
 def asking(flags: argparse.Namespace) -> NodeConfig:
     """The settings of who only asks, through `--bootstrap` or `--invite`."""
-    through = tuple(flags.bootstrap or ())
-    config = joining(NodeConfig(bootstrap=through, listen=ANY_PORT, invite=flags.invite or ""))
+    return asking_through(flags.bootstrap or (), flags.invite or "")
+
+
+def asking_through(bootstrap: Sequence[str], invite: str) -> NodeConfig:
+    """The settings of who only asks, through nodes of a swarm; Unusable if there are none."""
+    config = joining(NodeConfig(bootstrap=tuple(bootstrap), listen=ANY_PORT, invite=invite))
     if not config.bootstrap:
         raise Unusable("say through which node to ask: --bootstrap HOST:PORT, or --invite TEXT")
     check(config)

@@ -49,6 +49,14 @@ def server_settings(bootstrap: str, options: Options, *, slow: bool = False) -> 
     return top + "[serve]\n" + serve + pinned
 
 
+def _gathered(options: Options) -> int:
+    """How many servers each stage has for sure, in whichever order they come."""
+    if not options.uneven:
+        return options.replicas
+    fast = options.stages * options.replicas - SLOW_SERVERS
+    return max(1, fast // options.stages)  # slow ones that come last all add to the last stage
+
+
 def trainer_settings(bootstrap: str, options: Options) -> str:
     """The settings of a trainer that prints its progress as JSON."""
     top = _lines(role="trainer", **_joining(bootstrap))
@@ -61,7 +69,7 @@ def trainer_settings(bootstrap: str, options: Options) -> str:
         name="demo",
         stages=options.stages,
         steps=options.steps,
-        min_replicas=options.replicas,
+        min_replicas=_gathered(options),
         emulated=options.uneven,
     )
     model = "[run.model]\n" + _lines(

@@ -4,12 +4,13 @@ A server's forward, backward and transfers overlap, so the longest of them limit
 jitters is told with its standard error: who decides by it can tell a difference from noise.
 
 Units:   seconds, bytes, bytes per second.
-Errors:  ValueError for a time constant that is not positive.
+Errors:  ValueError for a time constant or a cost that is not positive.
 Source:  docs/rebalancing.md; West, "Updating Mean and Variance Estimates" (CACM 1979), for means
          and variances of weighted samples one by one.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 WINDOW_S = 60.0  # a sample of a minute ago weighs 1/e: long against jitter, short against a move
@@ -157,18 +158,23 @@ class CapacityMeter:
 
 STAGES_KNOWN_MAX = 8  # of a server: those that it served last
 FITS = 8  # rounds of fitting: each brings costs and speeds closer
-BELIEF = 0.25  # of a server: how strongly stages are taken to cost the same
+BELIEF = 0.25  # of a server: how strongly stages are taken to cost what was expected
 
 
 class StageCosts:
     """What a microbatch costs in each stage relative to others, by servers that served several.
 
     A server's time in a stage is the stage's cost over the server's speed. Where no server has
-    served two stages, all cost the same. Times are fitted by their logarithms.
+    served two stages, they cost what was expected. Times are fitted by their logarithms.
     """
 
-    def __init__(self, stages: int, servers_max: int) -> None:
-        self._stages = stages
+    def __init__(
+        self, stages: int, servers_max: int, expected: Sequence[float] | None = None
+    ) -> None:
+        """`expected`: the costs by the work of the stages' blocks; None: all alike."""
+        self._expected = tuple(expected) if expected is not None else (1.0,) * stages
+        if len(self._expected) != stages or not all(0 < cost < math.inf for cost in self._expected):
+            raise ValueError(f"expected costs {self._expected} of {stages} stages")
         self._servers_max = servers_max
         self._times_s: dict[bytes, dict[int, float]] = {}
         """By server and stage, the newest; the server that moved last is the last."""
@@ -192,12 +198,13 @@ class StageCosts:
                 del known[next(iter(known))]
 
     def costs(self) -> tuple[float, ...]:
-        """The cost of each stage; 1 where nothing tells otherwise."""
-        logs = [0.0] * self._stages
+        """The cost of each stage; what was expected where nothing tells otherwise."""
         if not self._times_s:
-            return (1.0,) * self._stages
+            return self._expected
+        logs = [math.log(cost) for cost in self._expected]
+        believed = [BELIEF * log for log in logs]
         for _ in range(FITS):
-            sums, counts = [0.0] * self._stages, [BELIEF] * self._stages
+            sums, counts = believed.copy(), [BELIEF] * len(logs)
             for times_s in self._times_s.values():
                 tells = [(stage, math.log(time_s)) for stage, time_s in times_s.items()]
                 speed = sum(logs[stage] - log for stage, log in tells) / len(tells)

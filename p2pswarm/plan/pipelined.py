@@ -41,6 +41,19 @@ class StepCost:
     """Microbatches a second over each link that is used."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedEdge:
+    """A link between devices of two neighbouring stages that a plan uses."""
+
+    one: int
+    """The device of the earlier stage."""
+    other: int
+    rate_per_s: float
+    """Microbatches, there and back."""
+    connections: int
+    """As many as carry them."""
+
+
 def needs_of(fleet: DeviceFleet, load: WorkLoad) -> Needs:
     """The numbers, as the annealing takes them."""
     each = max(load.boundary_values, 1.0)
@@ -88,12 +101,21 @@ def step_cost(fleet: DeviceFleet, load: WorkLoad, draft: Draft) -> StepCost:
 def connections_of(fleet: DeviceFleet, load: WorkLoad, cost: StepCost) -> list[int]:
     """The connections that each device needs for its links to carry what the plan sends."""
     needed = [1] * len(fleet.names)
+    for edge in edges_of(fleet, load, cost):
+        for device in (edge.one, edge.other):
+            needed[device] = max(needed[device], edge.connections)
+    return needed
+
+
+def edges_of(fleet: DeviceFleet, load: WorkLoad, cost: StepCost) -> list[PlannedEdge]:
+    """The links that a plan uses, with the connections that each needs, the busiest first."""
+    edges = []
     for (one, other), rate in cost.flows.items():
         nbytes = rate * load.boundary_bytes
         single = fleet.network.gbps_nn[one, other] * BYTES_PER_GBIT
         count = min(fleet.connections, max(1, int(np.ceil(nbytes / single - USED_LEAST))))
-        needed[one], needed[other] = max(needed[one], count), max(needed[other], count)
-    return needed
+        edges.append(PlannedEdge(one, other, rate, count))
+    return sorted(edges, key=lambda edge: (-edge.rate_per_s, edge.one, edge.other))
 
 
 def _largest_flow(needs: Needs, draft: Draft) -> tuple[float, dict[tuple[int, int], float]]:

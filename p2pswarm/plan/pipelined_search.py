@@ -62,17 +62,24 @@ class _Contender:
 def search_pipelined(
     fleet: DeviceFleet,
     loads: Sequence[WorkLoad],
-    stages: Sequence[int],
+    stages: Sequence[int | Draft],
     limit_s: float,
     seed: int,
     clock: Clock,
 ) -> PipelinedPlan:
-    """Search for `limit_s`; `loads` differ in their codec, `stages` are the numbers to try."""
+    """Search for `limit_s`; `loads` differ in their codec, `stages` are the numbers to try.
+
+    A draft among them, one at most, is a plan that is there already: what is found is no worse
+    than it is with the first load.
+    """
     if not limit_s > 0:
         raise Unusable(f"a search of {limit_s:g} s finds nothing: give it a second at least")
-    possible = _possible(fleet, loads[0], stages)
+    known = [each for each in stages if isinstance(each, Draft)]
+    counts = [each for each in stages if not isinstance(each, Draft)]
+    possible = _possible(fleet, loads[0], counts)
     annealing = _Drafts(fleet, seed)
     tried = [_Contender(load, annealing.first(load, count)) for count in possible for load in loads]
+    tried = [*(_Contender(loads[0], draft) for draft in known), *tried]
     annealing.run(tried[0], 1, HOT)  # compiles
     begun_s = clock()
     annealing.run(tried[0], TRIAL_MOVES, HOT)

@@ -55,6 +55,10 @@ class Rebalancing:
         self._rests: dict[bytes, float] = {}
         """Until when those stay that have moved."""
         self._weariness = Weariness()
+        self._begun = False
+        """A step was done: who is there from the start has joined."""
+        self._moved = False
+        """Somebody was moved: the run does not follow a plan any more."""
         self._good_since_s: float | None = None
         """Since when moving has been worth it whenever it was asked."""
         self._due_s: float | None = None
@@ -62,6 +66,7 @@ class Rebalancing:
 
     def decide(self, arrangement: Arrangement, now_s: float) -> Decision:
         """Who is to move now; call it when nothing is lost by a move."""
+        self._begun = True
         self._rests = {one: until for one, until in self._rests.items() if now_s < until}
         changed = self._weariness.see((one.server for one in arrangement.servers), now_s)
         match self._config.rule:
@@ -72,6 +77,7 @@ class Rebalancing:
                 decision = self._priced(arrangement, now_s, sure=sure)
             case _:
                 decision = Decision(why="rebalancing is off")
+        self._moved = self._moved or bool(decision.moves)
         for move in decision.moves:
             self._weariness.moved(now_s)
             if len(self._rests) < RESTS_MAX:
@@ -79,9 +85,19 @@ class Rebalancing:
                 self._rests[move.server] = now_s + min(REST_MAX_S, rest_s)
         return decision
 
-    def place(self, arrangement: Arrangement, open_stages: list[int]) -> int:
-        """The stage of `open_stages` where a newcomer helps most."""
+    def place(
+        self, arrangement: Arrangement, open_stages: list[int], planned: int | None = None
+    ) -> int:
+        """The stage of `open_stages` where a newcomer helps most.
+
+        `planned`: where a plan wants it. The plan is followed until this rule has moved somebody,
+        because reality differs then, or while the run goes on and another stage has nobody.
+        """
         heads = Counter(one.stage for one in arrangement.servers)
+        if planned in open_stages and not self._moved:
+            deserted = self._begun and any(not heads[stage] for stage in open_stages)
+            if not deserted or not heads[planned]:
+                return planned
         if self._config.rule == "off":
             return min(open_stages, key=lambda stage: (heads[stage], stage))
         if self._config.rule == "swarm":

@@ -26,23 +26,29 @@ from p2pswarm.wire.message import Message
 NOBODY_SURE = "no run was found, and not all peers of this swarm answered: try again"
 ANSWER_S = 5.0  # for a trainer to answer; several are asked at once
 A = TypeVar("A", bound=Message)
+F = TypeVar("F")
 
 log = logging.getLogger(__name__)
 
 
 def print_answers(config: NodeConfig, told: Callable[[NodeStack], Awaitable[str]]) -> int:
     """Join a swarm for a moment, and print what `told` finds out there; returns the exit code."""
-    log_to_stderr(config.log_level)
-    with identity_from(None) as identity:
-        sys.stdout.write(run_loop(_told(config, identity, told)))
+    sys.stdout.write(found_out(config, told))
     return 0
 
 
-async def _told(
-    config: NodeConfig, identity: Identity, told: Callable[[NodeStack], Awaitable[str]]
-) -> str:
+def found_out(config: NodeConfig, asks: Callable[[NodeStack], Awaitable[F]]) -> F:
+    """Join a swarm for a moment; returns what `asks` finds out there."""
+    log_to_stderr(config.log_level)
+    with identity_from(None) as identity:
+        return run_loop(_found_out(config, identity, asks))
+
+
+async def _found_out(
+    config: NodeConfig, identity: Identity, asks: Callable[[NodeStack], Awaitable[F]]
+) -> F:
     async with open_stack(config, identity, passing=True) as stack:
-        return await told(stack)
+        return await asks(stack)
 
 
 async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:

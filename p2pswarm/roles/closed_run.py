@@ -23,7 +23,7 @@ from p2pswarm.roles.run_folder import RunFolder, make_folder
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.rpc.base import Rpc
 from p2pswarm.swarm.manifest import RunIdentity
-from p2pswarm.swarm.messages.balance import AskBalance
+from p2pswarm.swarm.messages.balance import AskBalance, AskCapacities
 from p2pswarm.swarm.messages.membership import Join
 from p2pswarm.swarm.messages.run import OtherVersion
 from p2pswarm.swarm.messages.status import AskStatus
@@ -37,8 +37,11 @@ ORDERS = (Enlist, Fence, Reduce, Commit, Prepare, Propose, Heartbeat, HandOver)
 """What only trainers send."""
 RULES = RoleRules(
     asked_by=dict.fromkeys(ORDERS, Access.TRAIN)
-    | {AskStatus: Access.WATCH, AskBalance: Access.WATCH, OtherVersion: EVERYBODY},
-    asked_of=dict.fromkeys((Join, Enlist, WhoLeads, AskStatus, AskBalance), Access.TRAIN),
+    | dict.fromkeys((AskStatus, AskBalance, AskCapacities), Access.WATCH)
+    | {OtherVersion: EVERYBODY},
+    asked_of=dict.fromkeys(
+        (Join, Enlist, WhoLeads, AskStatus, AskBalance, AskCapacities), Access.TRAIN
+    ),
 )
 """Who speaks another version cannot read what a token is, and tells the trainer so without one."""
 

@@ -9,9 +9,11 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,10 @@ import torch
 from p2pswarm.config import RunConfig
 from p2pswarm.models.blocks import block_costs, make_blocks
 from p2pswarm.outfile import Written, check_target, write_target, write_text
-from p2pswarm.plan.device_file import DeviceFile, fleet_of
+from p2pswarm.plan.device_file import PlanOptions, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
-from p2pswarm.plan.pipelined import connections_of
+from p2pswarm.plan.pipelined import PlannedEdge, connections_of, edges_of
+from p2pswarm.plan.pipelined_annealing import Draft
 from p2pswarm.plan.pipelined_search import PipelinedPlan, loads_of, one_more, search_pipelined
 from p2pswarm.roles.device_settings import read_devices
 from p2pswarm.roles.plan_picture import draw_plan
@@ -30,13 +33,15 @@ from p2pswarm.roles.plan_picture import draw_plan
 FLOPS_PER_MULTIPLICATION = 6  # a multiplication and an addition; a backward is two forwards
 ONE_MORE_SHARE = 0.15  # of the time, for what another device would bring
 STAGES_MAX = 256
+EDGES_TOLD = 6  # links with several connections, in the lines for people; --json has all
 
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
     """A plan, and what it is of."""
 
-    given: DeviceFile
+    asked: RunConfig
+    """The run as its user has it."""
     fleet: DeviceFleet
     load: WorkLoad
     plan: PipelinedPlan
@@ -49,46 +54,75 @@ class PlanAnswer:
         return connections_of(self.fleet, self.load, self.plan.cost)
 
     @property
+    def edges(self) -> list[PlannedEdge]:
+        """The links that it uses."""
+        return edges_of(self.fleet, self.load, self.plan.cost)
+
+    @property
     def run(self) -> RunConfig:
         """The run as the plan has it."""
         codec, borders = self.plan.codec.name, self.plan.borders
-        codecs = dataclasses.replace(self.given.run.codecs, activation=codec, gradient=codec)
+        codecs = dataclasses.replace(self.asked.codecs, activation=codec, gradient=codec)
         cut = tuple(after - first for first, after in pairwise(borders))
-        return dataclasses.replace(self.given.run, stages=len(cut), cut=cut, codecs=codecs)
+        least = min(len(devices) for devices in self.plan.stages)
+        return dataclasses.replace(
+            self.asked,
+            stages=len(cut),
+            cut=cut,
+            codecs=codecs,
+            min_replicas=min(self.asked.min_replicas, least),  # more would never come
+        )
 
 
 def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: Path | None) -> int:
     """Search, and print what was found; returns the exit code."""
     given = read_devices(path)
-    for target in targets(given, folder) if folder else []:
+    fleet = fleet_of(given)
+    for target in targets(fleet.names, folder) if folder else []:
         check_target(target)
     if json_out is not None:
         check_target(json_out)
-    found = plan_of(given, seconds, seed)
+    found = plan_of(given.run, given.plan, fleet, seconds, seed)
     sys.stdout.write("".join(f"{line}\n" for line in lines(found)))
-    if json_out is not None:
-        _tell(write_text(json_out, json.dumps(as_json(found)) + "\n"))
-    if folder is not None:
-        _write_settings(found, folder)
+    write_plan(found, json_out, folder)
     return 0
 
 
-def plan_of(given: DeviceFile, seconds: float, seed: int) -> PlanAnswer:
-    """The best plan that is found in the time."""
-    fleet = fleet_of(given)
-    loads = loads_of(load_of(given), [codec_of(name) for name in given.plan.codecs])
+def write_plan(
+    found: PlanAnswer,
+    json_out: Path | None,
+    folder: Path | None,
+    more: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Write what scripts read, with `more` fields, and what nodes do; and say so."""
+    if json_out is not None:
+        _tell(write_text(json_out, json.dumps(as_json(found) | dict(more)) + "\n"))
+    if folder is not None:
+        _write_settings(found, folder)
+
+
+def plan_of(
+    run: RunConfig,
+    options: PlanOptions,
+    fleet: DeviceFleet,
+    seconds: float,
+    seed: int,
+    known: Draft | None = None,
+) -> PlanAnswer:
+    """The best plan that is found in the time, no worse than the one that is `known`."""
+    loads = loads_of(load_of(run, options), [codec_of(name) for name in options.codecs])
     blocks = len(loads[0].flops_k)
-    stages = given.plan.stages or range(1, min(blocks, len(fleet.names), STAGES_MAX) + 1)
+    stages = options.stages or range(1, min(blocks, len(fleet.names), STAGES_MAX) + 1)
     share = 1 - ONE_MORE_SHARE
-    plan = search_pipelined(fleet, loads, list(stages), share * seconds, seed, time.monotonic)
+    tried = [*stages] if known is None else [known, *stages]
+    plan = search_pipelined(fleet, loads, tried, share * seconds, seed, time.monotonic)
     load = next(each for each in loads if each.codec == plan.codec)
     gains = one_more(fleet, plan, load, ONE_MORE_SHARE * seconds, seed, time.monotonic)
-    return PlanAnswer(given, fleet, load, plan, gains)
+    return PlanAnswer(run, fleet, load, plan, gains)
 
 
-def load_of(given: DeviceFile) -> WorkLoad:
+def load_of(run: RunConfig, options: PlanOptions) -> WorkLoad:
     """What a step of the run asks of its devices."""
-    run = given.run
     costs = block_costs(run.model)
     with torch.device("meta"):
         blocks = make_blocks(run, range(len(costs)))
@@ -99,10 +133,10 @@ def load_of(given: DeviceFile) -> WorkLoad:
         flops_k=np.array(costs) * float(FLOPS_PER_MULTIPLICATION * tokens),
         values_k=np.array(values, dtype=np.float64),
         boundary_values=float(tokens * run.model.d_model),
-        codec=codec_of(given.plan.codecs[0]),
+        codec=codec_of(options.codecs[0]),
         averaging_bytes_per_value=codec_of(run.codecs.averaging).bytes_per_value,
-        working_bytes=given.plan.working_gib * 2.0**30,
-        averaging_overlaps=given.plan.averaging_overlaps,
+        working_bytes=options.working_gib * 2.0**30,
+        averaging_overlaps=options.averaging_overlaps,
     )
 
 
@@ -128,10 +162,21 @@ def lines(found: PlanAnswer) -> list[str]:
         f"  limit: {cost.limit}; microbatches {work_s:.2f} s, filling and draining "
         f"{cost.fill_s:.2f} s, averaging {cost.averaging_s:.2f} s"
     )
+    if wide := [edge for edge in found.edges if edge.connections > 1]:
+        links = ", ".join(f"{_link(fleet, edge)} {edge.connections}" for edge in wide[:EDGES_TOLD])
+        more = f", and {len(wide) - EDGES_TOLD} more" if len(wide) > EDGES_TOLD else ""
+        text.append(
+            f"  connections of links that need several: {links}{more}; a device's settings have "
+            "one number for all of its links, that of its widest"
+        )
     for kind, seconds in found.gains:
         gain = 100 * (plan.seconds / seconds - 1)
         text.append(f"  one more {kind}: {seconds:.3f} s, {gain:+.1f} % speed at least")
     return text
+
+
+def _link(fleet: DeviceFleet, edge: PlannedEdge) -> str:
+    return f"{fleet.names[edge.one]} to {fleet.names[edge.other]}"
 
 
 def as_json(found: PlanAnswer) -> dict[str, Any]:
@@ -148,6 +193,15 @@ def as_json(found: PlanAnswer) -> dict[str, Any]:
         "cut": list(found.run.cut),
         "codec": plan.codec.name,
         "connections": dict(zip(names, found.connections, strict=True)),
+        "edges": [
+            {
+                "from": names[edge.one],
+                "to": names[edge.other],
+                "microbatches_per_s": edge.rate_per_s,
+                "connections": edge.connections,
+            }
+            for edge in found.edges
+        ],
         "limit": plan.cost.limit,
         "pace_s": plan.cost.pace_s,
         "fill_s": plan.cost.fill_s,
@@ -156,9 +210,8 @@ def as_json(found: PlanAnswer) -> dict[str, Any]:
     }
 
 
-def targets(given: DeviceFile, folder: Path) -> list[Path]:
+def targets(names: Sequence[str], folder: Path) -> list[Path]:
     """The files that are written; those of the devices are named after them."""
-    names = fleet_of(given).names
     return [folder / f"{name}" for name in ("run.toml", "plan.png", *map(_file_name, names))]
 
 
@@ -183,12 +236,14 @@ def server_toml(found: PlanAnswer, device: int) -> str:
     if stage is None:
         text += "# The plan has no use for it: it would serve wherever it helps most.\n"
     else:
-        text += f"stage = {stage}  # take this line away, and it serves wherever it helps most\n"
+        text += (
+            f"planned_stage = {stage}  # where it begins; the run moves it if it measures better\n"
+        )
     return text + "\n[network]\n" + _toml({"bulk_connections": found.connections[device]})
 
 
 def _write_settings(found: PlanAnswer, folder: Path) -> None:
-    names = targets(found.given, folder)
+    names = targets(found.fleet.names, folder)
     _tell(write_text(names[0], trainer_toml(found)))
     _tell(write_target(names[1], lambda place: draw_plan(found, place), replace=True))
     for device, path in enumerate(names[2:]):

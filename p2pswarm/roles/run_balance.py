@@ -1,25 +1,34 @@
 """Who has moved in the run of a trainer, and why nobody else does: as an answer to `AskBalance`.
 
+And what its servers have measured, as an answer to `AskCapacities`.
+
 Units:   `now_s` seconds on the caller's clock.
 Errors:  NotServing for another run.
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from p2pswarm.errors import NotServing
 from p2pswarm.swarm.messages.balance import (
+    CAPACITIES_TOLD_MAX,
     GAIN_MAX,
     MOVES_TOLD_MAX,
     RATE_MAX,
     REASONS_MAX,
     AskBalance,
+    AskCapacities,
     BalanceStatus,
     PastMove,
+    RunCapacities,
+    ServerCapacity,
     StageRate,
     StaysPut,
 )
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer.balance import BalanceAsked, BalanceReport, OrderedMove
+
+NOT_HERE = "that run is not trained here; look up the runs again"
 
 
 class LatestBalance:
@@ -43,7 +52,7 @@ class LatestBalance:
     def answer(self, question: AskBalance, now_s: float) -> BalanceStatus:
         """The decisions as they stand at `now_s`."""
         if question.run != self._run:
-            raise NotServing("that run is not trained here; look up the runs again")
+            raise NotServing(NOT_HERE)
         asked = self._asked
         stages = asked.stages if asked else ()
         decision = asked.decision if asked else None
@@ -73,3 +82,18 @@ class LatestBalance:
                 for reason, servers in (decision.stay[:REASONS_MAX] if decision else ())
             ),
         )
+
+    def capacities(self, question: AskCapacities, rtts_s: Mapping[bytes, float]) -> RunCapacities:
+        """What servers have measured; `rtts_s`: of this node's links, by peer.
+
+        Nothing is known before the first step was looked at.
+        """
+        if question.run != self._run:
+            raise NotServing(NOT_HERE)
+        known = self._asked.servers if self._asked else ()
+        told = known[question.first : question.first + CAPACITIES_TOLD_MAX]
+        servers = tuple(
+            ServerCapacity(one.peer, one.stage, one.ready, rtts_s.get(one.peer), one.capacity)
+            for one in told
+        )
+        return RunCapacities(servers, len(known))

@@ -180,6 +180,7 @@ def stage_server(
         make_engine=lambda stage: stage_engine(config, stage, serve, device),
         make_router=functools.partial(Router, Random(os.urandom(32))),
         stage=serve.stage,
+        planned_stage=serve.planned_stage,
         say=say,
         background=threads.background,
         secret=os.urandom(32),

@@ -53,7 +53,12 @@ from p2pswarm.rpc.base import Rpc
 from p2pswarm.settings import run_to_json
 from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import RunIdentity
-from p2pswarm.swarm.messages.balance import AskBalance, BalanceStatus
+from p2pswarm.swarm.messages.balance import (
+    AskBalance,
+    AskCapacities,
+    BalanceStatus,
+    RunCapacities,
+)
 from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
@@ -61,7 +66,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.balance import BalanceReport
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
-from p2pswarm.transport.bans import PeerBans
+from p2pswarm.transport.endpoint import Endpoint
 
 LEFT_EARLY = 130  # exit code: the run is not over; scripts should know
 SAVE_S = 2.0  # Ctrl-C ends the process within 5 s: enough to fetch a small model's weights
@@ -118,9 +123,9 @@ class RunReports:
     """What the trainer reports, as events for `tell`, and as the answer to `AskStatus`."""
 
     def __init__(
-        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], bans: PeerBans
+        self, rpc: Rpc, identity: RunIdentity, tell: Callable[[Event], None], endpoint: Endpoint
     ) -> None:
-        self._bans = bans
+        self._bans, self._links = endpoint.bans, endpoint.links
         done = identity.origin.version if identity.origin else 0
         run = identity.config
         self._reporter = Reporter(run, model_size(run).parameters, done)
@@ -130,6 +135,7 @@ class RunReports:
         self._balance = LatestBalance(identity.run, run.balance.rule)
         rpc.serve_unary(AskStatus, self._asked)
         rpc.serve_unary(AskBalance, self._asked_why)
+        rpc.serve_unary(AskCapacities, self._asked_capacities)
 
     def told(self, report: act.Report) -> None:
         """Take a report of the trainer."""
@@ -151,6 +157,11 @@ class RunReports:
     def _asked_why(self, peer: PeerId, question: AskBalance) -> BalanceStatus:
         del peer
         return self._balance.answer(question, self._loop.time())
+
+    def _asked_capacities(self, peer: PeerId, question: AskCapacities) -> RunCapacities:
+        del peer
+        rtts_s = {link.peer.raw: link.rtt_s for link in self._links() if link.rtt_s > 0}
+        return self._balance.capacities(question, rtts_s)
 
 
 @contextlib.asynccontextmanager
@@ -206,7 +217,7 @@ async def _context(
         run=identity.config,
         run_id=identity.run,
         corpus=corpus,
-        report=RunReports(rpc, identity, tell, stack.endpoint.bans).told,
+        report=RunReports(rpc, identity, tell, stack.endpoint).told,
         rng=Random(os.urandom(32)),
         chain=entry.place,
         trainers=entry.trainers,

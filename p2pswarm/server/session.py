@@ -61,6 +61,8 @@ class ServerContext:
     """How long to look quickly for a trainer that was lost; after that, less often."""
     stage: int | None = None
     """The one stage to serve; None: whichever needs a server most."""
+    planned_stage: int | None = None
+    """Where to begin, if there is no `stage`: the run may place it elsewhere, and move it."""
     standbys: tuple[Contact, ...] = ()
     """Other trainers of the run, to be asked if the first does not coordinate it."""
     say: Callable[[str], None] = log.info
@@ -84,6 +86,11 @@ class ServerContext:
     """Memory of the device that is free; None where that is not known."""
     chain: tuple[ChainStore, Restored] | None = None
     """Where its voter keeps promises, and what it kept before; None: this server does not vote."""
+
+    @property
+    def first_stage(self) -> int | None:
+        """What to ask for before any stage was served."""
+        return self.planned_stage if self.stage is None else self.stage
 
     @property
     def me(self) -> bytes:
@@ -118,7 +125,7 @@ class MemberSession:
 
     def links(self) -> PathCounts:
         """How its links to the trainer and to the members that it knows lead there."""
-        peers = [member.peer for member in self.members.members]
+        peers = self.members.peers
         if self.trainer.peer is not None:
             peers.append(self.trainer.peer.raw)
         return self.context.cards.links(peers)

@@ -183,7 +183,7 @@ class StageServer:
         join = Join(
             context.run_id,
             str(context.rpc.contact.address),
-            replica.stage if replica else context.stage,
+            replica.stage if replica else context.first_stage,
             held.version if held else None,
             held.digest if held else b"",
             held.reduction if held else None,

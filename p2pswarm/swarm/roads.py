@@ -28,6 +28,7 @@ Units:   seconds on the caller's clock.
 Errors:  none.
 """
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ AVERAGINGS = 8  # that tell how long the bytes of one keep a link full
 AVERAGING_FACTOR = 4.0  # times the longest of them: links and gradients do not change faster
 BEAT_S = 2.0  # so a cut is found in 5 s; most of them begin long before the averaging
 BEATS_PER_S = 2.5  # to all mates: in a large stage one that leaves is a small loss
+STALE_MAX = 8  # times the roads: so many dues are kept, most of which are over
 LATE_S = 1.0  # a deadline that comes later found this process stopped: it did not listen
 
 
@@ -80,6 +82,10 @@ class _Road:
     broke_s: float = 0.0
 
 
+_Due = tuple[float, int, bytes, _Road]
+"""When, in which order, and the road to which peer."""
+
+
 class Roads:
     """The roads of one server, by peer."""
 
@@ -98,8 +104,9 @@ class Roads:
         self._broken: list[bytes] = []
         self._silent: set[bytes] = set()
         """The peers at the end of broken roads."""
-        self._next_s = float("inf")
-        """Nothing is due before. Something that was due then may be over: it is not looked for."""
+        self._dues: list[_Due] = []
+        """When roads are due, as a heap; those of them that are so no more are passed over."""
+        self._numbered = 0
 
     def begun(self, now_s: float) -> None:
         """A session begins, and the questions of the one before are over without an answer.
@@ -107,13 +114,14 @@ class Roads:
         What was broken is broken still, until its peer answers: else each takeover would cost the
         time anew in which a cut is found.
         """
-        self._watched, self._next_s = {}, float("inf")
+        self._watched = {}
+        self._dues.clear()
         for peer, road in list(self._roads.items()):
             road.open = None
             if road.state is RoadState.BROKEN:
                 self._ask(peer, road, now_s)
             elif road.streams:
-                self._wait(road, now_s + self._ask_after_s)
+                self._wait(peer, road, now_s + self._ask_after_s)
             else:
                 del self._roads[peer]
 
@@ -124,7 +132,7 @@ class Roads:
         new = [peer for peer in self._watched if peer not in self._roads]
         for number, peer in enumerate(new, start=1):  # not all in one moment
             self._roads[peer] = _Road(0.0)
-            self._wait(self._roads[peer], now_s + self._beat_s * number / len(new))
+            self._wait(peer, self._roads[peer], now_s + self._beat_s * number / len(new))
         for peer in before:
             if (road := self._roads.get(peer)) is not None:
                 self._drop_idle(peer, road)
@@ -142,10 +150,10 @@ class Roads:
             self._roads[peer] = _Road(0.0)
         road = self._roads[peer]
         if not road.streams and road.state is RoadState.WAITING:
-            self._wait(road, now_s + self._ask_after_s)
+            self._wait(peer, road, now_s + self._ask_after_s)
         road.streams += 1
         if road.state is RoadState.ASKED:  # its bytes may be in the answer's way from now on
-            road.due_s = max(road.due_s, now_s + self._limit_s(peer))
+            self._set_due(peer, road, max(road.due_s, now_s + self._limit_s(peer)))
 
     def closed(self, peer: bytes) -> None:
         """A stream to a peer is over."""
@@ -188,10 +196,10 @@ class Roads:
                 return  # it is asked anew already
             awaited = peer in self._watched or now_s < road.broke_s + FORGOTTEN_S
             if road.state is RoadState.BROKEN and awaited:
-                self._set_due(road, now_s + self._ask_after_s)
+                self._set_due(peer, road, now_s + self._ask_after_s)
                 return
         self._silent.discard(peer)
-        self._wait(road, now_s + (self._ask_after_s if road.streams else self._beat_s))
+        self._wait(peer, road, now_s + (self._ask_after_s if road.streams else self._beat_s))
         self._drop_idle(peer, road)
 
     def to_ask(self) -> Iterator[Question]:
@@ -207,37 +215,48 @@ class Roads:
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`; sooner than needed, if what was due is over."""
         if not self._roads:
-            self._next_s = float("inf")
-        return None if self._next_s == float("inf") else self._next_s
+            self._dues.clear()
+        return self._dues[0][0] if self._dues else None
 
     def on_deadline(self, now_s: float) -> None:
         """Ask, and see who has not answered."""
-        self._next_s = float("inf")
-        for peer, road in self._roads.items():
-            if road.due_s <= now_s:
+        while self._dues:
+            holds = self._holds(self._dues[0])
+            if holds and self._dues[0][0] > now_s:
+                return
+            _, _, peer, road = heapq.heappop(self._dues)
+            if holds:
                 self._on_due(peer, road, now_s)
-            if road.state is not RoadState.BROKEN or road.open is None:
-                self._next_s = min(self._next_s, road.due_s)
+
+    def _holds(self, due: _Due) -> bool:
+        """Whether a road is still due then."""
+        due_s, _, peer, road = due
+        return road.due_s == due_s and self._roads.get(peer) is road
 
     def _on_due(self, peer: bytes, road: _Road, now_s: float) -> None:
         if road.state is RoadState.BROKEN:
             if road.open is None:
                 self._ask(peer, road, now_s)
         elif road.state is RoadState.WAITING:
-            road.state, road.due_s = RoadState.ASKED, now_s + self._limit_s(peer)
+            road.state = RoadState.ASKED
+            self._set_due(peer, road, now_s + self._limit_s(peer))
             self._ask(peer, road, now_s)
         elif now_s - road.due_s > LATE_S:
-            road.due_s = now_s + self._limit_s(peer)
+            self._set_due(peer, road, now_s + self._limit_s(peer))
         else:
             self._break(peer, road, now_s)
 
-    def _wait(self, road: _Road, due_s: float) -> None:
+    def _wait(self, peer: bytes, road: _Road, due_s: float) -> None:
         road.state = RoadState.WAITING
-        self._set_due(road, due_s)
+        self._set_due(peer, road, due_s)
 
-    def _set_due(self, road: _Road, due_s: float) -> None:
+    def _set_due(self, peer: bytes, road: _Road, due_s: float) -> None:
         road.due_s = due_s
-        self._next_s = min(self._next_s, due_s)
+        if len(self._dues) > STALE_MAX * len(self._roads) + STALE_MAX:
+            self._dues = [each for each in self._dues if each[3] is not road and self._holds(each)]
+            heapq.heapify(self._dues)
+        self._numbered += 1
+        heapq.heappush(self._dues, (due_s, self._numbered, peer, road))
 
     def _drop_idle(self, peer: bytes, road: _Road) -> None:
         """Forget a road that is whole and that nobody needs."""

@@ -87,6 +87,13 @@ class MemberView:
         self._members: dict[bytes, MemberRecord] = {}
         self._parts: list[View] = []
         """Of a view that is not complete yet."""
+        self._ready: dict[int, tuple[MemberRecord, ...]] = {}
+        """The ready members of the stages that were asked for since the view is here."""
+
+    @property
+    def peers(self) -> list[bytes]:
+        """The ids of all members, in their order."""
+        return list(self._members)
 
     @property
     def members(self) -> tuple[MemberRecord, ...]:
@@ -130,10 +137,14 @@ class MemberView:
             raise BadMessage(f"a view of more than {MEMBERS_MAX} members")
         self._members = {m.peer: m for m in sorted(known.values(), key=lambda m: m.peer)}
         self._number = parts[0].number
+        self._ready.clear()
 
     def ready(self, stage: int) -> tuple[MemberRecord, ...]:
         """The members that may be given microbatches of `stage`."""
-        return tuple(m for m in self._members.values() if m.stage == stage and m.ready)
+        if stage not in self._ready:
+            there = tuple(m for m in self._members.values() if m.stage == stage and m.ready)
+            self._ready[stage] = there
+        return self._ready[stage]
 
     def record(self, peer: bytes) -> MemberRecord | None:
         """The record of a peer; None if the view does not name it."""

@@ -13,12 +13,15 @@ Source:  docs/rebalancing.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from p2pswarm.config import RunConfig
+from p2pswarm.models.blocks import block_costs
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
 from p2pswarm.progress.events import worth_text
+from p2pswarm.swarm.messages.capacity import NOT_MEASURED, Capacity
 from p2pswarm.swarm.messages.membership import Join, Load
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
@@ -46,6 +49,16 @@ class StageState:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownServer:
+    """What one server told of itself last."""
+
+    peer: bytes
+    stage: int
+    ready: bool
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
 class BalanceAsked:
     """Report: the rule was asked whether somebody should move."""
 
@@ -53,6 +66,8 @@ class BalanceAsked:
     stages: tuple[StageState, ...]
     floor: int
     """Ready servers that each stage keeps."""
+    servers: tuple[KnownServer, ...] = ()
+    """All that serve, in the order of their ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +128,7 @@ class Balance:
         self._config = config
         self._members = members
         self._rule = Rebalancing(config.balance)
-        self._costs = StageCosts(config.stages, MEMBERS_MAX)
+        self._costs = StageCosts(config.stages, MEMBERS_MAX, _expected_costs(config))
         self._told: dict[bytes, _Told] = {}
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
@@ -146,15 +161,19 @@ class Balance:
 
     def joined(self, peer: bytes, join: Join, now_s: float) -> Join:
         """What a server asks for, with the stage that it is to have."""
-        self._left.pop(peer, None)
+        back = self._left.pop(peer, None) is not None
         moving = self._moving.get(peer)
         if moving is not None and now_s < moving.until_s and not join.pinned:
             self._moving[peer] = replace(moving, joined=True, until_s=math.inf)
             return _without_weights(join, moving.target)
         self._moving.pop(peer, None)
-        if join.stage is not None or not (open_stages := self._members.open_stages()):
+        served = join.pinned or join.version is not None or back
+        if join.stage is not None and served:  # it holds the weights, or has begun to fetch them
             return join
-        return replace(join, stage=self._rule.place(self._arrangement(now_s), open_stages))
+        if not (open_stages := self._members.open_stages()):
+            return join
+        arrangement = self._arrangement(now_s)
+        return replace(join, stage=self._rule.place(arrangement, open_stages, join.stage))
 
     def ready(self, peer: bytes) -> None:
         """A server computes: if it has moved, it is there."""
@@ -181,7 +200,8 @@ class Balance:
         self._look_around(now_s)
         arrangement = self._arrangement(now_s, avoided)
         decision = self._rule.decide(arrangement, now_s)
-        asked = BalanceAsked(decision, self._stages(arrangement), arrangement.floor)
+        stages, floor = self._stages(arrangement), arrangement.floor
+        asked = BalanceAsked(decision, stages, floor, self._known(arrangement))
         reports: list[BalanceReport] = [asked]
         for move in decision.moves:
             member = self._members.of_peer(move.server)
@@ -270,6 +290,16 @@ class Balance:
                 told[one.stage].append(nbytes)
         return tuple(sorted(each)[(len(each) - 1) // 2] if each else None for each in told)
 
+    def _known(self, arrangement: Arrangement) -> tuple[KnownServer, ...]:
+        """What each server told last, if it was of the stage where it is."""
+        known = []
+        for one in arrangement.servers:
+            told = self._told.get(one.server)
+            there = told is not None and told.stage == one.stage
+            capacity = told.load.capacity if told is not None and there else NOT_MEASURED
+            known.append(KnownServer(one.server, one.stage, one.ready, capacity))
+        return tuple(known)
+
     def _stages(self, arrangement: Arrangement) -> tuple[StageState, ...]:
         rates, counts = arrangement.rates(), arrangement.ready_counts()
         waits: list[list[float]] = [[] for _ in rates]
@@ -283,6 +313,17 @@ class Balance:
             StageState(rate, sum(wait) / len(wait) if wait else None, count, unknown)
             for rate, wait, count, unknown in zip(rates, waits, counts, unmeasured, strict=True)
         )
+
+
+def _expected_costs(config: RunConfig) -> list[float] | None:
+    """Of the stages of a cut that somebody chose, by their blocks' work; None: they are alike."""
+    if not config.cut or config.emulated:
+        return None
+    costs = block_costs(config.model)
+    ends = list(accumulate(config.cut, initial=0))
+    work = [sum(costs[first:after]) for first, after in pairwise(ends)]
+    mean = sum(work) / len(work)
+    return [each / mean for each in work] if min(work) > 0 else None
 
 
 def _without_weights(join: Join, stage: int) -> Join:

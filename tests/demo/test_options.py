@@ -65,3 +65,11 @@ def test_a_rehearsal_has_slow_machines_in_the_last_stage_and_fast_ones_anywhere(
     assert (slow.serve.device, slow.serve.stage) == ("emulated", 2)
     assert (fast.serve.device, fast.serve.stage) == ("emulated", None)
     assert slow.serve.emulated_forward_s > 2 * fast.serve.emulated_forward_s
+
+
+@pytest.mark.parametrize(("stages", "replicas", "least"), [(2, 3, 2), (3, 3, 2), (2, 2, 1)])
+def test_a_rehearsal_begins_though_its_slow_servers_come_last(read, stages, replicas, least):
+    """Until then the fast ones have spread over all stages, and none is moved before a step."""
+    options = Options(uneven=True, stages=stages, replicas=replicas)
+
+    assert read(trainer_settings("127.0.0.1:4000", options)).run.min_replicas == least

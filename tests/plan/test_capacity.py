@@ -161,6 +161,37 @@ def test_a_stage_costs_more_if_servers_that_moved_there_became_slower():
     assert 1.8 < dear / cheap < 2.1
 
 
+def test_stages_of_a_chosen_cut_cost_what_their_blocks_do_until_servers_tell_otherwise():
+    costs = StageCosts(2, 100, (0.5, 1.5))
+    assert costs.costs() == (0.5, 1.5)
+    costs.told(b"a", 0, 1.0)
+    assert costs.costs() == (0.5, 1.5)
+
+    for number in range(8):
+        costs.told(bytes([number]), 0, 1.0)
+        costs.told(bytes([number]), 1, 1.0)
+
+    one, other = costs.costs()
+    assert 1.0 <= other / one < 1.2
+
+
+def test_stages_that_cost_what_was_expected_stay_so():
+    costs = StageCosts(2, 100, (0.5, 1.5))
+    for number in range(4):
+        costs.told(bytes([number]), 0, 1.0 + number)
+        costs.told(bytes([number]), 1, 3.0 + 3.0 * number)
+
+    one, other = costs.costs()
+
+    assert other / one == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("expected", [(1.0,), (0.0, 2.0), (1.0, float("inf"))])
+def test_costs_that_no_stages_have_are_refused(expected):
+    with pytest.raises(ValueError, match="expected costs"):
+        StageCosts(2, 10, expected)
+
+
 def test_memory_of_times_is_bounded():
     costs = StageCosts(20, 5)
     for number in range(100):

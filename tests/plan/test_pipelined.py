@@ -259,3 +259,17 @@ def test_no_time_and_no_such_codec_say_so():
         search_pipelined(fleet([1.0]), [load()], [1], 0.0, 1, clock_of_ticks())
     with pytest.raises(Unusable, match="choose of raw, planes-zstd, bf16, int8"):
         codec_of("mp3")
+
+
+def test_a_search_finds_nothing_worse_than_the_plan_that_is_known():
+    devices = fleet([1.0, 2.0, 4.0, 8.0, 3.0, 5.0], access_gbps=[0.01, 1.0, 0.1, 5.0, 0.3, 2.0])
+    work = load(blocks=6)
+    good = search_pipelined(devices, [work], [3], 1.0, 1, clock_of_ticks())
+    stage_n = np.full(6, -1)
+    for stage, group in enumerate(good.stages):
+        stage_n[list(group)] = stage
+    known = draft(stage_n, good.borders)
+
+    again = search_pipelined(devices, [work], [known, 1, 2, 6], 1e-6, 2, clock_of_ticks())
+
+    assert again.seconds <= good.seconds

@@ -101,6 +101,49 @@ def test_a_newcomer_gets_an_open_stage(arrangement, config, data):
     assert Rebalancing(config).place(arrangement, some) in some
 
 
+@given(arrangements(), st.sampled_from([AT_ONCE, SWARM, OFF]), st.data())
+def test_a_newcomer_with_a_plan_gets_an_open_stage(arrangement, config, data):
+    every = list(range(arrangement.stages))
+    some = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
+    planned = data.draw(st.none() | st.integers(0, 300))
+    rule = Rebalancing(config)
+    if data.draw(st.booleans()):
+        rule.decide(arrangement, 0.0)
+
+    assert rule.place(arrangement, some, planned) in some
+
+
+@given(arrangements(), st.sampled_from([AT_ONCE, SWARM, OFF]), st.data())
+def test_before_the_first_step_a_plan_is_followed_whatever_the_numbers_say(
+    arrangement, config, data
+):
+    planned = data.draw(st.integers(0, arrangement.stages - 1))
+
+    assert Rebalancing(config).place(arrangement, list(range(arrangement.stages)), planned) == (
+        planned
+    )
+
+
+def test_a_plan_is_followed_until_somebody_was_moved():
+    uneven = arranged((9.0,) * 6, (1.0,) * 4)
+    rule = Rebalancing(AT_ONCE)
+    assert rule.place(uneven, [0, 1], 0) == 0, "the plan knows better so far"
+
+    decision = next(filter(None, (asked(rule, uneven, now_s).moves for now_s in range(0, 99, 9))))
+
+    assert decision
+    assert rule.place(uneven, [0, 1], 0) == 1, "the numbers do now"
+
+
+def test_in_a_run_that_goes_on_a_stage_without_anybody_comes_before_the_plan():
+    rule = Rebalancing(AT_ONCE)
+    asked(rule, arranged((1.0, 1.0), (1.0, 1.0)))
+    lost = arranged((1.0, 1.0), ())
+
+    assert rule.place(lost, [0, 1], 0) == 1
+    assert rule.place(lost, [0, 1], 1) == 1
+
+
 def test_the_worst_arrangement_is_mended_to_the_last_server():
     """24 servers of speeds 1, 2 and 4, sorted: the slowest stage does 6 of the 14 it could."""
     arrangement, rule, now_s = arranged(*WORST), Rebalancing(PRICED), 0.0

@@ -22,7 +22,8 @@ OF_A_RUN = ("p2pswarm.swarm.messages", "p2pswarm.chain.", "p2pswarm.gossip.", "p
 BY_ALL = {"Compare", "Deliver"}
 """The directory: everybody in the run answers and sends these."""
 BY_TRAINERS = BY_ALL | {
-    *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "WhomReach", "NotHeard"),
+    *("Join", "Enlist", "WhoLeads", "AskStatus", "AskBalance", "AskCapacities"),
+    *("WhomReach", "NotHeard"),
     *("Prepare", "Propose", "Heartbeat", "HandOver", "FetchRecords"),
 }
 BY_SERVERS = BY_ALL | {

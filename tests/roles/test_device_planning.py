@@ -58,6 +58,13 @@ def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, caps
     named = {name for stage in found["stages"] for name in stage} | set(found["unused"])
     assert named == {"west-1", "west-2", "east-1", "east-2"}
     assert found["evaluations"] > 0
+    for edge in found["edges"]:
+        assert edge["from"] in found["stages"][0]
+        assert edge["to"] in found["stages"][1]
+        assert edge["connections"] in (1, 2)
+        assert edge["connections"] <= min(
+            found["connections"][edge["from"]], found["connections"][edge["to"]]
+        )
     assert (folder / "plan.png").read_bytes().startswith(b"\x89PNG")
     trainer = load(folder / "run.toml")
     assert trainer.role == "trainer"
@@ -67,7 +74,7 @@ def test_plan_is_printed_and_written_as_json_settings_and_picture(tmp_path, caps
     for stage, names in enumerate(found["stages"]):
         for name in names:
             server = load(folder / f"{name}.toml")
-            assert server.serve.stage == stage
+            assert (server.serve.stage, server.serve.planned_stage) == (None, stage)
             assert server.network.bulk_connections == found["connections"][name]
 
 
@@ -142,3 +149,29 @@ def test_flags_that_contradict_each_other_say_which(capsys, flags, says):
 def test_no_time_says_so(tmp_path, capsys):
     assert plan(tmp_path, HOME + MODEL, "--seconds", "0") == 2
     assert "give it a second at least" in capsys.readouterr().err
+
+
+def test_a_run_does_not_wait_for_more_servers_of_a_stage_than_its_plan_has(tmp_path):
+    text = AWS + OREGON + TOKYO + "[plan]\nstages = [3]\n[run]\nmin_replicas = 2\n" + MODEL
+
+    assert plan(tmp_path, text, "--out", str(tmp_path / "plan")) == 0
+
+    assert load(tmp_path / "plan" / "run.toml").run.min_replicas == 1
+
+
+def test_links_that_need_several_connections_are_named(tmp_path, capsys):
+    thin = "".join(
+        LINK.format(site).replace("gbps = 1", "gbps = 0.00001") for site in ("home", "off")
+    )
+    both = HOME + HOME.replace('"own"', '"other"').replace('"home"', '"off"')
+    out = tmp_path / "plan.json"
+    text = thin + both + "[plan]\nstages = [2]\nconnections = 3\n" + MODEL
+
+    assert plan(tmp_path, text, "--json", str(out)) == 0
+
+    (edge,) = json.loads(out.read_text())["edges"]
+    assert edge["connections"] == 3
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"links that need several: \w+ to \w+ 3; a device's settings have one", printed
+    )

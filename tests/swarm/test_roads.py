@@ -15,6 +15,7 @@ from p2pswarm.swarm.roads import (
     LATE_S,
     SILENT_MAX_S,
     SILENT_S,
+    STALE_MAX,
     Roads,
 )
 
@@ -423,3 +424,32 @@ def test_a_new_session_asks_broken_roads_again_and_begins_the_others_anew():
     assert town.roads.next_deadline_s() == 60.0 + ASK_AFTER_S
     town.answered(b"cut")
     assert not town.roads.is_broken(b"cut")
+
+
+def test_a_road_that_is_used_again_and_again_costs_no_memory():
+    roads = Roads()
+    for number in range(10_000):
+        roads.opened(ANN, number * 1e-3)
+        roads.closed(ANN)
+
+    assert len(roads._dues) <= 2 * STALE_MAX + 1
+    assert roads.next_deadline_s() is None
+
+
+def test_many_roads_are_asked_in_the_order_in_which_they_are_due():
+    roads = Roads()
+    peers = [bytes([number]) * 32 for number in range(50)]
+    for number, peer in enumerate(peers):
+        roads.opened(peer, 0.01 * number)
+
+    asked = []
+    now_s = 0.0
+    while len(asked) < len(peers):
+        due_s = roads.next_deadline_s()
+        assert due_s is not None
+        assert due_s >= now_s, "what is over wakes nobody"
+        now_s = due_s
+        roads.on_deadline(now_s)
+        asked += [question.peer for question in roads.to_ask()]
+
+    assert asked == peers

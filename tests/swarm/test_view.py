@@ -186,3 +186,17 @@ def test_the_donors_of_a_stage_are_its_ready_members_besides_ourselves():
 
     assert view.donors(0, PeerId(member(2).peer)) == (contact(member(1)),)
     assert view.donors(0, None) == (contact(member(1)), contact(member(2)))
+
+
+def test_who_is_ready_is_as_the_newest_view_says():
+    view = MemberView()
+    view.receive(whole(1, member(1), member(2, ready=False), member(3, stage=1)))
+    assert [m.incarnation for m in view.ready(0)] == [1]
+    assert view.ready(2) == ()
+    assert view.peers == [number.to_bytes(32) for number in (1, 2, 3)]
+
+    view.receive(change(2, 1, member(4, stage=2), gone=(1,), ready=(2,)))
+
+    assert [m.incarnation for m in view.ready(0)] == [2]
+    assert [m.incarnation for m in view.ready(2)] == [4]
+    assert view.peers == [number.to_bytes(32) for number in (2, 3, 4)]

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 from trainer.harness import Play
 
-from p2pswarm.config import BalanceConfig, BatchConfig, RunConfig
+from p2pswarm.config import BalanceConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import BACK_S, REJOIN_S, BalanceAsked, OrderedMove
+from p2pswarm.trainer.balance import BACK_S, REJOIN_S, BalanceAsked, OrderedMove, _expected_costs
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
 FAST, SLOW = "abcd", "stuv"
@@ -50,6 +50,11 @@ class Uneven(Play):
         for name in SLOW:  # the last stage has no backward of its own
             self.coordinator.loaded(self.member(name), load(0.0, forward_s=4.0))
 
+    def rates(self) -> tuple[float, ...]:
+        """Of the stages, as they are told after a step."""
+        (asked,) = (one for one in self.step() if isinstance(one, BalanceAsked))
+        return tuple(stage.rate_per_s for stage in asked.stages)
+
     def step(self, seconds: float = 10.0) -> list:
         """A whole step, whose commit is decided; what the coordinator asked for then."""
         self.now_s += seconds
@@ -81,6 +86,20 @@ def moving(play: Uneven) -> OrderedMove:
         if found := orders(play.step()):
             return found[0]
     raise AssertionError("nobody moves")
+
+
+def test_what_servers_have_measured_is_told_with_each_question():
+    play = Uneven()
+
+    (asked,) = (one for one in play.step() if isinstance(one, BalanceAsked))
+
+    told = {one.peer: one for one in asked.servers}
+    assert [one.peer for one in asked.servers] == sorted(told)
+    assert len(told) == len(FAST + SLOW)
+    assert told[b"a" * 32].stage == 0
+    assert told[b"a" * 32].capacity.forward_s == pytest.approx(1 / 3)
+    assert told[b"s" * 32].capacity.forward_s == 4.0
+    assert told[b"s" * 32].ready
 
 
 def test_a_server_is_sent_right_after_a_commit_with_an_empty_sum():
@@ -154,6 +173,53 @@ def test_nobody_is_sent_who_was_told_its_stage_or_leaves():
 
     (asked,) = (one for one in actions if isinstance(one, BalanceAsked))
     assert asked.decision.stay == (("was told which stage to serve", 3),)
+
+
+def test_a_server_with_a_plan_begins_where_the_plan_says_and_can_be_moved():
+    play = Uneven()
+    play.join("p", stage=0)
+
+    (assigned,) = (one.message for one in play.seen(act.Assign))
+    assert assigned.stage == 0, "the numbers would have it in stage 1"
+    assert not play.coordinator.members.of_peer(b"p" * 32).pinned
+    move = moving(play)
+    name = move.incarnation.peer[:1].decode()
+    play.join(name, stage=0)  # it has nothing, and knows its plan alone
+    assert [one.message.stage for one in play.seen(act.Assign)] == [1]
+
+    play.join("q", stage=0)
+    assert [one.message.stage for one in play.seen(act.Assign)] == [1], "the plan is over"
+
+
+def test_who_comes_back_while_it_fetches_its_weights_keeps_its_stage():
+    play = Uneven()
+    moving(play)
+    play.join("w")
+    play.seen(act.Assign)
+    member = play.member("w")
+    stage = play.coordinator.members.of_peer(b"w" * 32).stage
+    play.coordinator.lost(member, "its link ended", play.now_s)
+
+    play.join("w", stage=stage)
+
+    assert [one.message.stage for one in play.seen(act.Assign)] == [stage]
+
+
+def test_stages_of_a_cut_that_was_chosen_are_taken_to_cost_what_their_blocks_do():
+    model = ModelConfig(d_model=64, layers=6, heads=2, sequence_length=64)
+    cut = dataclasses.replace(config_of(), model=model, cut=(6, 2))
+    plain = dataclasses.replace(cut, cut=())
+
+    dear, cheap = Uneven(cut).rates()
+    alike = Uneven(plain).rates()
+
+    assert dear == pytest.approx(alike[0])
+    assert cheap == pytest.approx(alike[1])
+    assert _expected_costs(plain) is None
+    assert _expected_costs(dataclasses.replace(cut, emulated=True)) is None
+    one, other = _expected_costs(cut)
+    assert one > other
+    assert one + other == pytest.approx(2.0)
 
 
 def test_the_rule_is_not_asked_all_the_time():

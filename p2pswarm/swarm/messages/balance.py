@@ -7,11 +7,13 @@ Errors:  BadMessage on arrival when a field breaks its limit.
 from dataclasses import dataclass
 from typing import Annotated
 
+from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.status import Servers
 from p2pswarm.swarm.messages.types import STAGES_MAX, Peer, Reason, RunId, Seconds, Stage
 from p2pswarm.wire.message import Message, Range, Size, message
 
 MOVES_TOLD_MAX = 32  # the last ones, in one answer
+CAPACITIES_TOLD_MAX = 256  # servers in one answer: about 150 bytes each, of the 60 KiB of a message
 REASONS_MAX = 16  # why servers cannot move: there are four kinds
 RATE_MAX, GAIN_MAX = 1e9, 1e6  # far beyond any run: what is more is told as this
 Rate = Annotated[float, Range(0.0, RATE_MAX)]
@@ -81,3 +83,36 @@ class BalanceStatus(Message):
     why: Reason
     """Why nobody moves now, or not more."""
     stay: Annotated[tuple[StaysPut, ...], Size(REASONS_MAX)]
+
+
+@message(135)
+@dataclass(frozen=True, slots=True)
+class AskCapacities(Message):
+    """A question for the run's trainer; anybody may ask it. The reply is `RunCapacities`."""
+
+    run: RunId
+    first: Servers = 0
+    """So many servers are known already: the answer goes on after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCapacity(Message):
+    """What one server has measured of itself."""
+
+    peer: Peer
+    stage: Stage
+    ready: bool
+    rtt_s: Seconds | None
+    """Of the trainer's link to it; None if there is none, or no ping has come back."""
+    capacity: Capacity
+
+
+@message(136)
+@dataclass(frozen=True, slots=True)
+class RunCapacities(Message):
+    """The servers of a run as they were after the newest step that was looked at."""
+
+    servers: Annotated[tuple[ServerCapacity, ...], Size(CAPACITIES_TOLD_MAX)]
+    """In the order of their ids, from `first` on."""
+    total: Servers
+    """Of all of them."""
