@@ -1,11 +1,13 @@
 """What the loss of a link's connection costs: the time until a call is answered, and memory.
 
-    python bench/path_loss.py [--cuts 50] [--way-ms 0] [--json FILE]
+    python bench/path_loss.py [--cuts 50] [--silences 3] [--way-ms 0] [--json FILE]
 
 Two endpoints in one process, and a relay of bytes between them that is cut again and again: each
 time under a call, and under a tensor of 16 MB. `--way-ms` delays all bytes. `call_ms` is the time
 from the cut to the answer of a call that began with it. `tensor_ms` is what a tensor takes that is
-cut in its middle, beside one that is not. `kept_bytes` is what both sides keep to send it again.
+cut in its middle, beside one that is not. `silent_ms` is what one takes if one of its two bulk
+connections carries nothing more, without a word. `kept_bytes` is what both sides keep to send it
+again.
 
 Run it when nothing else runs. The price of a record that is kept is in bench/rpc_latency.py.
 """
@@ -38,6 +40,7 @@ class Relay:
         self._to = to
         self._way_s = way_s
         self._writers: list[asyncio.StreamWriter] = []
+        self._open: list[asyncio.Event] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Address:
@@ -51,18 +54,28 @@ class Relay:
             writer.transport.abort()
         self._writers.clear()
 
+    def hush(self) -> None:
+        """Carry nothing more of the newest connection, and leave it open."""
+        self._open[-1].clear()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._to.host, self._to.port)
         self._writers += [writer, back]
+        is_open = asyncio.Event()
+        is_open.set()
+        self._open.append(is_open)
         for source, target in ((reader, back), (there, writer)):
-            task = asyncio.create_task(self._carry(source, target))
+            task = asyncio.create_task(self._carry(source, target, is_open))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_open: asyncio.Event
+    ) -> None:
         loop = asyncio.get_running_loop()
         try:
             while data := await reader.read(1 << 18):
+                await is_open.wait()
                 if self._way_s:
                     loop.call_later(self._way_s, writer.write, data)
                 else:
@@ -112,11 +125,12 @@ async def tensor(source: Link, target: Link) -> float:
     return took_s
 
 
-async def measure(cuts: int, way_s: float) -> dict[str, float]:
+async def measure(cuts: int, silences: int, way_s: float) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     net, caller = SocketNet(), Caller()
-    here = Endpoint(Identity.generate(), net, TransportConfig(), os.urandom)
-    there = Endpoint(Identity.generate(), net, TransportConfig(), os.urandom)
+    two = TransportConfig(bulk_connections=2)
+    here = Endpoint(Identity.generate(), net, two, os.urandom)
+    there = Endpoint(Identity.generate(), net, two, os.urandom)
     here.on_event, there.on_event = caller.note, echo
     async with asyncio.timeout(LIMIT_S), here, there:
         relay = Relay(await there.listen(LOOPBACK), way_s)
@@ -124,7 +138,11 @@ async def measure(cuts: int, way_s: float) -> dict[str, float]:
         await caller.call(link)
         back = there.links()[0]
         plain_s = statistics.median([await tensor(link, back) for _ in range(5)])
-        calls_s, tensors_s, kept = [], [], 0
+        calls_s, tensors_s, silent_s, kept = [], [], [], 0
+        for _ in range(silences):
+            await tensor(link, back)  # all connections are there
+            loop.call_later(plain_s / 2, relay.hush)
+            silent_s.append(await tensor(link, back))
         for _ in range(cuts):
             begin_s = loop.time()
             relay.cut()
@@ -141,6 +159,7 @@ async def measure(cuts: int, way_s: float) -> dict[str, float]:
         "call_ms_p95": 1e3 * calls_s[int(0.95 * (len(calls_s) - 1))],
         "tensor_ms": 1e3 * statistics.median(tensors_s),
         "tensor_ms_uncut": 1e3 * plain_s,
+        "silent_ms": 1e3 * statistics.median(silent_s),
         "kept_bytes": kept,
     }
 
@@ -148,11 +167,12 @@ async def measure(cuts: int, way_s: float) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuts", type=int, default=50)
+    parser.add_argument("--silences", type=int, default=3)
     parser.add_argument("--way-ms", type=float, default=0.0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        result = runner.run(measure(args.cuts, args.way_ms / 1e3))
+        result = runner.run(measure(args.cuts, args.silences, args.way_ms / 1e3))
     for name, value in result.items():
         print(f"{name:16} {value:12.1f}")
     if args.json:

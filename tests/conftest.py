@@ -1,10 +1,52 @@
 """What every test shares: one torch thread a process, and seeds that can be replayed."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anybody imports torch
 
+from pathlib import Path
+
 import hypothesis
+import pytest
 
 hypothesis.settings.register_profile("any machine", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("any machine")
+
+HERE = Path(__file__).parent
+WAITING = {"procs", "wanlab", "natlab"}
+"""Folders whose tests mostly wait: for processes that start, and for networks."""
+UNTRACED = {
+    *("chain/test_model.py", "nat/test_router.py", "roles/test_simulating.py"),
+    *("plan/test_pipelined.py", "plan/test_rebalancing.py", "plan/test_search.py"),
+    *("chaos/test_stalls.py", "trainer/test_toy_takeovers.py"),
+    *("sim/test_bulk_count.py", "sim/test_devices.py", "sim/test_dht_attack.py"),
+    *("sim/test_disasters.py", "sim/test_gossip.py", "sim/test_rebalancing.py"),
+    *("sim/test_reunion.py", "sim/test_spot_checks.py"),
+}
+"""Whole swarms, and searches of millions of lines: to trace each line would double the time of all.
+
+The tests of their rules, one by one, reach the same lines.
+"""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Trace no line of what is in UNTRACED.
+
+    The mark `no_cover` of pytest-cov stops the records in a worker of xdist, and not the tracing.
+    """
+    tracer = sys.gettrace()
+    untraced = item.path.is_relative_to(HERE) and str(item.path.relative_to(HERE)) in UNTRACED
+    if untraced and tracer is not None:
+        sys.settrace(None)
+    yield
+    if untraced and tracer is not None:
+        sys.settrace(tracer)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Half as many again as processors, where all tests are of those that wait."""
+    waiting = all(Path(each).name in WAITING for each in config.args)
+    return -(-3 * (os.cpu_count() or 1) // 2) if waiting else None

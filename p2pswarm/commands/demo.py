@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from p2pswarm.commands.arguments import Commands, whole
 from p2pswarm.commands.printing import say
-from p2pswarm.demo.options import Options
+from p2pswarm.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
 from p2pswarm.outfile import check_target
 
 STAGES_MAX, REPLICAS_MAX = 8, 16  # processes on one machine
@@ -59,12 +59,19 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--replicas",
         type=replicas,
-        default=base.replicas,
         metavar="R",
-        help="servers of each stage; default: %(default)s",
+        help=f"servers of each stage; default: {base.replicas}, or {UNEVEN_REPLICAS} if uneven",
     )
     parser.add_argument(
-        "--steps", type=steps, default=base.steps, metavar="N", help="default: %(default)s"
+        "--steps",
+        type=steps,
+        metavar="N",
+        help=f"default: {base.steps}, or {UNEVEN_STEPS} if uneven",
+    )
+    parser.add_argument(
+        "--uneven",
+        action="store_true",
+        help="rehearse on slow and fast machines: who moves, and what it brings; nothing is learnt",
     )
     parser.add_argument(
         "--kill-every",
@@ -94,8 +101,15 @@ def _add_files(parser: argparse.ArgumentParser, base: Options) -> None:
 
 def _read(flags: argparse.Namespace, error: Callable[[str], NoReturn]) -> DemoCommand:
     """`error` ends the process with one line."""
-    values = {field.name: getattr(flags, field.name) for field in dataclasses.fields(Options)}
-    options = Options(**values)
+    if flags.uneven:
+        flags.steps = flags.steps or UNEVEN_STEPS
+        flags.replicas = flags.replicas or UNEVEN_REPLICAS
+        flags.kill_every = flags.kill_every or 0
+        if flags.stages < 2 or flags.replicas < UNEVEN_REPLICAS:  # noqa: PLR2004
+            least = f"2 stages and {UNEVEN_REPLICAS} replicas"
+            error(f"--uneven needs {least} at least: else there is nobody to spare")
+    given = {field.name: getattr(flags, field.name) for field in dataclasses.fields(Options)}
+    options = Options(**{name: value for name, value in given.items() if value is not None})
     for path in (options.json, options.plot):
         if path and not path.absolute().parent.is_dir():
             error(f"there is no folder {path.parent} for {path.name}")

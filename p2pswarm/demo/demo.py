@@ -21,8 +21,14 @@ from rich.live import Live
 from rich.table import Table
 
 from p2pswarm.demo.kills import Kills
-from p2pswarm.demo.options import Options, bootstrap_settings, server_settings, trainer_settings
-from p2pswarm.demo.plot import draw, picture_format
+from p2pswarm.demo.options import (
+    SLOW_SERVERS,
+    Options,
+    bootstrap_settings,
+    server_settings,
+    trainer_settings,
+)
+from p2pswarm.demo.plot import draw, draw_moves, picture_format
 from p2pswarm.demo.processes import DemoProcess, DemoProcesses, demo_processes
 from p2pswarm.demo.summary import failure, rows, summary, title
 from p2pswarm.demo.supervisor import GiveUp, KillServer, Remark, StartServer, Supervisor
@@ -76,6 +82,8 @@ class Demo:
         self._bootstrap = re.findall(r"--bootstrap (\S+)", line)[0]
         servers = self._options.stages * self._options.replicas
         self._say(f"starting a trainer and {servers} servers: each loads PyTorch first")
+        if self._options.uneven:
+            self._say(f"{SLOW_SERVERS} are slow, and serve the last stage; nothing is computed")
         settings = trainer_settings(self._bootstrap, self._options)
         trainer = await self._processes.start("trainer", settings)
         async with asyncio.TaskGroup() as self._tasks:
@@ -108,8 +116,8 @@ class Demo:
         """Carry out the supervisor's actions."""
         for action in self._supervisor.actions():
             match action:
-                case StartServer(name=name):
-                    settings = server_settings(self._bootstrap)
+                case StartServer(name=name, slow=slow):
+                    settings = server_settings(self._bootstrap, self._options, slow=slow)
                     process = self._servers[name] = await self._processes.start(name, settings)
                     self._tasks.create_task(self._attend(process))
                 case KillServer(name=name):
@@ -199,12 +207,13 @@ def _write(options: Options, history: RunHistory, ready_s: float, console: Conso
     """Write the figures and the picture; returns an error for each that failed."""
     text = json.dumps(summary(history, ready_s)) + "\n"
     kind = picture_format(options.plot)
+    picture = draw_moves if options.uneven else draw
     wanted = [
         ("figures", options.json, lambda place: place.write_text(text)),
         (
             "picture",
             options.plot if history.steps else None,
-            lambda place: draw(history, place, title(options), kind),
+            lambda place: picture(history, place, title(options), kind),
         ),
     ]
     lost = []

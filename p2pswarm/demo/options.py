@@ -10,6 +10,10 @@ from pathlib import Path
 
 STEPS = 500  # about five minutes on two hyperthreads of one core
 LAYERS_LEAST = 4
+UNEVEN_STEPS, UNEVEN_REPLICAS = 60, 3  # two minutes; so many that a stage can spare servers
+SLOW_SERVERS = 2
+SLOW_S, FAST_S = 0.3, 0.05  # of a forward: cards of today beside some of years ago
+STEADY_S = 5.0  # a demo has no half minute to be sure of a gain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +26,8 @@ class Options:
     steps: int = STEPS
     kill_every: int | None = None
     """Steps between two kills; None: one kill half way; 0: none."""
+    uneven: bool = False
+    """Rehearse on slow and fast machines, which move; nothing is learnt."""
     json: Path | None = None
     plot: Path = Path("loss.png")
     data: Path | None = None
@@ -33,10 +39,14 @@ def bootstrap_settings() -> str:
     return _lines(role="bootstrap", listen="127.0.0.1:0", leave_at_eof=True)
 
 
-def server_settings(bootstrap: str) -> str:
-    """The settings of a server of whichever stage needs it."""
+def server_settings(bootstrap: str, options: Options, *, slow: bool = False) -> str:
+    """The settings of a server of whichever stage needs it; a slow one serves the last stage."""
     top = _lines(role="stage", **_joining(bootstrap))
-    return top + "[serve]\n" + _lines(threads=1, device="cpu")
+    if not options.uneven:
+        return top + "[serve]\n" + _lines(threads=1, device="cpu")
+    serve = _lines(device="emulated", emulated_forward_s=SLOW_S if slow else FAST_S)
+    pinned = _lines(stage=options.stages - 1) if slow else ""
+    return top + "[serve]\n" + serve + pinned
 
 
 def trainer_settings(bootstrap: str, options: Options) -> str:
@@ -52,6 +62,7 @@ def trainer_settings(bootstrap: str, options: Options) -> str:
         stages=options.stages,
         steps=options.steps,
         min_replicas=options.replicas,
+        emulated=options.uneven,
     )
     model = "[run.model]\n" + _lines(
         d_model=128,
@@ -65,10 +76,10 @@ def trainer_settings(bootstrap: str, options: Options) -> str:
         decay_steps=options.steps,
         final_share=0.05,
     )
-    batch = "[run.batch]\n" + _lines(
-        microbatches=8, rows=4, evaluate_every=25, evaluate_microbatches=32
-    )
-    return top + train + run + model + schedule + batch
+    evaluate = {"evaluate_every": 0 if options.uneven else 25, "evaluate_microbatches": 32}
+    batch = "[run.batch]\n" + _lines(microbatches=8, rows=4, **evaluate)
+    balance = "[run.balance]\n" + _lines(steady_s=STEADY_S) if options.uneven else ""
+    return top + train + run + model + schedule + batch + balance
 
 
 def _joining(bootstrap: str) -> dict[str, object]:

@@ -19,6 +19,8 @@ TRAIN, HELD_OUT, RATE, KILL = "#9db8d2", "#1f5f99", "#4c8c4a", "#c0392b"
 NO_PICTURES = {"pgf", "raw", "rgba"}  # they need LaTeX, or no program shows them
 SIZE_INCHES = (8.0, 5.4)
 LOSS_TOP = 2.5  # times the last held-out loss: a higher axis would flatten the curve
+MOVED = "#7d3c98"
+NAMED_ROWS = 8  # names of moves below each other
 SMOOTHED_STEPS = 10  # a step's throughput is noisy where processes share a processor
 
 
@@ -46,6 +48,28 @@ def draw(history: RunHistory, place: Path, title: str, kind: str) -> None:
         for kill in history.kills[:1]:
             _name_kill(losses, kill.seconds, len(history.kills))
         losses.set_title(title, loc="left", fontsize=11)
+        figure.savefig(place, dpi=150, format=kind)
+
+
+def draw_moves(history: RunHistory, place: Path, title: str, kind: str) -> None:
+    """As `draw`, of a run in which nothing is learnt: how fast it is, and who moves."""
+    with mpl.rc_context({"font.size": 10, "text.color": INK, "axes.labelcolor": INK}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.subplots()
+        _rates(axes, history, 1)
+        _clean(axes)
+        for number, move in enumerate(history.moves):
+            axes.axvline(move.seconds, color=MOVED, linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"{move.server}: stage {move.source} to {move.target}",
+                (move.seconds, 0.97 - 0.06 * (number % NAMED_ROWS)),
+                xycoords=("data", "axes fraction"),
+                xytext=(5, 0),
+                textcoords="offset points",
+                color=MOVED,
+                va="top",
+            )
+        axes.set_title(title, loc="left", fontsize=11)
         figure.savefig(place, dpi=150, format=kind)
 
 
@@ -78,12 +102,12 @@ def _losses(axes: Axes, history: RunHistory) -> None:
     axes.legend(frameon=False, loc="upper right")
 
 
-def _rates(axes: Axes, history: RunHistory) -> None:
+def _rates(axes: Axes, history: RunHistory, smoothed: int = SMOOTHED_STEPS) -> None:
     rates = [step.tokens_per_s for step in history.steps]
     smooth = [
         sum(window) / len(window)
         for i in range(len(rates))
-        if (window := rates[max(0, i + 1 - SMOOTHED_STEPS) : i + 1])
+        if (window := rates[max(0, i + 1 - smoothed) : i + 1])
     ]
     axes.plot([step.seconds for step in history.steps], smooth, color=RATE, linewidth=1.4)
     axes.set_ylim(bottom=0)

@@ -21,6 +21,7 @@ def summary(history: RunHistory, ready_s: float) -> dict[str, object]:
             "replayed": counts.replayed,
         },
         "kills": len(history.kills),
+        "moves": len(history.moves),
         "seconds_to_ready": ready_s,
     }
 
@@ -34,6 +35,8 @@ def rows(history: RunHistory, ready_s: float) -> list[tuple[str, str]]:
         ("microbatches", f"{became}, {counts.replayed} replayed"),
         ("servers killed", str(len(history.kills))),
     ]
+    if history.moves:
+        told.append(("servers moved", str(len(history.moves))))
     if history.held_out:
         first, last = history.held_out[0], history.held_out[-1]
         loss = f"{first.nats_per_byte:.3f} -> {last.nats_per_byte:.3f} nats/byte"
@@ -48,6 +51,8 @@ def rows(history: RunHistory, ready_s: float) -> list[tuple[str, str]]:
 
 def title(options: Options) -> str:
     """The title of the picture."""
+    if options.uneven:
+        return f"{options.stages} stages of unequal machines: who moves, and what it brings"
     text = "Python's library" if options.data is None else options.data.name
     return (
         f"{options.stages} stages of {options.replicas} servers, one machine: "

@@ -9,7 +9,7 @@ Errors:  none; a run that cannot go on is the action `GiveUp`.
 from dataclasses import dataclass
 
 from p2pswarm.demo.kills import Kills
-from p2pswarm.demo.options import Options
+from p2pswarm.demo.options import SLOW_SERVERS, Options
 from p2pswarm.progress.events import Event, Stepped
 from p2pswarm.progress.history import RunHistory
 
@@ -21,6 +21,8 @@ class StartServer:
     """Start a server process under this name."""
 
     name: str
+    slow: bool = False
+    """It is a slow machine, for the last stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ class Supervisor:
 
     def begin(self) -> None:
         """Ask for every server of every stage."""
-        for _ in range(self._options.stages * self._options.replicas):
-            self._start()
+        slow = SLOW_SERVERS if self._options.uneven else 0
+        for number in range(self._options.stages * self._options.replicas):
+            self._start(slow=number < slow)
 
     def met(self, name: str, peer: str) -> None:
         """Learn the short id of a server process."""
@@ -96,9 +99,9 @@ class Supervisor:
         actions, self._actions = self._actions, []
         return actions
 
-    def _start(self) -> None:
+    def _start(self, *, slow: bool = False) -> None:
         self._started += 1
-        self._actions.append(StartServer(f"server-{self._started}"))
+        self._actions.append(StartServer(f"server-{self._started}", slow))
 
     def _kill(self) -> None:
         """Kill a server that can be spared, or ask for a spare one first."""

@@ -64,6 +64,7 @@ class GetValue:
         """Whether a holder had more pages than `pages`."""
         self.clocks_differ = False
         """Whether a holder gave a record that by our clock is long over, or too far ahead."""
+        self._all_answered = True
 
     @property
     def ready(self) -> bool:
@@ -74,6 +75,11 @@ class GetValue:
     def finished(self) -> bool:
         """Whether a quorum has answered, or no peer is left to ask."""
         return self.lookup.finished
+
+    @property
+    def unsure(self) -> bool:
+        """Whether there may be records though none was found: not all who were asked answered."""
+        return not self.records and not (self._heard and self._all_answered)
 
     def poll(self, now_s: float) -> list[QueryRequest]:
         """See `Query`."""
@@ -131,6 +137,7 @@ class GetValue:
 
     def on_failure(self, contact: Contact) -> None:
         """See `Query`."""
+        self._all_answered = False
         assert contact.peer is not None
         self.lookup.on_failure(contact.peer.raw)
 
@@ -141,6 +148,8 @@ class GetValue:
     def on_deadline(self, now_s: float) -> None:
         """See `Query`."""
         self.lookup.on_deadline(now_s)
+        if self.lookup.finished:
+            self._all_answered = False  # who is late is waited for no longer
 
     def repairs(self) -> Iterator[tuple[Contact, list[Record]]]:
         """The closest peers whose answers lacked records, and the records that each one lacks."""

@@ -313,6 +313,11 @@ class Dht(Closing):
         """Whether the last get found only what is over, or too far ahead, by our clock."""
         return self._reader.clocks_differ
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the last get found nothing, and not all who were asked have answered."""
+        return self._reader.unsure
+
     def _start_get(self, key: bytes, quorum: int) -> tuple[RunningQuery, GetValue]:
         runner = self._runner
         get_value = self._reader.query(key, quorum, self._now_s(), self._wall_s())

@@ -49,6 +49,8 @@ class ValueReader:
         self.misses = NegativeCache(table.config.misses, table.config.negative_s)
         self.clocks_differ = False
         """Whether the last get found only what is over, or too far ahead, by our clock."""
+        self.unsure = False
+        """Whether the last get found nothing, and not all who were asked have answered."""
 
     def held(
         self, key: bytes, now_ms: int, pages_max: int = HELD_PAGES_MAX, *, anyway: bool = False
@@ -125,6 +127,7 @@ class ValueReader:
     ) -> Iterator[tuple[Contact, Record]]:
         """Note whether a get found the key; yields records to store with holders that lack them."""
         self.clocks_differ = get_value.clocks_differ and not get_value.records
+        self.unsure = get_value.unsure
         if get_value.records:
             self.misses.forget(key)
         elif not get_value.lookup.crowded:  # else others are asked now

@@ -27,6 +27,7 @@ from p2pswarm.net.resolver import Resolved, Resolver
 
 BACKLOG = 256  # length of the kernel's queue; the transport limits what it accepts
 USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this long
+BULK_TIMEOUT_MS = 5_000  # such a one is soon replaced, and TCP repairs two losses in less
 NOTSENT_LOWAT_BYTES = 256 * 1024  # a later, more urgent chunk waits behind at most this much
 BULK_CONGESTION = b"bbr"  # it does not take a loss for congestion; the kernel may refuse it
 OUT_OF_FILES_PAUSE_S = 0.1  # time for other connections to close
@@ -191,6 +192,7 @@ class SocketConnection:
         sock = self.release()
         set_if_known(sock, TCP_CONGESTION, BULK_CONGESTION)
         set_if_known(sock, TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
+        set_if_known(sock, TCP_USER_TIMEOUT, BULK_TIMEOUT_MS)
         sock.setblocking(True)
         return SocketBulkPipe(sock, machine, str(self._remote))
 

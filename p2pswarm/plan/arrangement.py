@@ -38,8 +38,8 @@ class StagedServer:
     link_bytes_per_s: float | None = None
     free_bytes: int | None = None
     """Memory beside what its present stage takes."""
-    queued: int = 0
-    """Microbatches that wait there now."""
+    queued: float = 0.0
+    """Microbatches that wait there, in the mean of the last minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,14 @@ class Arrangement:
     """Of one server."""
     moving: int = 0
     """So many are on their way from one stage to another."""
+    fetch_first: bool = False
+    """Servers with the memory for it fetch another stage's state before they leave their own."""
     usual: float = field(init=False, default=1.0)
     """The speed of a server that was not measured."""
     floor: int = field(init=False, default=1)
     """So many ready servers each stage is to keep."""
+    largest_state: int = field(init=False, default=0)
+    """The bytes of the largest state that is known."""
 
     def __post_init__(self) -> None:
         speeds = [one.speed for one in self.servers if one.speed]
@@ -73,6 +77,7 @@ class Arrangement:
         replace_s = JOIN_AND_WARM_UP_S + largest / link
         floor = replicas_needed(self.deaths_per_s, replace_s, most)
         object.__setattr__(self, "floor", floor)
+        object.__setattr__(self, "largest_state", largest)
 
     def cost(self, stage: int) -> float:
         """What a microbatch costs in a stage."""
@@ -112,11 +117,17 @@ class Arrangement:
     def state_of(self, stage: int) -> int:
         """The bytes of a stage's state; of the largest that is known where it is not."""
         told = self.state_bytes[stage] if self.state_bytes else None
-        known = [nbytes for nbytes in self.state_bytes if nbytes is not None]
-        return max(known, default=0) if told is None else told
+        return self.largest_state if told is None else told
+
+    def away_s(self, one: StagedServer, stage: int) -> float:
+        """How long a server computes nothing if it moves to a stage."""
+        free = one.free_bytes
+        if self.fetch_first and free is not None and free >= self.state_of(stage):
+            return JOIN_AND_WARM_UP_S
+        return self.load_s(one, stage)
 
     def load_s(self, one: StagedServer, stage: int) -> float:
-        """How long a server is away if it moves to a stage."""
+        """How long until a server computes in a stage that it moves to."""
         rate = max(one.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S, LINK_LEAST_BYTES_PER_S)
         return min(LOAD_MAX_S, JOIN_AND_WARM_UP_S + self.state_of(stage) / rate)
 

@@ -32,6 +32,13 @@ class Relocation:
     target: int
     away_s: float
     """How long it computes nothing."""
+    load_s: float
+    """How long until it computes in its new stage."""
+
+    @property
+    def fetches_first(self) -> bool:
+        """Whether it serves its old stage until it holds the weights of the new one."""
+        return self.away_s < self.load_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,8 @@ class PricedStep:
     rate_after: float
     price: float
     """In microbatches of the run."""
-    away_s: float
-    """For how long."""
+    load_s: float
+    """How long until all of it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +81,9 @@ class _PaperMoves:
 
     def __init__(self, arrangement: Arrangement, resting: frozenset[bytes]) -> None:
         self.arrangement = arrangement
-        self.horizon_s = min(HORIZON_MAX_S, 1 / arrangement.deaths_per_s)
-        """For how long a gain counts."""
+        each = max(1.0, len(arrangement.servers) / arrangement.stages)
+        self.horizon_s = min(HORIZON_MAX_S, 1 / (each * arrangement.deaths_per_s))
+        """For how long a gain counts: until a stage loses a server, and the rest is moved anew."""
         self.rates = arrangement.rates()
         self.counts = [0] * arrangement.stages
         self._free: list[list[tuple[float, bytes, StagedServer]]] = [
@@ -157,7 +165,8 @@ class _PaperMoves:
         after = self._after(comes, goes, source, target)
         ways = [(comes, source, target)] + ([(goes, target, source)] if goes else [])
         moves = tuple(
-            Relocation(one.server, a, b, arrangement.load_s(one, b)) for one, a, b in ways
+            Relocation(one.server, a, b, arrangement.away_s(one, b), arrangement.load_s(one, b))
+            for one, a, b in ways
         )
         away = rates.copy()
         unused = 0.0
@@ -171,7 +180,7 @@ class _PaperMoves:
             self.counts[source] -= 1
             self.counts[target] += 1
         price = max(unused, (before - min(away)) * away_s)
-        return PricedStep(moves, min(rates), price, away_s)
+        return PricedStep(moves, min(rates), price, max(move.load_s for move in moves))
 
 
 def _spread(
@@ -196,7 +205,7 @@ def best_plan(arrangement: Arrangement, resting: frozenset[bytes] = frozenset())
     while len(steps) < STEPS_MAX and (step := trial.step()) is not None:
         steps.append(step)
         spent += step.price
-        elapsed_s = max(elapsed_s, step.away_s)
+        elapsed_s = max(elapsed_s, step.load_s)
         value = (step.rate_after - before) * (trial.horizon_s - elapsed_s)
         if value - spent > best_value - price:
             best, best_value, price = len(steps), value, spent

@@ -2,7 +2,7 @@
 
 Three settings: `off`; `swarm`, the algorithm of the paper; `priced`, ours. A rule is told an
 arrangement and the time, and answers with a decision: who moves, the numbers that it was made from,
-and why the rest stays. It never starts two moves of one server within `REST_S`.
+and why the rest stays. It never starts two moves of one server within `REST_LEAST_S`.
 
 Units:   seconds on the caller's clock; rates in microbatches per second.
 Errors:  none.
@@ -10,18 +10,18 @@ Source:  docs/rebalancing.md; Ryabinin et al., "SWARM Parallelism" (ICML 2023), 
          `swarm`.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
 
 from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, StagedServer
 from p2pswarm.plan.priced_moves import PricedPlan, PricedStep, Relocation, best_plan
+from p2pswarm.plan.weariness import Weariness
 
-REST_S = 600.0  # who has moved stays so long: ten times what a move of a large stage takes
+REST_MAX_S = 600.0  # who has moved stays no longer: ten times what a move of a large stage takes
+REST_LEAST_S, REST_OVER_LOAD = 60.0, 2.0  # as long as a speed is averaged; twice what it has loaded
 VALUE_OVER_PRICE = 2.0  # prices are estimates
 ERRORS_LEAST = 3.0  # standard errors: one gain in 700 of pure noise is as large
-WEARY = 4.0  # as many moves within an hour as there are servers: a move has to bring 5 times more
-WEARY_S = 3600.0
 RESTS_MAX = 4096  # as many servers as a run can have
 
 
@@ -54,8 +54,7 @@ class Rebalancing:
         self._config = config
         self._rests: dict[bytes, float] = {}
         """Until when those stay that have moved."""
-        self._moved_s: deque[float] = deque(maxlen=RESTS_MAX)
-        """When servers were sent, within the last hour."""
+        self._weariness = Weariness()
         self._good_since_s: float | None = None
         """Since when moving has been worth it whenever it was asked."""
         self._due_s: float | None = None
@@ -64,17 +63,20 @@ class Rebalancing:
     def decide(self, arrangement: Arrangement, now_s: float) -> Decision:
         """Who is to move now; call it when nothing is lost by a move."""
         self._rests = {one: until for one, until in self._rests.items() if now_s < until}
+        changed = self._weariness.see((one.server for one in arrangement.servers), now_s)
         match self._config.rule:
             case "swarm":
                 decision = self._swarm(arrangement, now_s)
             case "priced":
-                decision = self._priced(arrangement, now_s)
+                sure = changed and arrangement.fetch_first
+                decision = self._priced(arrangement, now_s, sure=sure)
             case _:
                 decision = Decision(why="rebalancing is off")
         for move in decision.moves:
-            self._moved_s.append(now_s)
+            self._weariness.moved(now_s)
             if len(self._rests) < RESTS_MAX:
-                self._rests[move.server] = now_s + REST_S
+                rest_s = max(REST_LEAST_S, REST_OVER_LOAD * move.load_s)
+                self._rests[move.server] = now_s + min(REST_MAX_S, rest_s)
         return decision
 
     def place(self, arrangement: Arrangement, open_stages: list[int]) -> int:
@@ -110,7 +112,8 @@ class Rebalancing:
             why = f"stage {source} has the shortest queues, and nobody to spare"
             return Decision(rate_before=rate, why=why, stay=stay)
         one = min(free, key=lambda each: (each.queued, each.server))
-        move = Relocation(one.server, source, target, arrangement.load_s(one, target))
+        times_s = arrangement.away_s(one, target), arrangement.load_s(one, target)
+        move = Relocation(one.server, source, target, *times_s)
         after = arrangement.rates()
         after[source] -= arrangement.rate(one, source)
         after[target] += arrangement.rate(one, target)
@@ -119,10 +122,12 @@ class Rebalancing:
         )
         return Decision((move,), rate, min(after), 1, why, stay)
 
-    def _priced(self, arrangement: Arrangement, now_s: float) -> Decision:
+    def _priced(self, arrangement: Arrangement, now_s: float, *, sure: bool) -> Decision:
+        """`sure`: somebody has come or gone, so that the gain is no noise, and a move is cheap."""
         plan = best_plan(arrangement, frozenset(self._rests))
         stay = _bound(arrangement, self._rests)
-        if why := self._refused(plan, self._least_gain(arrangement, now_s)):
+        weary = self._weariness.factor(cheap=arrangement.fetch_first)
+        if why := self._refused(plan, self._config.least_gain * weary):
             self._good_since_s = None
             return Decision((), plan.rate_before, plan.rate_before, 0, why, stay)
         after = plan.rate_before + plan.gain
@@ -130,19 +135,12 @@ class Rebalancing:
         if self._good_since_s is None:
             self._good_since_s = now_s
         steady_s = now_s - self._good_since_s
-        if steady_s < self._config.steady_s or steady_s == 0:
+        if not sure and (steady_s < self._config.steady_s or steady_s == 0):
             gain = _percent(plan.gain / plan.rate_before)
             why = f"{gain} is to be had: it has to last {self._config.steady_s:.0f} s"
             return Decision((), *numbers, why, stay)
         moves, why = self._batch(arrangement, plan)
         return Decision(moves, *numbers, why, stay)
-
-    def _least_gain(self, arrangement: Arrangement, now_s: float) -> float:
-        """What moves somebody, as a share: more where moves of the last hour did not settle it."""
-        while self._moved_s and self._moved_s[0] < now_s - WEARY_S:
-            self._moved_s.popleft()
-        moved = len(self._moved_s) / max(1, len(arrangement.servers))
-        return self._config.least_gain * (1.0 + WEARY * moved)
 
     def _refused(self, plan: PricedPlan, least_gain: float) -> str:
         """Why nobody is to move; empty if the plan is worth it."""
@@ -173,6 +171,7 @@ class Rebalancing:
                 return tuple(moves), f"{most} may move at once, and the plan has {plan.moves} moves"
             for move in step.moves:
                 counts[move.source] -= 1
+                counts[move.target] += len(step.moves) > 1 and move.fetches_first
             if any(counts[move.source] < arrangement.floor for move in step.moves):
                 why = f"each stage keeps {arrangement.floor} servers that compute"
                 return tuple(moves), why
@@ -186,11 +185,11 @@ def _exchange(step: PricedStep, arrangement: Arrangement) -> int:
 
 
 def _loads(arrangement: Arrangement) -> list[int]:
-    """How long the queues of each stage are together."""
-    loads = [0] * arrangement.stages
+    """How long the queues of each stage are together, in whole microbatches: less is noise."""
+    loads = [0.0] * arrangement.stages
     for one in arrangement.servers:
         loads[one.stage] += one.queued
-    return loads
+    return [round(load) for load in loads]
 
 
 def _may_move(one: StagedServer) -> bool:

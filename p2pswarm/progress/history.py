@@ -44,6 +44,7 @@ class RunHistory:
         self.peers: tuple[PeerLine, ...] = ()
         self.notes: deque[Note] = deque(maxlen=NOTES_SHOWN)
         self.kills: list[Kill] = []
+        self.moves: list[Relocated] = []
         self.waiting: Waiting | None = None
         self.started: Started | None = None
         self.ended: Ended | None = None
@@ -62,6 +63,7 @@ class RunHistory:
             case Checkpointed(seconds=seconds):
                 self.notes.append(Note(seconds, checkpoint_text(event)))
             case Relocated(seconds=seconds):
+                self.moves.append(event)
                 self.notes.append(Note(seconds, relocated_text(event)))
             case Waiting():
                 self.waiting = event if event.stages else None

@@ -16,13 +16,14 @@ from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.printable import log_to_stderr
 from p2pswarm.roles.closed_run import run_calls
-from p2pswarm.roles.discovery import learn_cards, manifests
+from p2pswarm.roles.discovery import learn_cards, looked_up, manifests
 from p2pswarm.roles.run_choice import CLOCKS_DIFFER, RunChoice
 from p2pswarm.roles.stack import NodeStack, open_stack
 from p2pswarm.roles.status_text import nothing_found
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.wire.message import Message
 
+NOBODY_SURE = "no run was found, and not all peers of this swarm answered: try again"
 ANSWER_S = 5.0  # for a trainer to answer; several are asked at once
 A = TypeVar("A", bound=Message)
 
@@ -46,10 +47,16 @@ async def _told(
 
 async def offers_of(stack: NodeStack, name: str) -> list[RunOffer]:
     """The trainers of the runs of this name (all, if it is empty)."""
-    offers = RunChoice(ServeConfig()).usable(await manifests(stack))
+
+    async def look() -> list[RunOffer]:
+        return RunChoice(ServeConfig()).usable(await manifests(stack))
+
+    offers = await looked_up(stack, look)
     wanted = [offer for offer in offers if name in ("", offer.config.name)]
     if not offers and stack.dht.clocks_differ:
         raise Unusable(CLOCKS_DIFFER)
+    if not offers and stack.dht.unsure:
+        raise Unusable(NOBODY_SURE)
     if not wanted:
         raise Unusable(nothing_found(name, [offer.config.name for offer in offers]))
     learn_cards(stack, wanted)

@@ -7,8 +7,8 @@ Errors:  those of the DHT are logged, and the next look is taken all the same.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from p2pswarm.config import RunConfig
 from p2pswarm.dht.messages import Ping
@@ -24,6 +24,8 @@ from p2pswarm.swarm.messages.run import OtherVersion, RunOver
 from p2pswarm.transport.card import Card
 from p2pswarm.wire.message import decode, encode
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 RECORD_S = 60.0  # a run whose trainer died is offered no longer than this
@@ -33,6 +35,7 @@ ANSWER_S = 2.0  # for a trainer to show that it lives: a dial and a round trip
 END_S = 2.0  # to leave word of the end, when all else is done
 END_RECORD_S = 3600.0  # as long as the DHT keeps anything
 HOLDERS = 3  # one of them may have come just now, and one may be frozen
+ONCE_S = 10.0  # for who looks once: a peer that is late twice is greeted again after 5
 TELL_S = 2.0  # for a trainer of another version to answer; a run that is found waits no longer
 
 
@@ -187,6 +190,21 @@ async def manifests(stack: NodeStack, holders: int = 1) -> dict[bytes, bytes]:
     """
     found = await _values(stack, RUNS_KEY, "the runs", holders)
     return in_own_order(stack.identity.peer_id.raw, found)
+
+
+async def looked_up(stack: NodeStack, look: Callable[[], Awaitable[Sequence[T]]]) -> Sequence[T]:
+    """What `look` finds in the DHT, for who looks only once.
+
+    A busy peer answers late, and it may be the only one that knows. So while nothing is found and
+    not all have answered, it is looked for again, for `ONCE_S`.
+    """
+    loop = asyncio.get_running_loop()
+    over_s = loop.time() + ONCE_S
+    while True:
+        found = await look()
+        if found or not stack.dht.unsure or loop.time() >= over_s:
+            return found
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def announce_end(stack: NodeStack, run: RunIdentity, over: RunOver) -> None:

@@ -23,7 +23,7 @@ from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.printable import log_to_stderr
-from p2pswarm.roles.discovery import offered
+from p2pswarm.roles.discovery import looked_up, offered
 from p2pswarm.roles.owner_folder import OwnerFolder
 from p2pswarm.roles.run_folder import RunFolder
 from p2pswarm.roles.stack import NodeStack, open_stack
@@ -177,7 +177,7 @@ async def _tell_all(config: NodeConfig, access: AccessList) -> int:
     """Tell every trainer that offers the run; returns how many took the list."""
     with identity_from(None) as identity:
         async with open_stack(config, identity, passing=True) as stack:
-            trainers = await offered(stack, access.run)
+            trainers = await looked_up(stack, lambda: offered(stack, access.run))
             told = await asyncio.gather(*(_tell(stack, one, access) for one in trainers))
     return sum(told)
 

@@ -19,6 +19,7 @@ from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.notes import NoteQueue, SignOfLife
+from p2pswarm.server.observing import ObserverPatience
 from p2pswarm.server.piece_keeping import PieceKeeping
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
@@ -51,6 +52,10 @@ class SessionParts:
     """Ends the session with an error."""
     orders: list[asyncio.Timeout] = field(default_factory=list)
     """The orders that are being carried out; they end with the session."""
+    patience: ObserverPatience = field(default_factory=ObserverPatience)
+    """While this server is an observer: how long it waits for a reduction."""
+    observed: dict[int, asyncio.Timeout] = field(default_factory=dict)
+    """The reductions that it waits for as one, by step."""
 
     @asynccontextmanager
     async def carrying_out(
@@ -98,11 +103,54 @@ class SessionParts:
         """Average once; what that takes tells how long the roads are full with it."""
         clock = asyncio.get_running_loop().time
         begun_s = clock()
-        outcome = await self.replica.reduce(order, self.averaging)
+        if self.session.me in order.group:
+            outcome = await self.replica.reduce(order, self.averaging)
+        else:
+            outcome = await self._observe(order)
         self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
         roads.averaged(order.group, clock() - begun_s)
         return outcome
+
+    async def _observe(self, order: Reduce) -> AveragedGradient:
+        """Take what the members have averaged; NotServing if it does not come."""
+        scope = asyncio.timeout_at(self.patience.give_up_s(order.step))
+        try:
+            async with scope:
+                self.observed[order.step] = scope
+                return await self.replica.reduce(order, self.averaging)
+        except TimeoutError:
+            if not scope.expired():
+                raise  # a Late of the work itself
+            raise NotServing(
+                f"step {order.step} is decided, and its reduction does not come"
+            ) from None
+        finally:
+            if self.observed.get(order.step) is scope:
+                del self.observed[order.step]
+
+    @asynccontextmanager
+    async def receiving(self, step: int) -> AsyncIterator[None]:
+        """Run a block in which a piece of a step's reduction comes."""
+        self.patience.piece_began(step)
+        self._wait_anew()
+        came = False
+        try:
+            yield
+            came = True
+        finally:
+            self.patience.piece_ended(step, asyncio.get_running_loop().time(), came=came)
+            self._wait_anew()
+
+    def decided(self, step: int) -> None:
+        """The commit of a step has come."""
+        self.patience.decided(step, asyncio.get_running_loop().time())
+        self._wait_anew()
+
+    def _wait_anew(self) -> None:
+        for step, scope in self.observed.items():
+            if not scope.expired():
+                scope.reschedule(self.patience.give_up_s(step))
 
     async def tell_states(self) -> None:
         """Tell the trainer the digest of each version, as soon as it is known."""

@@ -338,7 +338,7 @@ class StageServer:
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:
         parts = await self._in_order(shard.run)
-        async with parts.carrying_out():
+        async with parts.carrying_out(), parts.receiving(shard.step):
             await parts.averaging.shard(stream, shard)
 
     async def _fetch_pieces(self, stream: Stream, request: FetchPieces) -> None:
@@ -372,6 +372,7 @@ class StageServer:
     async def _commit(self, peer: object, order: Commit) -> Message:
         parts = await self._ordered(peer, order.run)
         parts.session.scheduler.check_commit(order)
+        parts.decided(order.step)
         async with self._moving(parts):
             applied = await parts.replica.commit(order)
         return Committed(order.step + 1, applied)

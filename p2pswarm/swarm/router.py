@@ -6,10 +6,11 @@ be the least with one more microbatch, and charges it the time expected for that
 fast is chosen twice as often. Every sender finds its own weights and asks nobody for them.
 
 A server's time for a microbatch is what its receipt says and the clock here confirms: at least the
-time that it computed, that the bytes took, and an eighth of the whole; at most the time since its
+time that it computed, that the bytes took, and a 16th of the whole; at most the time since its
 last answer. So neither a deep queue nor other senders make a fast server look slow, equal servers
 get equal work to within one microbatch, and one that claims to be fast must answer fast. A new
-server starts with the least virtual time of the others and their median speed. So it is tried at
+server starts with the least virtual time of the others and their median speed, as if they had not
+been given what they have yet to answer: it has nothing to do, and they have. So it is tried at
 once, and not flooded.
 
 Three things count for more than speed:
@@ -17,8 +18,8 @@ Three things count for more than speed:
 * What was granted and has no receipt. A server that has had a microbatch of ours for twice as long
   as it usually takes is behind: it gets nothing new, if another is not behind, until it answers.
 * What happens downstream. A receipt tells how long gradients take to come back to that server. If
-  that is more than twice the median of its stage, its time counts as longer by the square of what
-  is beyond. A server from which nothing goes on is so left alone, however fast it is.
+  that is more than four times the median of its stage, its time counts as longer by the square of
+  what is beyond. A server from which nothing goes on is so left alone, however fast it is.
 * Failures. A server that fails answers fast, but failing is not being fast: it is not measured
   then, and is avoided for a while, twice as long after each failure, if there is another. One that
   cannot be reached is not tried for as long. What fails while a server is avoided was begun before:
@@ -50,9 +51,10 @@ AVOID_FIRST_S, AVOID_MAX_S = 0.5, 30.0  # pauses after failures; the limit: a vi
 FIRST_GUESS_S = 1.0  # only the ratio between peers matters, and all start equal
 BEHIND = 2.0  # times the usual answer: then the server counts as stalled
 BEHIND_LEAST_S = 0.1  # below this a pause of the garbage collector or the kernel would count
-QUEUE_EXPLAINED = 8.0  # an answer may take so many times a microbatch without a doubt about it
+QUEUE_EXPLAINED = 16.0  # times a microbatch that an answer may take without a doubt about it: five
+# others before it, each of three forwards' time; with 8, queues made equal servers look unequal
 MISSED_MAX = 1.0  # microbatches that are made up for, as a rounding of shares is
-DOWNSTREAM_USUAL = 2.0  # times the median: gradients that are slower show a congestion
+DOWNSTREAM_USUAL = 4.0  # times the median: slower gradients show a congestion; queues make 2 of it
 DOWNSTREAM_MAX = 64.0  # by which a congestion makes a microbatch count as longer at most
 
 
@@ -83,6 +85,10 @@ class _ServerEstimate:
         measured_s = self.measured_s.value
         return self.guess_s if measured_s is None else measured_s
 
+    def answered_level_s(self) -> float:
+        """What it was charged, without what it has yet to answer."""
+        return self.charged_s - len(self.pending_s) * self.expected_s()
+
     def behind(self, now_s: float) -> bool:
         """Whether it has had something for much longer than it usually takes."""
         if not self.pending_s:
@@ -111,7 +117,7 @@ class Router:
         kept = {m.peer: self._servers.get(m.peer) for m in members}
         known = [s for m in members if (s := kept[m.peer]) and s.member == m]
         guess_s = statistics.median(s.expected_s() for s in known) if known else FIRST_GUESS_S
-        level_s = min((s.charged_s for s in known), default=0.0)
+        level_s = min((s.answered_level_s() for s in known), default=0.0)
         self._servers = {s.member.peer: s for s in known}
         for member in members:
             if member.peer not in self._servers:

@@ -28,6 +28,7 @@ ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
 BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
+QUEUE_SAMPLES = 60  # a server tells once a second
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
 
 
@@ -89,6 +90,9 @@ class _Told:
     seconds: float | None
     error: float | None
     load: Load
+    queued: float
+    """How long its queue is in the mean of the last minute: right after a commit it is empty."""
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,13 @@ class Balance:
         if seconds is not None:
             self._costs.told(peer, member.stage, seconds)
         error = measured.relative_error(last=last)
-        self._told.pop(peer, None)
-        self._told[peer] = _Told(member.stage, seconds, error, load)
+        before = self._told.pop(peer, None)
+        if before is not None and before.stage != member.stage:
+            before = None  # that was another queue
+        samples = min(before.samples + 1, QUEUE_SAMPLES) if before else 1
+        queued = before.queued if before else 0.0
+        queued += (load.queued - queued) / samples
+        self._told[peer] = _Told(member.stage, seconds, error, load, queued, samples)
         if len(self._told) > MEMBERS_MAX:
             del self._told[next(iter(self._told))]
 
@@ -243,7 +252,7 @@ class Balance:
             bound=bound,
             link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
             free_bytes=capacity.free_bytes if capacity else None,
-            queued=told.load.queued if told else 0,
+            queued=told.queued if told else 0.0,
         )
 
     def _speed(self, peer: bytes, costs: tuple[float, ...]) -> tuple[float | None, float | None]:

@@ -6,24 +6,29 @@ though three others are back. Therefore what a server has more than its share of
 like any attempt, and launched again; routers choose the new server then.
 
 The oldest attempts stay: they are the likeliest to be computed already. Each microbatch is handed
-on once in a step at most, so servers that come and go cannot hold it up for ever.
+on a few times in a step at most, so servers that come and go cannot hold it up for ever. Once would
+not do: servers come when the run begins, too, and what was handed on to one of them then may be
+with a slow one when others are back from a cut.
 
 Units:   microbatches by their global number.
 Errors:  none.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from p2pswarm.trainer.in_flight import MicrobatchJob
 
 SHARED_MIN = 3  # of one server: to launch two again costs about as much as to wait for them
+HANDED_ON_MAX = 4  # times in a step: what is lost each time is at most a forward in each stage
 
 
 class Sharing:
     """What was handed on in one step."""
 
     def __init__(self) -> None:
-        self._moved: set[int] = set()
+        self._moved: Counter[int] = Counter()
+        """How often each microbatch was handed on."""
 
     def surplus(self, there: Iterable[Sequence[MicrobatchJob]]) -> list[MicrobatchJob]:
         """What is to be given up; `there`: what each server of a stage has yet to count, by age.
@@ -37,7 +42,7 @@ class Sharing:
             for jobs in loads
             if len(jobs) >= SHARED_MIN
             for job in jobs[share:]
-            if job.microbatch not in self._moved
+            if self._moved[job.microbatch] < HANDED_ON_MAX
         ]
         self._moved.update(job.microbatch for job in surplus)
         return surplus

@@ -8,8 +8,9 @@ of a stage happen to get the same microbatch time, the others still have somethi
 Both are measured in each step: the rate over its best quarter, so that filling and draining the
 pipeline do not count, and the time by the first that finish, as many as there are first servers,
 because nothing was before them. So in a window that is too small the rate shows it, and the window
-grows; a queue makes neither greater, so it does not grow without end. Until a step was measured,
-the window is as many as keep all ready servers busy on a short path.
+grows; a queue makes neither greater, so it does not grow without end. Until something was measured,
+the window is as many as keep all ready servers busy on a short path; that is too few on a long one,
+so the first choice is made in the middle of the first step.
 
 A server without memory for a microbatch's graph computes it once more when the gradient comes.
 While any server does that, the margin shrinks with every step, and else it grows again.
@@ -28,10 +29,11 @@ from p2pswarm.trainer.membership import Membership
 
 WINDOW_PER_ENTRY = 4  # a server of stage 0 computes one while three are on the wire
 WINDOW_PER_SERVER = 2  # deep pipelines: each server computes one while one is on its way there
-MARGIN, MARGIN_LEAST = 4.0, 1.5  # 3.5: servers waited 5 to 7 % of their time, bench/busy_share.py
+MARGIN, MARGIN_LEAST = 3.5, 1.5  # with 4, queues at the end of a step; bench/busy_share.py
 SHRINK, REGROW = 0.8, 1.1  # of the margin, with each step in which a graph was computed again
 CHANGE_MAX = 2.0  # from step to step
 MEASURED_LEAST = 16  # microbatches of a step; fewer have no middle
+FIRST_CHOICE = 4  # times the first servers: so many have finished when the first choice is made
 PER_ENTRY_MAX = 128  # inputs that one first-stage server holds; it refuses more than 512
 
 
@@ -45,6 +47,8 @@ class LaunchPace:
         self._finished_s: list[float] = []
         self._margin = MARGIN
         self._chosen: float | None = None
+        self._first = WINDOW_PER_ENTRY
+        """The window until something was measured."""
         self._recomputed: dict[Incarnation, int] = {}
         """The graphs that each member computed again, by its last word in this step or before."""
         self._short = False
@@ -65,6 +69,9 @@ class LaunchPace:
         if len(self._took_s) < self._entries:
             self._took_s.append(max(0.0, now_s - launched_s))
         self._finished_s.append(now_s)
+        if self._chosen is None and self._enough_for_a_first_choice():
+            measured = self._measured()
+            self._chosen = measured and min(measured, CHANGE_MAX * self._first)
 
     def recomputed(self, member: Incarnation, graphs: int) -> None:
         """A member says how many graphs it has had to compute again since it began."""
@@ -80,8 +87,14 @@ class LaunchPace:
         """How many may be in flight, with so many servers of stage 0, and of all stages."""
         self._entries = max(1, entries)
         if self._chosen is None:
-            return max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
+            self._first = max(WINDOW_PER_ENTRY * entries, WINDOW_PER_SERVER * servers)
+            return self._first
         return math.ceil(min(max(self._chosen, 2 * entries), PER_ENTRY_MAX * entries))
+
+    def _enough_for_a_first_choice(self) -> bool:
+        """Looked at now and then only: each look goes over all that have finished."""
+        count = len(self._finished_s)
+        return count >= FIRST_CHOICE * self._entries and count % MEASURED_LEAST == 0
 
     def _measured(self) -> float | None:
         """`MARGIN` times what was in flight in the last step and waited for nobody."""

@@ -1,12 +1,22 @@
 """How long one fault may hold a step up, beyond the time of a step without faults."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
-from chaos.chaos_run import Shape, longest_calm_step_s, options_of, play_plan
+from chaos.chaos_run import (
+    Shape,
+    WatchedSwarm,
+    chaos_config,
+    longest_calm_step_s,
+    options_of,
+    play_plan,
+)
 
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.faults import Fault, FaultKind, FaultPlan, draw_plan
+from p2pswarm.sim.loop import run
+from p2pswarm.trainer import actions as act
 
 SEED = 1
 TWO_EACH = Shape(6, 1.0, Cost(state_bytes=1 << 14, forward_s=0.1), steps=6)
@@ -50,3 +60,32 @@ def test_a_server_behind_a_cut_finds_a_coordinator_that_it_was_never_told_of():
     assert outcome.what is None
     stall_less_step_s = outcome.longest_stall_s - longest_calm_step_s(1012, shape)
     assert stall_less_step_s < 15.0, outcome.happened
+
+
+def test_a_newcomer_that_misses_a_reduction_behind_a_cut_fetches_the_weights_soon():
+    """Two of a stage are cut apart, one has to join again, and its mate cannot send it anything.
+
+    What will not come is not waited for: half a minute of that would leave the stage to its mate.
+    """
+    shape = replace(TWO_EACH, steps=12)
+    fault = Fault(FaultKind.CUT, 0.02, 9.0, (1, 3), step=3)
+    ready_s = []
+
+    async def main():
+        watched = WatchedSwarm(chaos_config(SEED, shape, FaultPlan(1, (fault,))))
+        heard = watched.swarm.heard
+
+        def hear(report):
+            if isinstance(report, act.MemberReady):
+                ready_s.append(asyncio.get_running_loop().time())
+            heard(report)
+
+        watched.swarm.heard = hear
+        await watched.play()
+        return watched.swarm.faults.quiet_from_s
+
+    healed_s = run(main(), SEED)
+
+    *_, last_s = ready_s
+    assert len(ready_s) == shape.servers + 1
+    assert healed_s < last_s < healed_s + 10.0

@@ -12,7 +12,7 @@ from p2pswarm.commands.doctor import DoctorCommand
 from p2pswarm.commands.node import EXAMPLES, CheckCommand, ExampleCommand, NodeCommand
 from p2pswarm.commands.run import parse
 from p2pswarm.config import ROLES, NodeConfig
-from p2pswarm.demo.options import Options
+from p2pswarm.demo.options import UNEVEN_REPLICAS, UNEVEN_STEPS, Options
 from p2pswarm.errors import Unusable
 from p2pswarm.settings import load
 from p2pswarm.version import VERSION
@@ -132,6 +132,8 @@ def test_an_example_names_every_setting_of_its_role_and_what_it_leaves_out_is_go
 
 def test_the_demo_has_its_defaults_and_takes_others(tmp_path):
     assert parse(["demo"]) == DemoCommand(Options())
+    uneven = Options(uneven=True, steps=UNEVEN_STEPS, replicas=UNEVEN_REPLICAS, kill_every=0)
+    assert parse(["demo", "--uneven"]) == DemoCommand(uneven)
     assert parse(
         ["demo", "--stages", "3", "--kill-every", "0", "--data", str(tmp_path)]
     ) == DemoCommand(Options(stages=3, kill_every=0, data=tmp_path))
@@ -147,6 +149,8 @@ def test_the_demo_has_its_defaults_and_takes_others(tmp_path):
         (["train"], "FILE"),
         (["demo", "--stages", "0"], "'0' is not a whole number from 1 to 8"),
         (["demo", "--steps", "many"], "'many' is not a whole number"),
+        (["demo", "--uneven", "--stages", "1"], "--uneven needs 2 stages and 3 replicas at least"),
+        (["demo", "--uneven", "--replicas", "2"], "there is nobody to spare"),
         (["demo", "--plot", "no/such/x.png"], "there is no folder no/such for x.png"),
         (["demo", "--json", "no/such/x.json"], "there is no folder no/such for x.json"),
         (["demo", "--data", "/nowhere"], "no file or folder /nowhere"),

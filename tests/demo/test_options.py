@@ -21,7 +21,7 @@ def read(tmp_path):
 def test_every_node_leaves_with_the_demo(read):
     texts = (
         bootstrap_settings(),
-        server_settings("127.0.0.1:4000"),
+        server_settings("127.0.0.1:4000", Options()),
         trainer_settings("127.0.0.1:4000", Options()),
     )
 
@@ -51,3 +51,17 @@ def test_the_users_text_may_have_any_name(read, tmp_path):
 
     assert node.train.data == Path(data)
     assert node.train.suffixes == ()
+
+
+def test_a_rehearsal_has_slow_machines_in_the_last_stage_and_fast_ones_anywhere(read):
+    options = Options(uneven=True, stages=3)
+
+    trainer = read(trainer_settings("127.0.0.1:4000", options))
+    slow = read(server_settings("127.0.0.1:4000", options, slow=True))
+    fast = read(server_settings("127.0.0.1:4000", options))
+
+    assert trainer.run.emulated
+    assert trainer.run.batch.evaluate_every == 0
+    assert (slow.serve.device, slow.serve.stage) == ("emulated", 2)
+    assert (fast.serve.device, fast.serve.stage) == ("emulated", None)
+    assert slow.serve.emulated_forward_s > 2 * fast.serve.emulated_forward_s

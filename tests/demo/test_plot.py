@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.demo.options import Options
-from p2pswarm.demo.plot import draw, picture_format
+from p2pswarm.demo.plot import draw, draw_moves, picture_format
 from p2pswarm.demo.summary import failure, rows, summary, title
 from p2pswarm.errors import Unusable
-from p2pswarm.progress.events import Ended, HeldOut, MicrobatchCounts, Stepped
+from p2pswarm.progress.events import Ended, HeldOut, MicrobatchCounts, Relocated, Stepped
 from p2pswarm.progress.history import RunHistory
 
 
@@ -39,6 +39,16 @@ def test_the_picture_of_a_short_run_is_drawn_too(tmp_path):
     assert "<svg" in (tmp_path / "loss.svg").read_text()
 
 
+def test_the_picture_of_a_rehearsal_names_who_moved(tmp_path):
+    history = told()
+    history.told(Relocated(3.0, "abcd2345", 0, 1, 0.5, 5.0, 1))
+
+    draw_moves(history, tmp_path / "moves.svg", "a run", "svg")
+
+    assert "<!-- abcd2345: stage 0 to 1 -->" in (tmp_path / "moves.svg").read_text()
+    assert ("servers moved", "1") in rows(history, 1.0)
+
+
 def test_the_summary_has_the_keys_that_scripts_read():
     history = told()
     history.told(Ended(15.0, 29, "done", False, 912.5, MicrobatchCounts(232, 232, 5)))
@@ -49,6 +59,7 @@ def test_the_summary_has_the_keys_that_scripts_read():
         "steps": 29,
         "microbatches": {"asked": 232, "counted": 232, "replayed": 5},
         "kills": 1,
+        "moves": 0,
         "seconds_to_ready": 7.5,
     }
 

@@ -126,3 +126,10 @@ def test_servers_may_end_with_the_run():
     supervisor.server_ended("server-1", "")
 
     assert supervisor.actions() == []
+
+
+def test_of_unequal_machines_two_are_slow():
+    supervisor = Supervisor(Options(uneven=True, replicas=3), Kills(60, 0, random.Random(1)))
+    supervisor.begin()
+
+    assert [one.slow for one in supervisor.actions()] == [True, True, *[False] * 4]

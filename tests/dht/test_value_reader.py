@@ -171,6 +171,19 @@ def test_what_was_not_found_is_remembered():
     assert list(reader.ended(KEY, get_value, 1.0)) == []
 
     assert reader.misses.holds(KEY, 1.0)
+    assert reader.unsure
+
+
+def test_it_is_sure_that_there_is_nothing_when_all_who_were_asked_say_so():
+    reader = a_reader(a_table(1))
+    get_value = query(reader)
+    get_value.poll(0.0)
+    get_value.on_response(contact(1), Got((), False, told([])), 0.1)
+
+    assert list(reader.ended(KEY, get_value, 1.0)) == []
+
+    assert not reader.unsure
+    assert query(reader).unsure  # nobody has answered this one yet
 
 
 def test_what_was_found_is_no_miss_and_repairs_the_holders_that_lack_it():

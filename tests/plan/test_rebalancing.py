@@ -10,7 +10,7 @@ from plan.arrangements import AT_ONCE, PRICED, arranged, arrangements, moved, re
 from p2pswarm.config import BalanceConfig
 from p2pswarm.plan.arrangement import Arrangement, replicas_needed
 from p2pswarm.plan.priced_moves import best_plan
-from p2pswarm.plan.rebalancing import REST_S, Rebalancing
+from p2pswarm.plan.rebalancing import REST_MAX_S, Rebalancing
 
 SWARM = BalanceConfig(rule="swarm")
 OFF = BalanceConfig(rule="off")
@@ -76,7 +76,7 @@ def test_with_numbers_that_stand_still_moves_end_and_the_slowest_stage_only_rise
     slowest, idle = min(arrangement.rates()), 0
     moves = 0
     while idle < 3:
-        now_s += REST_S + 1.0
+        now_s += REST_MAX_S + 1.0
         decision = rule.decide(arrangement, now_s)
         arrangement = moved(arrangement, decision)
         assert min(arrangement.rates()) >= slowest * (1 - 1e-9)
@@ -281,6 +281,44 @@ def test_off_moves_nobody():
 
     assert not decision.moves
     assert decision.why == "rebalancing is off"
+
+
+def test_of_servers_that_fetch_first_an_exchange_leaves_no_stage_below_its_floor():
+    """At the floor, an exchange of servers that leave first would go below it for a while."""
+    speeds = (2.0, 2.0, 2.0), (1.0, 1.0, 1.0)
+    servers = [server(n, n // 3, speeds[n // 3][n % 3], free_bytes=10**9) for n in range(6)]
+    both = {"stages": 2, "servers": tuple(servers), "deaths_per_s": 1e-3}
+    both["state_bytes"] = (10**8, 10**8)
+    leaves = Arrangement(**both)
+    fetches = Arrangement(**both, fetch_first=True)
+
+    assert leaves.floor == 3
+    assert not asked(Rebalancing(AT_ONCE), leaves).moves
+    moves = asked(Rebalancing(AT_ONCE), fetches).moves
+    assert len(moves) == 2
+    assert all(move.away_s < move.load_s for move in moves)
+
+
+def test_who_lacks_the_memory_for_two_stages_leaves_first():
+    small, large = server(0, 0, free_bytes=10**7), server(1, 0, free_bytes=10**8)
+    fields = {"stages": 2, "servers": (small, large), "state_bytes": (10**8, 10**8)}
+    arrangement = Arrangement(**fields, fetch_first=True)
+
+    assert arrangement.away_s(small, 1) == arrangement.load_s(small, 1)
+    assert arrangement.away_s(large, 1) < arrangement.load_s(large, 1)
+    assert Arrangement(**fields).away_s(large, 1) == arrangement.load_s(large, 1)
+
+
+@pytest.mark.parametrize("fetch_first", [False, True])
+def test_a_death_is_no_noise_and_is_answered_at_once_where_a_move_is_cheap(fetch_first):
+    rule, fields = Rebalancing(PRICED), {"fetch_first": fetch_first, "deaths_per_s": 1e-5}
+    whole = arranged((1.0,) * 6, (1.0,) * 6, (1.0,) * 6, **fields)
+    servers = tuple(
+        one for one in whole.servers if one.server not in {bytes([0, 0]), bytes([0, 1])}
+    )
+
+    assert not rule.decide(whole, 0.0).moves
+    assert bool(rule.decide(rearranged(whole, servers, **fields), 30.0).moves) is fetch_first
 
 
 @pytest.mark.parametrize("seed", range(3))

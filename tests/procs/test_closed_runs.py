@@ -232,6 +232,7 @@ def test_the_run_goes_on_closed_when_its_trainer_is_started_again_without_the_fl
     assert "this invitation was revoked by the run's owner" in refused(late)
 
 
+@pytest.mark.timeout(300)
 def test_what_is_mistyped_or_of_another_kind_is_said_in_one_line(start, run_file, owner, tmp_path):
     run = run_file("a", steps=1_000_000)
     trainer = start("train", run, "--closed", *HERE, module="p2pswarm")

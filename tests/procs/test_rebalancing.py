@@ -14,9 +14,10 @@ from swarm_processes import Run, Site, events, swarm
 from p2pswarm.progress.events import Ended, Note, Peers, Relocated
 
 SERVE = '[serve]\nthreads = 1\ndevice = "emulated"\n'
-FAST = SERVE + "emulated_forward_s = 0.02\n"
+FAST = SERVE + "emulated_forward_s = 0.04\n"
 SHARES = "a server has come that shares the work"  # docs/training.md
-SLOW = SERVE + "emulated_forward_s = 0.2\nstage = 1\n"
+SLOW = SERVE + "emulated_forward_s = 0.5\nstage = 1\n"
+STEPS = 24  # of a second or so: a move needs some, since a gain has to last
 BALANCE = "[run.balance]\nsteady_s = 1.0\n"
 
 
@@ -33,7 +34,7 @@ def test_a_fast_server_moves_to_the_slow_stage_and_the_weights_are_the_same_bits
     """Two slow servers of stage 1 come first: then stage 0 is given three fast ones of four."""
     run = Balanced(
         name="moves",
-        steps=40,
+        steps=STEPS,
         min_replicas=3,
         d_model=16,
         layers=2,
@@ -46,7 +47,7 @@ def test_a_fast_server_moves_to_the_slow_stage_and_the_weights_are_the_same_bits
         emulated=True,
     )
     told, fast = [], 4
-    with swarm(Site(), run, [SLOW] * 2, 240.0) as nodes:
+    with swarm(Site(), run, [SLOW] * 2, 280.0) as nodes:
         for event in events(nodes.lines("trainer")):
             told.append(event)
             if fast and isinstance(event, Peers) and len(event.peers) == 2:
@@ -59,7 +60,7 @@ def test_a_fast_server_moves_to_the_slow_stage_and_the_weights_are_the_same_bits
     assert (moves[0].source, moves[0].target) == (0, 1)
     assert moves[0].gain > 0.2
     (ended,) = [event for event in told if isinstance(event, Ended)]
-    assert ended.counts.counted == 40 * 8
+    assert ended.counts.counted == STEPS * 8
     again = [event.text for event in told if isinstance(event, Note) and "sent again" in event.text]
     assert all(SHARES in text for text in again), again  # no move has lost one
     expected = RehearsalReference(configured(run))

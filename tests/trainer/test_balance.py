@@ -99,6 +99,19 @@ def test_a_server_is_sent_right_after_a_commit_with_an_empty_sum():
     assert lost.voided == 0
 
 
+def test_the_papers_rule_goes_by_the_queues_of_the_last_minute_not_by_the_empty_ones_of_a_commit():
+    play = Uneven(config_of(BalanceConfig(rule="swarm", every_s=15.0)))
+    for _ in range(20):
+        for name in SLOW:
+            busy = dataclasses.replace(load(0.0, forward_s=4.0), queued=3)
+            play.coordinator.loaded(play.member(name), busy)
+    play.tell_loads()  # as it is when a step is counted
+
+    (move,) = (move for _ in range(4) for move in orders(play.step()))
+
+    assert (move.source, move.target) == (0, 1)
+
+
 def test_who_was_sent_is_given_the_new_stage_and_fetches_its_weights():
     play = Uneven()
     move = moving(play)

@@ -54,6 +54,19 @@ def test_before_a_step_was_measured_all_servers_have_something():
     assert pace.window(4, 16) == 32
 
 
+def test_the_first_step_does_not_wait_for_its_end_to_widen_the_window():
+    """A road of 4 s, 4 microbatches a second: 32 at once keep no server busy."""
+    pace = LaunchPace()
+    narrow = pace.window(4, 16)
+    for turn in range(32):
+        pace.finished(turn / 4, 4.0 + turn / 4)
+
+    wide = pace.window(4, 16)
+    assert narrow < wide <= MARGIN * 4 * 4.75 + 1
+    pace.begin()
+    assert wide / 2 <= pace.window(4, 16) <= 2 * wide
+
+
 def test_a_step_of_few_microbatches_says_nothing():
     pace = LaunchPace()
     for turn in range(15):

@@ -10,7 +10,8 @@ from transport.harness import LOOPBACK, PATIENCE_S, EchoEnd, End, call, listenin
 
 from p2pswarm.errors import DialFailed, LinkLost
 from p2pswarm.ids import Address, Contact
-from p2pswarm.net.sockets import SocketNet
+from p2pswarm.net import sockets
+from p2pswarm.net.sockets import TCP_USER_TIMEOUT, SocketNet
 from p2pswarm.transport.events import CreditGained, LinkEnded, StreamData, StreamOpened
 from p2pswarm.transport.path import DialledWay, PathKind
 
@@ -26,6 +27,8 @@ class Relay:
         self.carried = 0
         self.cut_after = None
         self.swallows = False
+        self.flows = []
+        """For each connection: whether anything of it is carried."""
         self._server = None
         self._writers = []
         self._tasks = []
@@ -40,6 +43,10 @@ class Relay:
             writer.transport.abort()
         self._writers.clear()
 
+    def hush(self):
+        """Carry nothing more of the newest connection, and leave it open."""
+        self.flows[-1].clear()
+
     def stop(self):
         """End, and refuse new connections."""
         self._server.close()
@@ -52,12 +59,16 @@ class Relay:
             writer.transport.abort()
             return
         self._writers += [writer, back]
+        flows = asyncio.Event()
+        flows.set()
+        self.flows.append(flows)
         for source, target in ((reader, back), (there, writer)):
-            self._tasks.append(asyncio.create_task(self._carry(source, target)))
+            self._tasks.append(asyncio.create_task(self._carry(source, target, flows)))
 
-    async def _carry(self, reader, writer):
+    async def _carry(self, reader, writer, flows):
         try:
             while data := await reader.read(65536):
+                await flows.wait()
                 if self.swallows:
                     continue
                 writer.write(data)
@@ -192,6 +203,31 @@ async def test_a_tensor_goes_on_when_every_connection_is_cut_under_it(connection
         assert room == data
         assert relay.cut_after is None, "it was cut"
         assert back.stats.bulk_received_bytes == len(data), "no chunk was taken twice"
+
+
+@pytest.mark.skipif(TCP_USER_TIMEOUT is None, reason="this system's TCP waits as long as it likes")
+async def test_a_tensor_goes_on_when_one_of_its_connections_falls_silent(monkeypatch):
+    monkeypatch.setattr(sockets, "BULK_TIMEOUT_MS", 300)
+    data = random.Random(7).randbytes(24 * MIB)
+    async with relayed(connections=2) as (_, acceptor, link, (relay,)):
+        back, path = acceptor.links()[0], link.path
+        room = bytearray(len(data))
+
+        async def sent_once(hushed: bool):
+            arrival = back.expect(memoryview(room))
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+                group.create_task(link.send_bulk(arrival.transfer, memoryview(data), 1))
+                group.create_task(arrival.wait())
+                if hushed:
+                    relay.hush()
+
+        await sent_once(hushed=False)  # both connections are there
+        room[:] = bytes(len(data))
+        await sent_once(hushed=True)
+
+        assert room == data
+        assert back.stats.bulk_received_bytes == 2 * len(data), "no chunk was taken twice"
+        assert link.path is path, "the link noticed nothing"
 
 
 async def test_when_a_relay_dies_the_link_goes_on_over_the_next_way():

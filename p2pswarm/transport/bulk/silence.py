@@ -1,8 +1,8 @@
 """ChannelSilence: which bulk connection of a link brings nothing, although the link is well.
 
 A router that has forgotten one connection, or one of several lines that broke, says nothing. TCP
-gives up after 20 s. But the receiver of a tensor tells twice a second, by the control connection,
-how many chunks came on each bulk connection. A connection on which chunks are under way, and
+gives up after 5 s, and never if a relay acknowledges what it swallows. But the receiver of a tensor
+tells twice a second, by the control connection, how many chunks came on each bulk connection. A connection on which chunks are under way, and
 neither a chunk came nor did the kernel at the other end acknowledge a byte for as long as TCP
 needs to repair three losses in a row, is silent: it is closed, and others carry its chunks.
 
@@ -10,7 +10,7 @@ Silence is counted in reports. So nothing is concluded while the control connect
 the peer stands still, or from reports that were waiting because we stood still ourselves.
 
 A connection that was only slow costs its chunks once more. So that a slow road does not pay again
-and again, the patience doubles with each connection that is closed, up to TCP's own.
+and again, the patience doubles with each connection that is closed, to 20 s at most.
 
 Units:   seconds on the caller's monotonic clock; bytes; chunks are counted from 0.
 Errors:  none: a peer that reports nonsense harms its own transfers.
@@ -20,7 +20,7 @@ Source:  docs/paths.md; `transport/path_watch.py`, which does the same for the c
 REPORT_S = 0.5  # between two reports: two small records a second while a tensor is awaited
 COUNTED_S_MAX = 2 * REPORT_S  # what one report adds to a silence: more, and somebody stood still
 BLIND_S = 10.0  # where the kernel does not tell what came: a chunk of 64 KiB on 50 kbit/s
-PATIENCE_S_MAX = 20.0  # as TCP_USER_TIMEOUT in net/sockets.py
+PATIENCE_S_MAX = 20.0  # as TCP gives any other connection: USER_TIMEOUT_MS in net/sockets.py
 CALM_S = 60.0  # without a silent connection, after which one doubling is taken back
 
 
