@@ -8,7 +8,7 @@ Errors:  none: whoever fails is not found.
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from p2pswarm.dht.crowding import (
@@ -48,6 +48,30 @@ class HolderSearch:
         shunned: tuple[bytes, int] | None = None,
     ) -> Lookup:
         """A lookup that begins with the contacts in our table; see `LookupOptions`."""
+        lookup = self._empty(target, settle, size, patience_s, shunned)
+        near = self._table.nearest(target, len(self._table) if shunned else self._config.k)
+        contacts = (each.contact for each in near)
+        lookup.learned(islice((c for c in contacts if not lookup.shuns(c)), self._config.k))
+        return lookup
+
+    def lookup_across(self, target: bytes, met: Sequence[Contact]) -> Lookup:
+        """A lookup that begins with a peer of another part of the DHT and those it has named.
+
+        Of our own part it hears only as far as the other knows it. With our own contacts, which are
+        closer to the target than those that we met, it would never ask the other part at all.
+        """
+        lookup = self._empty(target, self._config.k)
+        learn(lookup, met)
+        return lookup
+
+    def _empty(
+        self,
+        target: bytes,
+        settle: int,
+        size: float = 0.0,
+        patience_s: float | None = None,
+        shunned: tuple[bytes, int] | None = None,
+    ) -> Lookup:
         config, recorder = self._config, self._runner.recorder
         options = LookupOptions(
             width=config.k,
@@ -58,11 +82,7 @@ class HolderSearch:
             shunned=shunned,
         )
         own, timeouts = self._table.own.raw, recorder.timeouts
-        lookup = Lookup(target, own, options, timeouts, self._now_s(), recorder.hearsay)
-        near = self._table.nearest(target, len(self._table) if shunned else config.k)
-        contacts = (each.contact for each in near)
-        lookup.learned(islice((c for c in contacts if not lookup.shuns(c)), config.k))
-        return lookup
+        return Lookup(target, own, options, timeouts, self._now_s(), recorder.hearsay)
 
     async def closest(self, key: bytes) -> list[Contact]:
         """The k servers closest to a key, closest first; some of the last may be dead."""
@@ -127,3 +147,10 @@ class HolderSearch:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def learn(lookup: Lookup, met: Sequence[Contact]) -> None:
+    """Add a peer that has answered, and the contacts that it named; nothing if there is none."""
+    if met:
+        lookup.learned(met[:1])
+        lookup.learned(met[1:], met[0])

@@ -19,7 +19,7 @@ from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.crowding import Spread
 from p2pswarm.dht.find_node import FindNode
 from p2pswarm.dht.get_value import GetValue
-from p2pswarm.dht.holder_search import HolderSearch
+from p2pswarm.dht.holder_search import HolderSearch, learn
 from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
 from p2pswarm.dht.lookup import Lookup
 from p2pswarm.dht.messages import Find, Get, Got, Identify, Ping, Record, Store, Stored
@@ -164,14 +164,14 @@ class Dht(Closing):
         """Look up our own id; the peers closest to us then know us, too."""
         if self._joining is None or self._joining[1].finished:
             lookup = self._search.lookup(self._own.raw, self.config.k)
-            _learn(lookup, met)
+            learn(lookup, met)
             query = FindNode(lookup, min(len(met), self.config.alpha))
             self._upkeep.joining = True
             running = self._runner.start_query(query, lambda: self._joined(lookup))
             self._joining = running, lookup
         else:
             running, lookup = self._joining
-            _learn(lookup, met)
+            learn(lookup, met)
             running.step()
         await running.wait()
 
@@ -215,17 +215,24 @@ class Dht(Closing):
                     if met := await self._parts.greet(duty.stranger):
                         await self._join(met)
                 case LookRound():
-                    lookup = self._search.lookup(duty.target, self.config.k)
-                    _learn(lookup, self._parts.others)
-                    query = FindNode(lookup)
-                    await self._runner.start_query(query).wait()
-                    self._refreshed(lookup)
+                    await self._look_round(duty)
                 case PublishAgain():
                     record = self._publisher.sign(duty.publication, self._now_ms())
                     await self._place(record, waited_for=False)
         finally:
             self._upkeep.done(duty, self._now_s())
             self._changed.set()
+
+    async def _look_round(self, duty: LookRound) -> None:
+        others = self._parts.others
+        if across := bool(duty.across and others):
+            lookup = self._search.lookup_across(duty.target, others)
+        else:
+            lookup = self._search.lookup(duty.target, self.config.k)
+            learn(lookup, others)
+        await self._runner.start_query(FindNode(lookup)).wait()
+        if not across:
+            self._refreshed(lookup)
 
     # Publishing
 
@@ -379,10 +386,3 @@ class Dht(Closing):
         stored = self._answers.store(peer, request, self._now_ms())
         self._changed.set()
         return stored
-
-
-def _learn(lookup: Lookup, met: Sequence[Contact]) -> None:
-    """Add a peer that has answered, and the contacts that it named; nothing if there is none."""
-    if met:
-        lookup.learned(met[:1])
-        lookup.learned(met[1:], met[0])

@@ -225,8 +225,11 @@ class Table:
         return [self._id_in(i, rng) for i in range(self.depth) if self._looked_s(i) <= latest_s]
 
     def at_every_distance(self, rng: random.Random) -> list[bytes]:
-        """A random id in each bucket."""
-        return [self._id_in(index, rng) for index in range(self.depth)]
+        """A random id in each bucket, but in those that a lookup of our own id covers."""
+        nearest = self.nearest(self.own.raw, self.config.k)
+        whole = len(nearest) < self.config.k  # too few to tell how far such a lookup reaches
+        count = self.depth if whole else self.index(nearest[-1].raw) + 1
+        return [self._id_in(index, rng) for index in range(count)]
 
     def next_refresh_s(self) -> float | None:
         """When the first bucket is due, -inf for one never refreshed; None for an empty table."""

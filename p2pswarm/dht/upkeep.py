@@ -50,6 +50,8 @@ class LookRound:
     """Look up an id, to refresh the bucket in which it lies."""
 
     target: bytes
+    across: bool = False
+    """Whether to begin in the other part of the DHT that was met, and there alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +88,7 @@ class Upkeep:
         """Whether we look up our own id to join; refreshing waits for it."""
         self._to_publish: deque[Publication] = deque()
         self._publishing = 0
-        self._targets: deque[bytes] = deque()
+        self._rounds: deque[LookRound] = deque()
         self._refreshing = False
         self._rest_s: float | None = None
         """No round of refreshing begins before this time; None until the first `poll`."""
@@ -150,7 +152,10 @@ class Upkeep:
 
     def merge(self) -> None:
         """Another part of the DHT was met: look at every distance, ourselves last."""
-        self._targets += [*self._table.at_every_distance(self._rng), self._own]
+        self._rounds.extendleft(
+            LookRound(each, across=True) for each in self._table.at_every_distance(self._rng)
+        )  # the nearest first: who is there does the same
+        self._rounds.append(LookRound(self._own))
 
     def _publish(self, now_s: float) -> list[Duty]:
         self._to_publish += self._publications.due(now_s)
@@ -166,17 +171,18 @@ class Upkeep:
         due_s = self._next_refresh_s()
         if due_s is not None and due_s <= now_s:
             soon_s = now_s + REFRESH_PAUSE_S  # so that buckets stay in one round
-            self._targets += [*self._table.stale(soon_s, self._rng), self._own]
-        if not self._targets or self._refreshing:
+            targets = [*self._table.stale(soon_s, self._rng), self._own]
+            self._rounds += [LookRound(each) for each in targets]
+        if not self._rounds or self._refreshing:
             return []
         self._refreshing = True
-        return [LookRound(self._targets.popleft())]
+        return [self._rounds.popleft()]
 
     def _next_refresh_s(self) -> float | None:
         """When the next round of refreshing begins; None during a round or while joining."""
         stale_s = self._table.next_refresh_s()
         if stale_s is None or self._rest_s is None:
             return None
-        if self.joining or self._refreshing or self._targets:
+        if self.joining or self._refreshing or self._rounds:
             return None
         return max(stale_s, self._rest_s)

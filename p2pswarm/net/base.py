@@ -109,6 +109,10 @@ class BulkPipe(Protocol):
         """Say that there is something to send. Any thread may call this."""
         ...
 
+    def acknowledged_bytes(self) -> int | None:
+        """How many bytes the kernel at the other end has; None if ours does not say."""
+        ...
+
     def close(self) -> None:
         """End the pipe; `lost` and `released` follow. Bytes under way may be cut off."""
         ...

@@ -24,6 +24,7 @@ from queue import SimpleQueue
 
 from p2pswarm.errors import BadRecord, LinkLost, SwarmError
 from p2pswarm.net.base import BulkMachine
+from p2pswarm.net.tcp_info import acknowledged_bytes
 
 
 class SocketBulkPipe:
@@ -54,6 +55,11 @@ class SocketBulkPipe:
         if start:
             self._start(self._send, "tx")
         self._wakeups.put(None)
+
+    def acknowledged_bytes(self) -> int | None:
+        """How many bytes the kernel at the other end has; None if ours does not say."""
+        with self._guard:  # so that the number of the socket is not another one's by now
+            return None if self._running == 0 else acknowledged_bytes(self._sock)
 
     def close(self) -> None:
         """End the pipe; `released` follows when both threads have ended."""

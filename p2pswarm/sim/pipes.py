@@ -82,6 +82,10 @@ class SimBulkPipe:
             self._awake = True
             self._socket.clock.call_soon(self._send)
 
+    def acknowledged_bytes(self) -> int | None:
+        """Unknown: the simulated kernel does not say."""
+        return None
+
     def close(self) -> None:
         """End it."""
         self._socket.close(LinkLost("closed"))

@@ -121,6 +121,14 @@ class BulkOver:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkCame:
+    """The peer tells what has come on a bulk connection so far. Only the link sees this event."""
+
+    number: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
 class PathBroken:
     """The present path brought a record that is not authentic. Only the link sees this event."""
 
@@ -140,18 +148,20 @@ class PathWanted:
     error: SwarmError
 
 
-LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkDone | BulkOver | PathAltered
+BulkNews = BulkDone | BulkOver | BulkCame
+LinkEvent = Ponged | GoneAway | AskedForBulk | PeerClosed | BulkNews | PathAltered
 StreamEvent = StreamOpened | StreamData | StreamReset | CreditGained | LinkEnded
 EndpointEvent = LinkUp | BulkWanted | PathWanted
-LinkNews = EndpointEvent | BulkSpare | BulkDone | BulkOver | PathBroken | PathAltered
+LinkNews = EndpointEvent | BulkSpare | BulkNews | PathBroken | PathAltered
 
 
 def link_event(kind: int, payload: bytes) -> LinkEvent:
     """The event of a frame on stream 0 that no stream is concerned with."""
     if kind == frames.BULK_DONE:
         return BulkDone(*frames.TRANSFER.unpack(payload))
-    if kind == frames.BULK_OVER:
-        return BulkOver(*frames.CHANNEL.unpack(payload))
+    if kind in (frames.BULK_OVER, frames.BULK_CAME):
+        event = BulkOver if kind == frames.BULK_OVER else BulkCame
+        return event(*frames.CHANNEL.unpack(payload))
     if kind == frames.ALTERED:
         return PathAltered(*frames.NUMBER.unpack(payload))
     if kind == frames.GOAWAY:

@@ -26,6 +26,7 @@ CLOSE = 9
 BULK_DONE = 10
 BULK_OVER = 11
 ALTERED = 12
+BULK_CAME = 13
 
 END = 1  # flag of OPEN and DATA: this half of the stream is finished
 PRIORITIES = 8  # 0 goes first; rpc/base.py names three
@@ -38,7 +39,7 @@ PING_BYTES = 8
 NUMBER = struct.Struct(">I")  # payload of CREDIT (bytes), RESET (code), ALTERED (path)
 TRANSFER = struct.Struct(">Q")  # payload of BULK_DONE
 BAN = struct.Struct(">BI")  # payload of CLOSE, if there is one: offence, seconds
-CHANNEL = struct.Struct(">IQ")  # payload of BULK_OVER: number of the connection, chunks
+CHANNEL = struct.Struct(">IQ")  # payload of BULK_OVER, BULK_CAME: number, chunks
 
 _LENGTHS = {  # shortest and longest payload
     OPEN: (0, MESSAGE_BYTES_MAX),
@@ -52,10 +53,11 @@ _LENGTHS = {  # shortest and longest payload
     CLOSE: (0, BAN.size),
     BULK_DONE: (TRANSFER.size, TRANSFER.size),
     BULK_OVER: (CHANNEL.size, CHANNEL.size),
+    BULK_CAME: (CHANNEL.size, CHANNEL.size),
     ALTERED: (NUMBER.size, NUMBER.size),
 }
 _OF_STREAMS = (OPEN, DATA, RESET)  # never on stream 0
-_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK, CLOSE, BULK_DONE, BULK_OVER, ALTERED)  # on stream 0
+_OF_LINK = (PING, PONG, GOAWAY, ASK_BULK, CLOSE, BULK_DONE, BULK_OVER, BULK_CAME, ALTERED)
 
 Frame = tuple[int, int, int, int, bytes]
 """(kind, flags, priority, stream, payload); a tuple, because it is fast to make."""

@@ -23,6 +23,7 @@ from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_records import ControlRecords
 from p2pswarm.transport.events import (
     AskedForBulk,
+    BulkCame,
     BulkDone,
     BulkOver,
     BulkWanted,
@@ -386,7 +387,7 @@ class LinkMachine:
                 self.state = WHEN_PEER_LEAVES.get(self.state, self.state)
             case PeerClosed(why):
                 self.peer_closed = why
-            case BulkDone() | BulkOver() | PathAltered():
+            case BulkDone() | BulkOver() | BulkCame() | PathAltered():
                 self.news.append(event)
             case AskedForBulk():
                 if self.path.dials:

@@ -23,6 +23,7 @@ from p2pswarm.transport.bulk.channels import BulkArrival, BulkChannels, Channels
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.control_path import ControlPath, no_pipe
 from p2pswarm.transport.events import (
+    BulkCame,
     BulkDone,
     BulkOver,
     BulkSpare,
@@ -76,7 +77,7 @@ class Link(LinkFacts):
         self.path_news = asyncio.Event()
         """Set when a path comes up, and when the link ends."""
         self._timer: asyncio.TimerHandle | None = None
-        user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done)
+        user = ChannelsUser(self._bulk_lost, self._bulk_released, self._bulk_done, self._bulk_came)
         self._channels = BulkChannels(config, new_lock, user, shared.upload)
         self._open_sockets = 0
 
@@ -267,7 +268,9 @@ class Link(LinkFacts):
                 self._channels.done(transfer)
             case BulkOver(number, chunks):
                 if not self._channels.over(number, chunks) and self.bulk.given_up(number):
-                    self._mux.bulk_over(number, 0)
+                    self._mux.bulk_count(number, 0, over=True)
+            case BulkCame(number, chunks):
+                self._channels.came(number, chunks, self._machine.life.repair_s)
             case BulkSpare(count):
                 self._channels.retire(count)
             case PathBroken():
@@ -351,10 +354,17 @@ class Link(LinkFacts):
 
     def _bulk_released(self, number: int, chunks: int) -> None:
         self._owner.bulk_left(self, number)
-        self._mux.bulk_over(number, chunks)
+        self._mux.bulk_count(number, chunks, over=True)
         self._flush()
         self._open_sockets -= 1
         self._release_if_over()
+
+    def _bulk_came(self, counts: list[tuple[int, int]]) -> None:
+        if self.paths.current is None:  # what is old when it comes proves nothing
+            return
+        for number, chunks in counts:
+            self._mux.bulk_count(number, chunks, over=False)
+        self._flush()
 
     def _bulk_done(self, transfer: int) -> None:
         self._mux.bulk_done(transfer)

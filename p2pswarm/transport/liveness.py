@@ -60,6 +60,11 @@ class Liveness:
         """The smoothed round trip; 0 before the first ping has come back."""
         return self._round_trip.srtt_s or 0.0
 
+    @property
+    def repair_s(self) -> float:
+        """How long TCP may need to repair three losses in a row on this path."""
+        return answer_s(self.rtt_s, self._round_trip.rttvar_s)
+
     def ping(self, upto: int, now_s: float) -> bytes:
         """The payload of a new ping; its answer proves that the records before `upto` came."""
         if len(self._pings) >= PINGS_MAX:
@@ -90,8 +95,7 @@ class Liveness:
             return self._on_period()
         if self.watch.at_s is None or now_s < self.watch.at_s:
             return LinkSilence.NONE
-        patience_s = answer_s(self.rtt_s, self._round_trip.rttvar_s)
-        match self.watch.tick(records, patience_s, now_s, in_use=in_use):
+        match self.watch.tick(records, self.repair_s, now_s, in_use=in_use):
             case PathWatchNews.ASK:
                 return LinkSilence.ASK
             case PathWatchNews.DOUBT:

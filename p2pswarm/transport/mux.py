@@ -120,8 +120,7 @@ class Mux:
 
     def writable(self, number: int) -> bool:
         """Whether a message would go out soon; if not, CreditGained follows."""
-        stream = self._streams.get(number)
-        if stream is None or not stream.queued_bytes:
+        if (stream := self._streams.get(number)) is None or not stream.queued_bytes:
             return True
         if stream.queued_bytes < QUEUE_BYTES and not (stream.theirs and self.crowded):
             return True
@@ -174,9 +173,10 @@ class Mux:
         """Tell the peer that we have every byte of its transfer, or want no more of it."""
         self._say(frames.encode(frames.BULK_DONE, 0, frames.TRANSFER.pack(transfer)))
 
-    def bulk_over(self, number: int, chunks: int) -> None:
-        """Tell the peer how many chunks came on a bulk connection that has ended."""
-        self._say(frames.encode(frames.BULK_OVER, 0, frames.CHANNEL.pack(number, chunks)))
+    def bulk_count(self, number: int, chunks: int, *, over: bool) -> None:
+        """Tell the peer how many chunks came on a bulk connection; `over`: it has ended."""
+        kind = frames.BULK_OVER if over else frames.BULK_CAME
+        self._say(frames.encode(kind, 0, frames.CHANNEL.pack(number, chunks)))
 
     def altered(self, path: int) -> None:
         """Tell the peer that a path brought bytes that it did not send."""

@@ -323,12 +323,35 @@ def test_another_part_is_looked_for_at_every_distance_and_next_to_us():
 
     node.upkeep.merge()
 
-    targets, now_s = [], 1.0
-    for _ in range(node.table.depth + 1):
-        (duty,) = node.poll(now_s)
+    *across, last = rounds_of(node)
+    assert [node.table.index(each.target) for each in across] == [*range(node.table.depth)][::-1]
+    assert all(each.across for each in across)
+    assert last == LookRound(node.table.own.raw)
+
+
+@given(st.sets(st.integers(1, 2**256 - 1), min_size=1, max_size=60))
+def test_no_distance_of_another_part_is_left_out(numbers):
+    """Each is looked at by itself, or is within the reach of the lookup of our own id."""
+    node = Node(a_sure_table(*numbers))
+    node.poll(0.0)
+
+    node.upkeep.merge()
+
+    *across, _ = rounds_of(node)
+    looked = {node.table.index(each.target) for each in across}
+    k = node.table.config.k
+    reached = {node.table.index(each.raw) for each in node.table.nearest(node.table.own.raw, k)}
+    assert looked | reached >= {node.table.index(each.raw) for each in node.table}
+    assert looked == set(range(len(looked)))
+
+
+def rounds_of(node: Node) -> list[LookRound]:
+    """What is looked up, one after another, until nothing is due."""
+    rounds, now_s = [], 1.0
+    while duties := node.poll(now_s):
+        (duty,) = duties
         assert isinstance(duty, LookRound)
-        targets.append(duty.target)
-        now_s += 2.0
+        rounds.append(duty)
+        now_s += 0.001
         node.upkeep.done(duty, now_s)
-    assert [node.table.index(each) for each in targets] == [*range(node.table.depth), 256]
-    assert node.poll(now_s) == []
+    return rounds

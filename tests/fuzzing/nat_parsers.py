@@ -31,6 +31,7 @@ from p2pswarm.net.address_scope import Scope
 from p2pswarm.net.circuit import CircuitRequest, CircuitStatus
 from p2pswarm.transport import card as cards
 from p2pswarm.transport.card import Card, CardBody, SignedCard
+from p2pswarm.transport.observation import SEAL_BYTES, answer, read_answer
 from p2pswarm.wire.message import MESSAGE_BYTES_MAX, decode, encode
 
 GATEWAY, OWN = "192.168.77.1", "192.168.77.5"
@@ -89,6 +90,14 @@ def lease_search(data: bytes) -> None:
         else:
             search.on_deadline(at_s / 10)
     assert sent <= OUTPUTS_MAX
+
+
+@parser
+def observation(data: bytes) -> None:
+    """Where a peer says that it sees a connection come from: read as it was written."""
+    with contextlib.suppress(BadHandshake):
+        seen = read_answer(data)
+        assert seen == read_answer(answer(seen.address, seen.seal))
 
 
 @parser
@@ -182,6 +191,10 @@ NAT_SEEDS = {
         CircuitRequest(peer=PEER.raw).raw,
         CircuitRequest(ticket=b"t" * 16).raw,
         *(circuit.answer(status) for status in CircuitStatus),
+    ],
+    "observation": lambda: [
+        answer(Address("203.0.113.7", 4001)),
+        answer(Address("2001:db8::7", 65535), b"s" * SEAL_BYTES),
     ],
     "directory": lambda: [
         joined(

@@ -85,7 +85,13 @@ def link_records() -> Seeds:
     bulk = frames.encode(frames.ASK_BULK, 0) + frames.encode(frames.PONG, 0, bytes(8))
     ours = frames.encode(frames.DATA, 2, b"answer", frames.END)
     again = frames.encode(frames.OPEN, 1, b"", frames.END)
+    told = frames.encode(frames.BULK_DONE, 0, frames.TRANSFER.pack(7))
+    told += frames.encode(frames.BULK_CAME, 0, frames.CHANNEL.pack(1, 9))
+    told += frames.encode(frames.BULK_OVER, 0, frames.CHANNEL.pack(1, 9))
+    told += frames.encode(frames.ALTERED, 0, frames.NUMBER.pack(0))
+    close = frames.encode(frames.CLOSE, 0, frames.BAN.pack(0, 60))
     return [
+        joined(told, bulk + told, close),
         joined(opened),
         joined(opened, again),
         joined(whole, credit + reset, link),

@@ -9,6 +9,7 @@ import pytest
 from sim.seed import SEED
 
 from p2pswarm.dht.bucket import Neighbour
+from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.dht.routing_table import neighbour
 from p2pswarm.errors import NoRoute
@@ -85,12 +86,18 @@ def test_halves_that_were_cut_apart_are_one_table_again_within_half_a_minute(
     run(main(), SEED)
 
 
-@pytest.mark.parametrize("halves", [(60, 60), (110, 10), (40, 1)])
-def test_halves_that_began_apart_are_nearly_one_table_after_one_hint(halves):
-    """Nobody has a seed of the other half; then one node is told of one of the others."""
+@pytest.mark.parametrize(
+    ("halves", "k"), [((60, 60), 20), ((110, 10), 20), ((40, 1), 20), ((80, 80), 8)]
+)
+def test_halves_that_began_apart_are_nearly_one_table_after_one_hint(halves, k):
+    """Nobody has a seed of the other half; then one node is told of one of the others.
+
+    With a small k no node knows all of its own half, as in a large swarm.
+    """
 
     async def main() -> None:
-        world = DhtWorld(DhtWorldConfig(nodes=0, stale=0.0, seed=SEED, world=LAN))
+        dht = DhtConfig(k=k)
+        world = DhtWorld(DhtWorldConfig(nodes=0, stale=0.0, seed=SEED, world=LAN, dht=dht))
         async with asyncio.TaskGroup() as group:
             tasks, parts = [], []
             for count in halves:

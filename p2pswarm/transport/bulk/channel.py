@@ -99,7 +99,8 @@ class BulkChannel:
         self.lost = callbacks.lost
         self.retired = False
         """Set when it takes no new chunk, because it is about to be closed."""
-        self._chunks_out = 0
+        self.chunks_out = 0
+        """How many it has taken to send."""
         self.chunks_in = 0
         """How many whole chunks have come."""
         self.received_bytes = 0
@@ -139,13 +140,13 @@ class BulkChannel:
         if self._unpaced_bytes:  # this call follows `sent` at once, so no idle time is counted
             self._sizer.note(self._unpaced_bytes, now_s - self._begun_s)
             self._unpaced_bytes = 0
-        at = (self._number, self._chunks_out)
+        at = (self._number, self.chunks_out)
         chunk = None
         if not self.retired:
             chunk = self._send_queue.take(self._sizer.chunk_bytes, now_s, at)
         if chunk is None:
             return None
-        self._chunks_out += 1
+        self.chunks_out += 1
         self._outgoing, self._begun_s = chunk, now_s
         length = len(chunk.data)
         out = self._scratch_out = _grown(self._scratch_out, HEADER_BYTES + length + OVERHEAD_BYTES)

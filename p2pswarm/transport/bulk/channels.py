@@ -5,13 +5,15 @@ queue and fills one set of receive buffers. Channels run by themselves, on socke
 threads, and report only complete transfers.
 
 A channel that ends costs the time of its chunks. Each side tells the other how many chunks came on
-it, and sends the others again on another channel.
+it, and sends the others again on another channel. So it is with a channel that falls silent, which
+the side that sends notices by what the other tells while it awaits transfers (`silence.py`).
 
 Units:   bytes.
 Errors:  LinkLost for every task that waits when the link ends.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,10 +24,12 @@ from p2pswarm.net.base import BulkPipe, Connection
 from p2pswarm.transport.bulk.channel import BulkChannel, BulkKeys, ChannelCallbacks
 from p2pswarm.transport.bulk.receive_buffers import ReceiveBuffers
 from p2pswarm.transport.bulk.send_queue import SendQueue
+from p2pswarm.transport.bulk.silence import REPORT_S, ChannelSilence
 from p2pswarm.transport.bulk.upload_share import BACKGROUND, HELD_S, UploadShare
 from p2pswarm.transport.config import TransportConfig
 
 RETIRE_S = 2.0  # for what a channel has taken to leave, before it is closed
+_log = logging.getLogger(__name__)
 ENDED_MAX = 256  # channels of which the peer does not say what came: it tells at once, in order
 
 
@@ -39,6 +43,8 @@ class ChannelsUser:
     """The socket of a channel is closed: the number of its join, and the chunks that came."""
     done: Callable[[int], None]
     """We want no more of this transfer: tell the peer."""
+    came: Callable[[list[tuple[int, int]]], None]
+    """Tell the peer, who sends, how many chunks came: the number of each channel with its count."""
 
 
 class BulkArrival:
@@ -111,6 +117,8 @@ class BulkChannels:
         self._channels: dict[int, tuple[BulkChannel, BulkPipe]] = {}
         self._came: dict[int, int] = {}  # what the peer says of channels that we still have
         self._ended: dict[int, None] = {}  # channels of which the peer has said nothing yet
+        self._silence = ChannelSilence()
+        self._reporting: asyncio.TimerHandle | None = None  # while we await a transfer
         self._left: dict[int, None] = {}  # channels of a path that was left
         self._sent_bytes = self._received_bytes = 0  # on channels that have ended
 
@@ -137,7 +145,10 @@ class BulkChannels:
         """Grant `memory` to one transfer."""
         if memory.readonly:
             raise ValueError("the memory of a transfer must be writable")
-        return BulkArrival(self._buffers, self._arrivals, memory.cast("B"), self._user.done)
+        arrival = BulkArrival(self._buffers, self._arrivals, memory.cast("B"), self._user.done)
+        if self._reporting is None and self._arrivals:
+            self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report)
+        return arrival
 
     async def send(self, transfer: int, data: memoryview, priority: int) -> None:
         """Send all of `data`, over channels that are there or join later.
@@ -199,6 +210,30 @@ class BulkChannels:
             return False
         return True
 
+    def came(self, number: int, chunks: int, patience_s: float) -> None:
+        """The peer tells how many chunks came on a channel so far: close it if it is silent.
+
+        `patience_s`: how long TCP may need to repair three losses.
+        """
+        if number not in self._channels:
+            return
+        machine, pipe = self._channels[number]
+        now_s = asyncio.get_running_loop().time()
+        acknowledged = pipe.acknowledged_bytes()
+        if self._silence.reported(
+            number, chunks, machine.chunks_out, acknowledged, patience_s, now_s
+        ):
+            _log.info("a bulk connection brings nothing: its chunks go by another")
+            pipe.close()
+
+    def _report(self) -> None:
+        """Tell what came so far, and again as long as we await anything."""
+        self._reporting = None
+        if self._arrivals:
+            counts = [(number, each.chunks_in) for number, (each, _) in self._channels.items()]
+            self._reporting = asyncio.get_running_loop().call_later(REPORT_S, self._report)
+            self._user.came(counts)
+
     def close(self) -> None:
         """Close every channel, because their path was left; others will take their place."""
         for number, (_, pipe) in list(self._channels.items()):
@@ -215,6 +250,7 @@ class BulkChannels:
         """The socket of a channel is closed: nothing comes or goes on it any more."""
         self._left.pop(number, None)
         machine, _ = self._channels.pop(number)
+        self._silence.over(number)
         self._sent_bytes += machine.sent_bytes
         self._received_bytes += machine.received_bytes
         if number in self._came:
@@ -237,6 +273,9 @@ class BulkChannels:
     def fail(self, reason: str) -> None:
         """Close every channel and fail every transfer, because the link is over."""
         self.close()
+        if self._reporting is not None:
+            self._reporting.cancel()
+            self._reporting = None
         for arrival in list(self._arrivals.values()):
             arrival.fail(reason)
         for done in self._sends:

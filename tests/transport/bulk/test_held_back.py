@@ -38,7 +38,7 @@ class Line:
 def seconds(priority, stuck):
     async def main():
         upload = UploadShare(nullcontext())
-        user = ChannelsUser(print, print, print)
+        user = ChannelsUser(print, print, print, print)
         channels = BulkChannels(TransportConfig(), nullcontext, user, upload)
         channels.add(Line(channels), BulkKeys(b"a" * 32, b"b" * 32, Suite.AES_GCM), 0)
         if stuck:
