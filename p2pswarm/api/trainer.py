@@ -71,11 +71,12 @@ class RunTrainer:
 
     async def __aenter__(self) -> Self:
         stack = self._node.stack
+        self._role = await load_role("trainer")
+        model = await asyncio.to_thread(self._role.checked_model, self._run)
         self._settings = settings = await asyncio.to_thread(
             closed_by_us,
-            dataclasses.replace(stack.config, role="trainer", run=self._run, train=self._train),
+            dataclasses.replace(stack.config, role="trainer", run=model, train=self._train),
         )
-        self._role = await load_role("trainer")
         corpus = await asyncio.to_thread(self._role.read_corpus, settings)
         text = await asyncio.to_thread(corpus.digest)
         stack = dataclasses.replace(stack, config=settings)

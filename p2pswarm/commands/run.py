@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from p2pswarm.commands import (
+    check_model,
     closed_runs,
     demo,
     doctor,
@@ -25,7 +26,7 @@ from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.progress.printable import printable
 from p2pswarm.version import VERSION
 
-ALL = (node, status, explain, doctor, verify, plan, simulate, closed_runs, demo)
+ALL = (node, status, explain, doctor, verify, check_model, plan, simulate, closed_runs, demo)
 """In the order of `--help`."""
 FAILED, UNUSABLE = 1, 2
 
