@@ -141,7 +141,8 @@ class RunTrainer:
     async def save(self, path: str | Path) -> Path:
         """Fetch the weights from the servers and write them as one safetensors file.
 
-        The tensors are named `blocks.NUMBER.PARAMETER`. Call it after `Ended`, inside the block.
+        The tensors are named `blocks.NUMBER.PARAMETER`, those of a model of transformers as there.
+        Call it after `Ended`, inside the block.
 
         Returns:
             The path of the file: `path`, or one beside it if `path` could not be written or is
