@@ -57,6 +57,8 @@ class ModelConfig:
     """What the folder's config.json says, for the manifest; filled in."""
     package: Annotated[str, AtMost(PACKAGE_CHARS_MAX)] = ""
     """NAME==VERSION of the package that has the model's code; filled in."""
+    weights: Annotated[str, AtMost(64)] = ""
+    """A digest of the names of pretrained weights; filled in."""
     tie: bool = True
     """Whether embedding and head that the config says are one tensor stay one."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
@@ -164,6 +166,8 @@ class RunConfig:
     name: Annotated[str, Text(64)] = "p2pswarm"
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """The seed of the initial weights and of the order of the samples."""
+    start: Annotated[str, OneOf("random", "pretrained")] = "random"
+    """The first weights: drawn from the seed, or those in the folder of `hf:FOLDER`."""
     stages: Annotated[int, Between(1, 256)] = 2
     cut: tuple[Count, ...] = ()
     """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
@@ -263,6 +267,8 @@ class ServeConfig:
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
+    pretrained: Path | None = None
+    """The folder with a model's safetensors files, for runs that start from them."""
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024

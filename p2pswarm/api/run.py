@@ -25,6 +25,8 @@ class RunSettings(TypedDict, total=False):
     model: ModelConfig | Table | str
     """The model: `p2pswarm.models.GPT(...)`, the settings of `[run.model]`, or "hf:FOLDER" and the
     like (docs/models.md)."""
+    start: str
+    """The first weights: "random", or "pretrained", those in the folder of "hf:FOLDER"."""
     stages: int
     """The number of parts that the model is cut into."""
     cut: Sequence[int]

@@ -20,6 +20,7 @@ from p2pswarm.errors import Unusable
 from p2pswarm.models.base import DTYPES, Block, WholeBlock
 from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.gpt import gpt
+from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
 
 register("gpt")(gpt)
@@ -67,7 +68,10 @@ def fill_buffers(
 
 @torch.no_grad()
 def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> None:
-    """Draw version 0 of the blocks `numbers`; it is the same on every machine."""
+    """Draw version 0 of the blocks `numbers`, or load it; it is the same on every machine."""
+    if run.start == PRETRAINED:
+        load_blocks(run, blocks)
+        return
     for number, block in zip(numbers, blocks, strict=True):
         tag = f"{TAG}:{run.seed}:{number}".encode()
         seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63

@@ -91,6 +91,11 @@ def whole_model(model: ModelConfig) -> nn.Module:
             f"{model.family}: embedding and head are one tensor, and may be served by different "
             "machines: run.model.tie = false makes them two that begin equal"
         )
+    if getattr(config, "output_router_logits", False):
+        raise Unusable(
+            f"{model.family}: output_router_logits adds a loss over the routers of all layers, "
+            "which lie on different machines: set it to false in config.json"
+        )
     config.tie_word_embeddings = False
     try:
         with torch.device("meta"):

@@ -11,12 +11,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from p2pswarm.config import HF, ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.infile import read_small
 from p2pswarm.models import packages
+from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.config_text import config_text
 from p2pswarm.models.hf_library import library_config, requirement
+from p2pswarm.models.pretrained import PRETRAINED, check_names, offer
 
 CONFIG_FILE = "config.json"
 CONFIG_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels
@@ -33,7 +37,23 @@ def resolved(run: RunConfig) -> RunConfig:
         packages.trust([packages.package_of(model.family)])  # by the user's own settings
         if not model.package:
             model = dataclasses.replace(model, package=packages.requirement_of(model.family))
+    if run.start == PRETRAINED and not model.weights:
+        model = dataclasses.replace(model, weights=_weights(run, model))
     return run if model == run.model else dataclasses.replace(run, model=model)
+
+
+def _weights(run: RunConfig, model: ModelConfig) -> str:
+    """The digest of the weights that the run starts from; Unusable if they do not fit."""
+    folder = run.model.folder
+    if folder is None:
+        raise Unusable(
+            'run.start = "pretrained" needs weights in a folder: run.model = "hf:FOLDER"'
+        )
+    digest = offer(folder)
+    whole = dataclasses.replace(run, model=dataclasses.replace(model, weights=digest))
+    with torch.device("meta"):
+        check_names(whole, make_blocks(whole, range(block_count(whole.model))))
+    return digest
 
 
 def _of_folder(model: ModelConfig, folder: Path) -> ModelConfig:

@@ -52,6 +52,7 @@ def shrunken(run: RunConfig) -> RunConfig:
     model = dataclasses.replace(
         run.model, sequence_length=min(run.model.sequence_length, TOKENS), dtype="float64"
     )
+    run = dataclasses.replace(run, start="random")
     batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
     if model.family == "gpt":
         layers = min(model.layers, LAYERS)

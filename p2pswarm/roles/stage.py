@@ -31,6 +31,7 @@ from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.models.packages import trust
+from p2pswarm.models.pretrained import PRETRAINED, offer
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
@@ -199,6 +200,8 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
     trust(serve.packages)
+    if run.start == PRETRAINED and serve.pretrained is not None:
+        offer(serve.pretrained)
     check_once(run)
     return torch_engine(run, stage, device, serve.graph_mib * MIB)
 

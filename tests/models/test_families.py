@@ -15,6 +15,7 @@ from p2pswarm.models.blocks import block_costs, block_count
 from p2pswarm.models.hf_library import library_model, requirement
 
 CPU = torch.device("cpu")
+ROUTERS = '{"model_type":"mixtral","output_router_logits":true}'
 DROPOUT = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
 
 
@@ -102,6 +103,7 @@ def test_an_expert_costs_what_a_token_gives_it():
     ("name", "change", "match"),
     [
         ("gemma2", {"tie": True}, r"one tensor.*run\.model\.tie = false"),
+        ("mixtral", {"config": ROUTERS}, "output_router_logits.*set it to false"),
         ("llama", {"config": ""}, "comes without a config"),
         ("llama", {"config": '{"model_type":"t5"}'}, "'t5' is no causal language model"),
         ("llama", {"config": '{"model_type":"nothing"}'}, "'nothing' is no causal"),

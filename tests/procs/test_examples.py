@@ -14,6 +14,10 @@ SAID = {
         "all steps are done; the uninvited served None",
         "anna's run is over: all steps are done",
     ],
+    "fine_tune": [
+        "step=0, nats_per_byte=5.",
+        "step=20, nats_per_byte=",
+    ],
     "hf_model": [
         "step=0, nats_per_byte=5.",
         "step=20, nats_per_byte=3.",
