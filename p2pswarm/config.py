@@ -273,6 +273,9 @@ class ServeConfig:
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory that forwards keep for their backwards; above it, a forward is computed again."""
+    kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
+    """Memory of the host, not of the device, for activations and gradients that were given to other
+    stages in this step; past it they are computed again when such a stage loses a server."""
     grace_s: Annotated[float, Between(0.0, 3_600.0)] = 20.0
     """The most seconds that leaving may take after SIGTERM, the notice that a machine ends."""
     checkpoints: bool = True

@@ -189,6 +189,7 @@ def stage_server(
         chain=voters_chain(stack.config.state, offer.identity, say),
         origin=offer.identity.origin,
         free_bytes=functools.partial(free_bytes, device),
+        kept_bytes=serve.kept_mib * MIB,
         saving=SavingLimits(serve.checkpoints, serve.checkpoint_mib * MIB),
         partials=kept_pieces(stack.config.state),
     )

@@ -25,6 +25,7 @@ from enum import Enum
 from p2pswarm.allreduce.base import AveragedGradient, Sums
 from p2pswarm.allreduce.round import RoundId
 from p2pswarm.errors import NotServing
+from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.swarm.messages.membership import HeldReduction
 from p2pswarm.swarm.messages.step import Commit, Reduce
 
@@ -72,6 +73,8 @@ class ClosedSum:
     """The microbatches in it."""
     losses: Mapping[int, float] = field(default_factory=dict)
     """Of these, where the last stage has computed them."""
+    boundaries: KeptBoundaries | None = field(default=None, compare=False)
+    """What was given to the stages beside this one for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from p2pswarm.compute.base import Key
@@ -30,9 +31,10 @@ from p2pswarm.server.outgoing import (
     push_back,
     push_onward,
 )
-from p2pswarm.server.scheduler import WorkItem
 from p2pswarm.server.session import MemberSession
+from p2pswarm.server.work_item import WorkItem
 from p2pswarm.server.work_plan import undelivered
+from p2pswarm.swarm.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.types import Obstacle
 from p2pswarm.swarm.push import OnlyPeer, PushProgress
@@ -100,8 +102,16 @@ class _PendingBundle:
 class Forwarder:
     """Outgoing pushes of one session, each a task of the session's group."""
 
-    def __init__(self, session: MemberSession, rpc: Rpc, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        session: MemberSession,
+        rpc: Rpc,
+        tasks: asyncio.TaskGroup,
+        is_broken: Callable[[bytes], bool],
+    ) -> None:
+        """`is_broken`: whether nothing comes from a peer at present."""
         run, engine = session.context.run, session.engine
+        self._is_broken = is_broken
         self._session = session
         self._tasks = tasks
         self._going: dict[asyncio.Task[None], Key] = {}
@@ -151,8 +161,15 @@ class Forwarder:
         stage = session.scheduler.stage
         first = await session.context.tensors.pack([tokens], "raw")
 
+        keeper = keeper_among(item.push.keepers, stage + 1, session.members.ready(stage + 1))
+        if keeper is not None and self._is_broken(keeper.peer):
+            keeper = None
+        candidates = KeeperFirst(session.router, keeper)
+
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
             push = push_onward(item, stage, metas_of(first) + await pending.metas(member))
+            asked = candidates.keeps(member.peer)
+            push = replace(push, keepers=keepers_for(push.keepers, stage + 1, asked=asked))
 
             async def load() -> Sequence[EncodedTensor]:
                 session.note(handed(push, member))
@@ -166,7 +183,7 @@ class Forwarder:
             session.meter.went(bytes_of(push.tensors))
 
         nobody = f"nobody serves stage {stage + 1}"
-        return await push_to_any(session.router, nobody, session.view_changed, push_once)
+        return await push_to_any(candidates, nobody, session.view_changed, push_once)
 
     async def _back(self, item: WorkItem, pending: _PendingBundle) -> str | None:
         session = self._session

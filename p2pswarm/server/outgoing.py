@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from p2pswarm.errors import DialFailed, Refused
 from p2pswarm.models.base import Bundle
-from p2pswarm.server.scheduler import WorkItem
+from p2pswarm.server.work_item import WorkItem
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.microbatch import Handed, Push
 from p2pswarm.swarm.messages.types import Work

@@ -16,7 +16,6 @@ Source:  docs/training.md.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from p2pswarm.compute.base import BackwardSpec, CountPermit, Key
@@ -24,6 +23,8 @@ from p2pswarm.errors import BadMessage, Busy, NotServing, Refused
 from p2pswarm.flow.estimates import Ema
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import ExpectedTensors
+from p2pswarm.server.kept_boundaries import KeptAnswer, KeptBoundaries
+from p2pswarm.server.work_item import Dropped, HeldInput, Period, WorkItem
 from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Push
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
@@ -51,48 +52,6 @@ RANK = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WorkItem:
-    """One push that was admitted."""
-
-    push: Push
-    sender: bytes
-    work: Work
-
-    @property
-    def key(self) -> Key:
-        """Microbatch and attempt."""
-        return self.push.microbatch, self.push.attempt
-
-
-@dataclass(slots=True)
-class HeldInput:
-    """A microbatch between forward and backward."""
-
-    item: WorkItem
-    next_peer: bytes | None = None
-    """The server that has it now, and may send the gradient."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What a fence or the end of a step has dropped."""
-
-    items: tuple[WorkItem, ...]
-    keys: tuple[Key, ...]
-    """Held inputs to be forgotten."""
-
-
-@dataclass(slots=True)
-class Period:
-    """What was done since the last report."""
-
-    started_s: float
-    counted: int = 0
-    waits_s: list[float] = field(default_factory=list)
-    computes_s: list[float] = field(default_factory=list)
-
-
 class Scheduler:
     """One incarnation of a server: its stage, its queue and its ledger, one version at a time."""
 
@@ -103,8 +62,11 @@ class Scheduler:
         incarnation: int,
         microbatches: int,
         expected: ExpectedTensors,
+        kept: KeptBoundaries | None = None,
     ) -> None:
         self.expected = expected
+        self.kept = kept or KeptBoundaries(stage)
+        """What was given to the stages beside this one, for what is in the sum."""
         self.stage = stage
         self.incarnation = incarnation
         self.last = stage == stages - 1
@@ -145,12 +107,13 @@ class Scheduler:
         if self.version is None or self.adding:
             return None
         counted = frozenset(self._in_sum())
-        return ClosedSum(self.incarnation, self.version, counted, dict(self._losses))
+        return ClosedSum(self.incarnation, self.version, counted, dict(self._losses), self.kept)
 
     def resume(self, kept: ClosedSum) -> None:
         """The sum was kept from the incarnation before."""
         self._ledger.update(kept.counted)
         self._losses.update(kept.losses)
+        self.kept.resume(kept.boundaries)
 
     @property
     def in_hand(self) -> WorkItem | None:
@@ -196,6 +159,13 @@ class Scheduler:
             raise NotServing(f"microbatch {item.push.microbatch} was given up")
         self._coming.remove(item)
         self._queue[item] = now_s
+
+    def answered(self, item: WorkItem) -> KeptAnswer | None:
+        """What an item that has arrived gets at once, without computing; it waits no more then."""
+        answer = self.kept.answer(item.push) if item.push.step == self.version else None
+        if answer is not None:
+            del self._queue[item]
+        return answer
 
     def withdraw(self, item: WorkItem) -> None:
         """Forget an item whose bytes will not come."""
@@ -296,6 +266,7 @@ class Scheduler:
         self.version, self._reducing = version, False
         self._ledger.clear()
         self._losses.clear()
+        self.kept.clear()
         self._permit.withdraw()
         self._fences = {mark: a for mark, a in self._fences.items() if mark[0] >= version}
         old = [t for t in self._all() if t.push.step < version]
@@ -383,6 +354,7 @@ class Scheduler:
         self._queue = {t: at_s for t, at_s in self._queue.items() if t not in items}
         for key in keys:
             self._held.pop(key, None)
+            self.kept.drop(key)
         return Dropped(tuple(items), tuple(keys))
 
 

@@ -16,6 +16,7 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.plan.capacity import CapacityMeter
 from p2pswarm.rpc.base import Rpc
+from p2pswarm.server.kept_boundaries import KEPT_BYTES
 from p2pswarm.server.scheduler import Scheduler
 from p2pswarm.state.base import Aside, at_once
 from p2pswarm.state.partial_file import PartialFolder
@@ -73,6 +74,8 @@ class ServerContext:
     origin: RunOrigin | None = None
     """The checkpoint that the run began from; None for one that began anew."""
     saving: SavingLimits = SavingLimits()
+    kept_bytes: int = KEPT_BYTES
+    """Memory for what was given to the stages beside this one, until the step is decided."""
     partials: PartialFolder | None = None
     """Where pieces of weights lie that are on their way; None: only in memory."""
     cards: MemberCards = NO_CARDS

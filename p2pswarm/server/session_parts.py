@@ -18,6 +18,7 @@ from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
+from p2pswarm.server.kept_boundaries import KeptBoundaries
 from p2pswarm.server.notes import NoteQueue, SignOfLife
 from p2pswarm.server.observing import ObserverPatience
 from p2pswarm.server.piece_keeping import PieceKeeping
@@ -218,12 +219,14 @@ def session_parts(
     pushing.begin(tasks)
     reducing.begin(tasks, lambda peers: note(Apart(peers)))
 
+    kept_bytes = 0 if run.spot_check_share else context.kept_bytes  # a check is of what is computed
     scheduler = Scheduler(
         assigned.stage,
         run.stages,
         assigned.incarnation,
         run.batch.microbatches,
         expected_tensors(run, replica.engine),
+        KeptBoundaries(assigned.stage, context.me, kept_bytes),
     )
     session = MemberSession(
         context,
@@ -240,7 +243,8 @@ def session_parts(
         *(reducing, context.tensors, context.compute, members.find, tasks),
         AveragingSettings(secret=context.secret),
     )
-    worker = Worker(session, Forwarder(session, pushing, tasks), pushing.is_broken)
+    forwarder = Forwarder(session, pushing, tasks, pushing.is_broken)
+    worker = Worker(session, forwarder, pushing.is_broken)
     checkpointing = Checkpointing(context, replica, note, tasks)
     failed = loop.create_future()
     parts = session, worker, averaging, replica, notes

@@ -18,7 +18,9 @@ from p2pswarm.ids import PeerId
 from p2pswarm.models.base import Bundle
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import WorkInputs
-from p2pswarm.server.scheduler import Period, Scheduler, WorkItem
+from p2pswarm.server.kept_boundaries import KeptBoundaries
+from p2pswarm.server.scheduler import Scheduler
+from p2pswarm.server.work_item import Exit, Period, WorkItem
 from p2pswarm.swarm.messages.membership import Load, MemberRecord
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Push, Sketch, Undelivered
 from p2pswarm.swarm.messages.types import REASON_CHARS, Obstacle, Work
@@ -37,16 +39,6 @@ class StageCall(Enum):
     BACKWARD = auto()
     FINISH = auto()
     EVALUATE = auto()
-
-
-class Exit(Enum):
-    """Where a result goes."""
-
-    ONWARD = auto()
-    """To a server of the next stage."""
-    BACK = auto()
-    """As a gradient, to the server that the microbatch came from."""
-    NOWHERE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +78,14 @@ class WorkPlan:
         if self.call is StageCall.FINISH:
             return stage.finish(inputs.tokens, inputs.bundle, self.spec)
         return stage.evaluate(inputs.tokens, inputs.bundle)
+
+    def keep(self, kept: KeptBoundaries, made: Made) -> None:
+        """Keep what goes to the stages beside this one, for when one of them loses its sum."""
+        bundle = bundle_in(made)
+        if self.returning and bundle is not None:
+            kept.gave(self.item.key, bundle)
+        elif self.counted:
+            kept.counted(self.item.key, bundle if self.exit is Exit.BACK else None)
 
     def note(self, made: Made) -> Counted | Evaluated | None:
         """What the trainer is to know of the result."""

@@ -21,10 +21,10 @@ from p2pswarm.rpc.base import Stream
 from p2pswarm.server.expected import WorkInputs
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.gradient_returns import GradientReturns
-from p2pswarm.server.scheduler import WorkItem
+from p2pswarm.server.kept_boundaries import KeptAnswer
 from p2pswarm.server.session import MemberSession
+from p2pswarm.server.work_item import Exit, WorkItem
 from p2pswarm.server.work_plan import (
-    Exit,
     Made,
     WorkPlan,
     bundle_in,
@@ -90,6 +90,10 @@ class Worker:
                 self._returns.came(item.key, loop.time())
         finally:
             scheduler.withdraw(item)
+        if (kept := scheduler.answered(item)) is not None:
+            self._pass_on(item, inputs, kept)
+            await stream.send(Receipt(0.0, 0.0))
+            return
         job = self._jobs[item] = _PendingInput(inputs, loop.time(), loop.create_future())
         self.wake()
         await stream.send(await job.waiting)
@@ -174,6 +178,7 @@ class Worker:
             self._measure(item, started_s - job.arrived_s, took_s, loop.time())
             if session.scheduler.done(item, took_s, counted=work.counted, loss=loss):
                 result = made
+                work.keep(session.scheduler.kept, made)
                 self._tell(work, made, sketch, loop.time())
             else:
                 if work.counted and sketch is not None:
@@ -219,6 +224,19 @@ class Worker:
             assert inputs.tokens is not None, "only a gradient comes without tokens"
             return self._forwarder.onward(work.item, inputs.tokens)
         return self._forwarder.back(work.forward) if work.exit is Exit.BACK else None
+
+    def _pass_on(self, item: WorkItem, inputs: WorkInputs, kept: KeptAnswer) -> None:
+        """Hand on what was computed before: an activation, or a gradient to the sender.
+
+        One at a time for a microbatch, so what is under way is no more than what is kept.
+        """
+        self._forwarder.drop_fenced(*item.key)
+        if kept.exit is Exit.BACK:
+            leaving = self._forwarder.back(item)
+        else:
+            assert inputs.tokens is not None, "a forward comes with tokens"
+            leaving = self._forwarder.onward(item, inputs.tokens)
+        leaving.set_result(kept.bundle)
 
     def _refuse(self, items: tuple[WorkItem, ...], reason: str) -> None:
         for item in items:

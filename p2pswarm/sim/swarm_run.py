@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.config import BatchConfig, CodecConfig, ModelConfig, RunConfig
+from p2pswarm.server.kept_boundaries import KEPT_BYTES
 from p2pswarm.sim.compute import Cost
 from p2pswarm.sim.devices import SimDevice
 from p2pswarm.sim.faults import FaultPlan
@@ -63,6 +64,8 @@ class SwarmConfig:
     wrong: Mapping[int, float] = field(default_factory=dict)
     """The servers whose processors are wrong now and then, by the order in which they come, and how
     often; whoever computes with such a result makes a wrong one too."""
+    kept_bytes: int = KEPT_BYTES
+    """What each server keeps of a step for stages that lose a sum."""
     patience_s: float = 36_000.0
     """The time limit of a run."""
 

@@ -87,8 +87,10 @@ class PushTimes:
 class Candidates(Protocol):
     """The servers that a push may go to; `Router` is one."""
 
-    others_may_come: bool
-    """Whether a view may bring a server while none is known."""
+    @property
+    def others_may_come(self) -> bool:
+        """Whether a view may bring a server while none is known."""
+        ...
 
     def choose(self, now_s: float) -> MemberRecord | None:
         """The server to ask next; None while all are busy or gone."""

@@ -52,6 +52,8 @@ class Launch:
     attempt: int
     work: Work
     counting: tuple[int, ...]
+    keepers: tuple[bytes, ...] = ()
+    """By stage, the peer that has counted it and need not compute it again; empty: nobody."""
 
 
 @dataclass(frozen=True, slots=True)

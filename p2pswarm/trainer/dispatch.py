@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError
 from p2pswarm.flow.signal import Signal
+from p2pswarm.swarm.keeper_first import KeeperFirst, keeper_among, keepers_for
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.road import StillThere
 from p2pswarm.swarm.push import PushProgress
@@ -115,9 +117,14 @@ class Dispatcher:
         context, coordinator = self._context, self._coordinator
         samples = torch.from_numpy(orders.tokens(order, context.corpus))
         encoded = await context.tensors.pack([samples], "raw")
-        push = orders.first_push(order, context.run_id, encoded[0].meta)
+        first = orders.first_push(order, context.run_id, encoded[0].meta)
+        servers = tuple(m.record for m in coordinator.members.ready(0))
+        candidates = KeeperFirst(self._router, keeper_among(order.keepers, 0, servers))
 
         async def push_once(member: MemberRecord, progress: PushProgress) -> None:
+            asked = candidates.keeps(member.peer)
+            push = replace(first, keepers=keepers_for(order.keepers, 0, asked=asked))
+
             async def load() -> Sequence[EncodedTensor]:
                 note = orders.handed(order, member)
                 coordinator.handed(incarnation_of(member), note, self._now_s())
@@ -128,7 +135,7 @@ class Dispatcher:
                 await self._pusher.push(member, push, load, progress)
 
         nobody = "nobody serves stage 0"
-        reason = await push_to_any(self._router, nobody, self._view_changed, push_once)
+        reason = await push_to_any(candidates, nobody, self._view_changed, push_once)
         if reason is not None:
             log.info("microbatch %d could not be launched: %s", order.microbatch, reason)
             coordinator.undelivered(orders.undelivered(order, reason), self._now_s())

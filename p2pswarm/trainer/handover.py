@@ -41,7 +41,7 @@ class Handover:
 
     def __init__(self, stages: int) -> None:
         self._servers: list[dict[bytes, Whereabouts]] = [{} for _ in range(stages)]
-        """Who served a stage last, as far as this trainer knows."""
+        """Who served a stage last, as far as this trainer knows, the newest first."""
         self._missed_s: dict[int, float] = {}
         """Since when nobody of a stage is heard."""
         self._asked: list[tuple[bytes, ...]] = [() for _ in range(stages)]
@@ -65,12 +65,10 @@ class Handover:
     ) -> bool:
         """Whether to ask the standbys now; `ready`: the ready members of each stage."""
         before = len(self._missed_s)
+        anywhere = {one.incarnation.peer for members in ready for one in members}
         for stage, members in enumerate(ready):
             if members:
-                self._servers[stage] = {
-                    one.incarnation.peer: Whereabouts(one.incarnation.peer, one.address)
-                    for one in members[:SERVERS_MAX]
-                }
+                self._servers[stage] = self._last_servers(stage, members, anywhere)
             if not all(silent(one.incarnation) for one in members):
                 self._missed_s.pop(stage, None)
             else:  # members that are silent were waited for already
@@ -153,6 +151,17 @@ class Handover:
         self._named[to], self._height = now_s + self._pause_s, height
         if len(self._named) > TRAINERS_MAX:
             del self._named[next(iter(self._named))]
+
+    def _last_servers(
+        self, stage: int, members: Sequence[Member], anywhere: Collection[bytes]
+    ) -> dict[bytes, Whereabouts]:
+        """The ready ones, and who was ready before and serves no other stage.
+
+        One that this trainer has put out, because nothing came from it, may be well for others.
+        """
+        now = [Whereabouts(one.incarnation.peer, one.address) for one in members]
+        former = [one for peer, one in self._servers[stage].items() if peer not in anywhere]
+        return {one.peer: one for one in (*now, *former)[:SERVERS_MAX]}
 
     def _missed(self, now_s: float) -> list[int]:
         """The stages of which nobody was heard for long enough."""

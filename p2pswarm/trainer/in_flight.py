@@ -55,6 +55,8 @@ class MicrobatchJob:
     """How long the running attempt may take, as it was launched."""
     reason: str = ""
     """Why the last attempt was given up."""
+    stuck: bool = False
+    """An attempt was late or got stuck: the next one computes all, wherever it goes."""
     check: bool = False
     """A spot check: it goes the whole way, and nobody counts it."""
     condemned: bool = False
@@ -64,6 +66,11 @@ class MicrobatchJob:
     def counts(self) -> bool:
         """Whether stages are to count it."""
         return self.work is Work.FORWARD and not self.check
+
+    @property
+    def may_use_kept(self) -> bool:
+        """Whether who has counted it may hand on what it has computed before."""
+        return self.counts and not self.stuck
 
 
 class InFlight:

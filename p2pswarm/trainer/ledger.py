@@ -75,6 +75,21 @@ class StepLedger:
             return ()
         return tuple(stage for stage, holder in enumerate(self._holder[index]) if holder is None)
 
+    def keepers(self, microbatch: int) -> tuple[bytes, ...]:
+        """By stage, who counted it below and above the stages that have not; empty: nobody.
+
+        A stage between two that have not counted it needs its graph, so it computes. Of those
+        above, only the first is reached.
+        """
+        missing = self.missing(microbatch)
+        by = self.counted_by(microbatch)
+        if not missing or not by:
+            return ()
+        lowest, highest = min(missing), max(missing)
+        wanted = {*range(lowest), highest + 1}
+        stages = len(self._holder[microbatch - self._first])
+        return tuple(by[s].peer if s in by and s in wanted else b"" for s in range(stages))
+
     def all_counted(self, microbatch: int) -> bool:
         """Whether every stage has counted it."""
         return not self._left[microbatch - self._first]

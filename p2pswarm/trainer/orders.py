@@ -36,9 +36,8 @@ def tokens(order: act.Launch, corpus: Corpus) -> Bytes:
 
 def first_push(order: act.Launch, run: bytes, meta: TensorMeta) -> Push:
     """What opens the stream to a server of stage 0; the sender fills in the incarnation."""
-    return Push(
-        run, order.step, order.microbatch, order.attempt, order.work, 0, 0, order.counting, (meta,)
-    )
+    what = order.step, order.microbatch, order.attempt, order.work
+    return Push(run, *what, 0, 0, order.counting, (meta,), order.keepers)
 
 
 def handed(order: act.Launch, to: MemberRecord) -> Handed:

@@ -139,8 +139,7 @@ class Step:
 
     def path(self, microbatch: int) -> list[Incarnation]:
         """Whom the newest attempt of a microbatch was handed to."""
-        job = self._in_flight.job(microbatch)
-        return job.path if job is not None else []
+        return job.path if (job := self._in_flight.job(microbatch)) else []
 
     def bitmap(self, of: Incarnation) -> bytes:
         """The ledger of one incarnation."""
@@ -177,9 +176,8 @@ class Step:
 
     def evaluated(self, note: Evaluated, now_s: float) -> None:
         """The last stage has the loss of a held-out batch."""
-        job = self._in_flight.job(note.microbatch)
-        known = job is not None and job.work is Work.EVALUATE and note.step == self.number
-        if job is not None and known and job.phase is not JobPhase.DONE:
+        job = self._in_flight.job(note.microbatch) if note.step == self.number else None
+        if job and job.work is Work.EVALUATE and job.phase is not JobPhase.DONE:
             self._losses[note.microbatch] = note.loss
             self._in_flight.finish(job, now_s)
 
@@ -269,7 +267,7 @@ class Step:
             else:
                 self._in_flight.again(job, now_s)
         numbers = tuple(job.microbatch for job in settled)
-        return act.Replayed(self.number, numbers, settled[0].reason) if settled else None
+        return act.Replayed(self.number, numbers, settled[0].reason) if numbers else None
 
     def share(self, stage: int, servers: Sequence[Incarnation]) -> None:
         """One of the servers of a stage is new: it takes its share of what is under way to them."""
@@ -347,8 +345,9 @@ class Step:
         launches = []
         while (job := self._in_flight.launch(window, now_s)) is not None:
             counting = self._missing(job) if job.work is Work.FORWARD else ()
+            keepers = self._ledger.keepers(job.microbatch) if job.may_use_kept else ()
             what = self.number, job.microbatch, job.attempt, job.work
-            launches.append(act.Launch(*what, counting))
+            launches.append(act.Launch(*what, counting, keepers))
         return launches
 
     def next_deadline_s(self, now_s: float) -> float | None:
@@ -388,6 +387,7 @@ class Step:
         self, job: MicrobatchJob, trouble: Trouble, reason: str, by: Incarnation | None
     ) -> FailedAttempt:
         """Give up an attempt; a patient run does not count broken roads, which may be mended."""
+        job.stuck = True
         if (trouble is Trouble.WORK or not self._patient) and not job.check:
             self._in_flight.refuse(job)
         missing, path = self._missing(job), tuple(job.path)

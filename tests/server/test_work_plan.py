@@ -24,7 +24,7 @@ from p2pswarm.errors import Busy, NotServing, Refused
 from p2pswarm.ids import PeerId
 from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.expected import WorkInputs
-from p2pswarm.server.scheduler import Period
+from p2pswarm.server.work_item import Period
 from p2pswarm.server.work_plan import (
     UNKNOWN_RETRY_S,
     Exit,

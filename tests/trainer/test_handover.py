@@ -97,6 +97,27 @@ def test_it_asks_about_a_server_of_every_stage_and_the_voters_and_asks_the_misse
     assert rule.missed(MISSED_S) == [where("s")]
 
 
+def test_one_that_was_put_out_is_asked_about_beside_those_that_are_ready():
+    """The coordinator did not hear t, and s has died since; a standby may reach t."""
+    rule = Handover(2)
+    rule.look([FIRST, [*SECOND, member("t", 1)]], never, 0.0)
+    rule.look([FIRST, SECOND], never, 1.0)
+    rule.look([FIRST, []], never, 2.0)
+
+    assert rule.look([FIRST, []], never, 2.0 + MISSED_S)
+    assert rule.missed(2.0 + MISSED_S) == [where("s"), where("t")]
+
+
+def test_one_that_serves_another_stage_by_now_is_not_asked_for_the_former():
+    rule = Handover(2)
+    rule.look([FIRST, [*SECOND, member("t", 1)]], never, 0.0)
+    rule.look([[*FIRST, member("t", 0)], SECOND], never, 1.0)
+    rule.look([FIRST, []], never, 2.0)
+
+    assert rule.look([FIRST, []], never, 2.0 + MISSED_S)
+    assert rule.missed(2.0 + MISSED_S) == [where("s")]
+
+
 def test_a_run_of_many_stages_asks_as_much_as_a_message_holds_the_missed_stages_first():
     rule = Handover(STAGES_MAX)
     ready = [[member(f"{stage} {n}", stage) for n in range(9)] for stage in range(STAGES_MAX)]

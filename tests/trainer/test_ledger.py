@@ -143,3 +143,28 @@ def test_what_is_not_of_the_step_is_in_no_sum_that_fits(bitmap: bytes):
     fits = ledger.fits(bitmap, ANN, 0)
 
     assert (fits is None) == (int.from_bytes(bitmap, "little") >= 1 << 10)
+
+
+def test_keepers_stand_below_and_just_above_the_stages_that_lack_it():
+    ledger = StepLedger(first=0, microbatches=2, stages=5)
+    for stage in (0, 1, 3, 4):
+        ledger.count(0, stage, ANN if stage else BOB)
+
+    assert ledger.keepers(0) == (BOB.peer, ANN.peer, b"", ANN.peer, b"")
+    assert ledger.keepers(1) == (), "nobody has counted it"
+
+
+def test_a_stage_between_two_that_lack_it_is_no_keeper():
+    ledger = StepLedger(first=0, microbatches=1, stages=4)
+    ledger.count(0, 1, ANN)
+    ledger.count(0, 3, BOB)
+
+    assert ledger.keepers(0) == (b"", b"", b"", BOB.peer)
+
+
+def test_what_all_have_counted_needs_no_keeper():
+    ledger = StepLedger(first=0, microbatches=1, stages=2)
+    ledger.count(0, 0, ANN)
+    ledger.count(0, 1, BOB)
+
+    assert ledger.keepers(0) == ()

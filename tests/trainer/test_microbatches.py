@@ -225,3 +225,41 @@ def test_a_held_out_batch_may_answer_while_it_is_fenced():
     play.wait(5.0)
 
     assert play.seen(act.Launch) == []
+
+
+def with_a_lost_stage() -> tuple[Play, Incarnation]:
+    """Of two stages the second has lost what it had of microbatch 0; the first has it."""
+    play = Play(dataclasses.replace(CONFIG, stages=2))
+    first, second = play.serve("a"), play.serve("b")
+    play.serve("c"), play.serve("d")
+    play.hand(first, 0)
+    play.hand(second, 0)
+    play.count(first, 0)
+    play.count(second, 0)
+    play.seen(object)
+    play.lose(second)
+    play.wait(2.0)  # its sum is void
+    play.wait(2.0)
+    return play, first
+
+
+def test_what_one_stage_has_lost_is_launched_with_the_keepers_of_the_others():
+    play, first = with_a_lost_stage()
+
+    (again,) = [launch for launch in play.seen(act.Launch) if launch.microbatch == 0]
+    assert again.counting == (1,)
+    assert again.keepers == (first.peer, b"")
+
+
+def test_after_an_attempt_that_got_stuck_all_is_computed_again():
+    play, first = with_a_lost_stage()
+    (again,) = [launch for launch in play.seen(act.Launch) if launch.microbatch == 0]
+
+    play.stuck(0, attempt=again.attempt)
+    play.promise(*(fence.incarnation for fence in play.seen(act.SendFence)))
+    play.wait(5.0)
+
+    (third,) = [launch for launch in play.seen(act.Launch) if launch.microbatch == 0]
+    assert third.counting == (1,)
+    assert third.keepers == ()
+    assert play.coordinator.members.alive(first)

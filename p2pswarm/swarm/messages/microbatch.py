@@ -26,6 +26,9 @@ from p2pswarm.wire.message import Message, Range, Size, message
 
 CHECK_BASE = 2**60  # a microbatch that is computed again to compare has its number plus this
 
+Keeper = Annotated[bytes, Size(0, 32)]
+"""A peer, or nobody."""
+
 SketchNumbers = Annotated[tuple[float, ...], Size(16)]
 """As `compute/sketch.py` makes them; empty where there is no tensor."""
 
@@ -120,6 +123,8 @@ class Push(Message):
 
     The model and the manifest fix a bundle's keys and their order (docs/bundle.md).
     """
+    keepers: Annotated[tuple[Keeper, ...], Size(STAGES_MAX)] = ()
+    """By stage, who has counted the microbatch and need not compute it again; empty: nobody."""
 
 
 @message(73)

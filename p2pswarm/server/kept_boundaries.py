@@ -1,0 +1,132 @@
+"""What a server has given to the stages beside it, kept until the step is decided.
+
+When a stage loses a sum, what was in it goes through that stage again. The stages below have
+computed the activation before, and the stages above the gradient; who counted the microbatch there
+hands on what it has, and computes nothing (docs/training.md, "What is not computed again").
+
+Units:   bytes.
+Errors:  none; what does not fit is not kept, and is computed again if it is asked for.
+"""
+
+from dataclasses import dataclass
+
+from p2pswarm.compute.base import Key
+from p2pswarm.models.base import Bundle
+from p2pswarm.server.work_item import Exit
+from p2pswarm.swarm.messages.microbatch import Push
+from p2pswarm.swarm.messages.types import Work
+
+KEPT_BYTES = 1 << 30  # 64 microbatches of 2,048 tokens and 1,024 numbers each, both ways
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """What a push gets at once: where it goes, and what."""
+
+    exit: Exit
+    bundle: Bundle
+
+
+@dataclass(slots=True)
+class _Given:
+    """What was given for one attempt of a microbatch."""
+
+    attempt: int
+    activation: Bundle | None = None
+    gradient: Bundle | None = None
+    counted: bool = False
+
+
+class KeptBoundaries:
+    """What one stage has given to its neighbours in the step."""
+
+    def __init__(self, stage: int, me: bytes = b"", limit_bytes: int = 0) -> None:
+        """`me`: the peer that others name as the keeper; `limit_bytes`: 0 keeps nothing."""
+        self._stage = stage
+        self._me = me
+        self._limit_bytes = limit_bytes
+        self._kept: dict[int, _Given] = {}
+        self.held_bytes = 0
+
+    def gave(self, key: Key, activation: Bundle) -> None:
+        """A forward is done, and its activation goes on."""
+        microbatch, attempt = key
+        self._forget(microbatch)
+        if self._fits(activation):
+            self._kept[microbatch] = _Given(attempt, _on_cpu(activation))
+            self.held_bytes += _size(activation)
+
+    def counted(self, key: Key, gradient: Bundle | None) -> None:
+        """A microbatch is in the sum; `gradient` goes to the stage below, if there is one."""
+        microbatch, attempt = key
+        entry = self._kept.get(microbatch)
+        if entry is None or entry.attempt != attempt:
+            self._forget(microbatch)
+            entry = _Given(attempt)
+        entry.counted = True
+        if gradient is not None and self._fits(gradient):
+            entry.gradient = _on_cpu(gradient)
+            self.held_bytes += _size(gradient)
+        if entry.activation is not None or entry.gradient is not None:
+            self._kept[microbatch] = entry
+
+    def answer(self, push: Push) -> KeptAnswer | None:
+        """What a push gets that names this peer as the keeper; None if it is to be computed.
+
+        Nobody below the lowest stage that counts it needs a graph, and nobody above the highest one
+        adds anything.
+        """
+        named = push.work == Work.FORWARD and self._stage < len(push.keepers)
+        entry = self._kept.get(push.microbatch)
+        if not named or push.keepers[self._stage] != self._me or not push.counting:
+            return None
+        if entry is None or not entry.counted:
+            return None
+        if self._stage < min(push.counting) and entry.activation is not None:
+            return KeptAnswer(Exit.ONWARD, entry.activation)
+        if self._stage > max(push.counting) and entry.gradient is not None:
+            return KeptAnswer(Exit.BACK, entry.gradient)
+        return None
+
+    def drop(self, key: Key) -> None:
+        """An attempt is over: its activation is of no use, unless it was counted."""
+        entry = self._kept.get(key[0])
+        if entry is not None and entry.attempt == key[1] and not entry.counted:
+            self._forget(key[0])
+
+    def clear(self) -> None:
+        """Another step begins."""
+        self._kept.clear()
+        self.held_bytes = 0
+
+    def resume(self, former: "KeptBoundaries | None") -> None:
+        """Go on with what the incarnation before has kept, with its sum."""
+        if former is None:
+            return
+        for microbatch, entry in former.leave().items():
+            bundles = (entry.activation or {}, entry.gradient or {})
+            if entry.counted:
+                self._kept[microbatch] = entry
+                self.held_bytes += sum(map(_size, bundles))
+
+    def leave(self) -> dict[int, _Given]:
+        """What is kept here is another's from now on."""
+        kept, self._kept, self.held_bytes = self._kept, {}, 0
+        return kept
+
+    def _fits(self, bundle: Bundle) -> bool:
+        return self.held_bytes + _size(bundle) <= self._limit_bytes
+
+    def _forget(self, microbatch: int) -> None:
+        entry = self._kept.pop(microbatch, None)
+        if entry is not None:
+            self.held_bytes -= _size(entry.activation or {}) + _size(entry.gradient or {})
+
+
+def _on_cpu(bundle: Bundle) -> Bundle:
+    """Memory of the device is for computing."""
+    return {name: x.cpu() for name, x in bundle.items()}
+
+
+def _size(bundle: Bundle) -> int:
+    return sum(x.nbytes for x in bundle.values())
