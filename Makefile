@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A stamp is newer than all that it was made of, so that a second call does nothing.
 STAMP := $(VENV)/.made
-EXTRAS := test,lint,plan,data
+EXTRAS := test,lint,plan,data,hf
 ARGS ?=
 SEEDS ?= 0:2000
 

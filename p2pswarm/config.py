@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+from p2pswarm.limits import AtMost, Between, OneOf, Text
+
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
 """The codec registry's names; a test compares the two lists."""
 CODEC_KEYS_MAX = 16  # as many as a bundle has keys
 GRADIENT_CODEC_NAMES = ("int8-ef",)
 """The codecs that suit only the gradients that go back between stages."""
+HF = "hf:"
+"""How a family of the library transformers begins."""
+CONFIG_CHARS_MAX = 1_800  # with the rest of a manifest it fits a value of the DHT, 4,096 bytes
+PACKAGE_CHARS_MAX = 128
 ROLES = ("auto", "bootstrap", "stage", "trainer")
 EMULATED = "emulated"  # the device of a server that only takes the time of computing
 TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
@@ -29,44 +35,6 @@ HELD_OUT_SHARE = 0.1
 RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A number lies in low..high, both included."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"a number from {self.low:g} to {self.high:g}"
-
-    @property
-    def whole(self) -> str:
-        """The limits of a setting that counts something, every digit written out."""
-        if self.low == self.high:
-            return f"{int(self.low)}; nothing else is possible yet"
-        return f"a whole number from {int(self.low)} to {int(self.high)}"
-
-
-class OneOf:
-    """A text is one of `choices`."""
-
-    def __init__(self, *choices: str) -> None:
-        self.choices = choices
-
-    def __str__(self) -> str:
-        return "one of " + ", ".join(self.choices)
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text has 1..`longest` printable characters, because other people's terminals show it."""
-
-    longest: int
-
-    def __str__(self) -> str:
-        return f"1 to {self.longest} printable characters"
 
 
 ANY_CODEC = OneOf(*CODEC_NAMES)
@@ -82,9 +50,19 @@ class ModelConfig:
     """The model, a list of blocks; the GPT's are an embedding, `layers` layers and a head."""
 
     family: Annotated[str, Text(64)] = "gpt"
-    """`gpt`, or a name that the program has registered (docs/bundle.md)."""
-    vocabulary: Annotated[int, Between(256, 256)] = 256
-    """The number of tokens; 256 for bytes, the only tokenizer so far."""
+    """`gpt`, `hf:FOLDER`, `PACKAGE.MODULE:FUNCTION`, or a name that the program has registered."""
+    folder: Path | None = None
+    """The folder of `hf:FOLDER`; it stays on the trainer's machine."""
+    config: Annotated[str, AtMost(CONFIG_CHARS_MAX)] = ""
+    """What the folder's config.json says, for the manifest; filled in."""
+    package: Annotated[str, AtMost(PACKAGE_CHARS_MAX)] = ""
+    """NAME==VERSION of the package that has the model's code; filled in."""
+    weights: Annotated[str, AtMost(64)] = ""
+    """A digest of the names of pretrained weights; filled in."""
+    tie: bool = True
+    """Whether embedding and head that the config says are one tensor stay one."""
+    vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
+    """The number of tokens, 256 for bytes; `hf:` takes that of its config."""
     d_model: Annotated[int, Between(2, 65_536)] = 128
     layers: Annotated[int, Between(1, 1_000)] = 4
     heads: Annotated[int, Between(1, 1_024)] = 4
@@ -196,6 +174,8 @@ class RunConfig:
     name: Annotated[str, Text(64)] = "p2pswarm"
     seed: Annotated[int, Between(0, 2**63 - 1)] = 1
     """The seed of the initial weights and of the order of the samples."""
+    start: Annotated[str, OneOf("random", "pretrained")] = "random"
+    """The first weights: drawn from the seed, or those in the folder of `hf:FOLDER`."""
     stages: Annotated[int, Between(1, 256)] = 2
     cut: tuple[Count, ...] = ()
     """How many blocks each stage has, as `p2pswarm plan` found; empty: about the same work."""
@@ -302,6 +282,10 @@ class ServeConfig:
     """Emulated: what a forward of a microbatch takes; a backward takes twice as long."""
     threads: Annotated[int, Between(0, 1_024)] = 0
     """The number of torch's threads; 0: torch chooses."""
+    pretrained: Path | None = None
+    """The folder with a model's safetensors files, for runs that start from them."""
+    packages: tuple[str, ...] = ()
+    """Packages whose models this node may import, if a run is of them (docs/models.md)."""
     graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory that forwards keep for their backwards; above it, a forward is computed again."""
     kept_mib: Annotated[int, Between(0, 2**20)] = 1_024

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from p2pswarm.config import Between, NodeConfig, OneOf, RunConfig, Text
+from p2pswarm.config import HF, ModelConfig, NodeConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
+from p2pswarm.limits import AtMost, Between, OneOf, Text
 from p2pswarm.setting_names import unknown
 
 RUN_VERSION = 2  # rises when the meaning of a manifest, or the messages of a run, change
@@ -29,6 +30,7 @@ TWICE = "Cannot overwrite", "Cannot declare"  # how `tomllib` says that a key is
 SETTINGS_BYTES_MAX = 1 << 20  # a settings file has a page of text; anything larger is another file
 FLOAT_MAX = 1 << 1023  # larger whole numbers do not fit a float
 SHOWN_CHARS = 60  # at most so much of a wrong value, so that the message stays one line
+
 
 T = TypeVar("T")
 
@@ -107,6 +109,8 @@ def run_from_json(data: bytes, version: int = RUN_VERSION) -> RunConfig:
         run = _build(RunConfig, whole.get("run"), "run", Path())
     except ValueError as error:
         raise BadMessage(f"manifest: {error}") from error
+    if run.model.folder is not None:
+        raise BadMessage("a manifest that names a folder")
     if run_to_json(run, version) != data:
         raise BadMessage("a manifest that is not in canonical form")
     return run
@@ -146,6 +150,8 @@ def _as_in_a_file(value: object) -> object:
 
 def _build(kind: type[T], table: object, key: str, base: Path) -> T:
     """An instance of the dataclass `kind`; ValueError names the wrong key."""
+    if kind is ModelConfig:
+        table = _model_table(table)
     if not isinstance(table, Mapping):
         raise ValueError(f"{key} is a table, not {_show(table)}")  # noqa: TRY004 - the user's, not ours
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -163,6 +169,18 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
         return kind(**values)
     except ValueError as error:
         raise ValueError(f"{key}: {error}" if key else str(error)) from error
+
+
+def _model_table(table: object) -> object:
+    """A model may be given by its family alone; and `hf:FOLDER` names a folder."""
+    if isinstance(table, str):
+        table = {"family": table}
+    if not isinstance(table, Mapping):
+        return table
+    family, folder = table.get("family"), table.get("folder")
+    if isinstance(family, str) and family.startswith(HF) and not (table.get("config") or folder):
+        return {**table, "family": HF.rstrip(":"), "folder": family.removeprefix(HF)}
+    return table
 
 
 def _convert(hint: Any, value: object, key: str, base: Path) -> object:
@@ -222,6 +240,8 @@ def _fits(limit: object, value: Any) -> bool:
             return value in limit.choices
         case Text(longest):
             return 1 <= len(value) <= longest and value.isprintable()
+        case AtMost(longest):
+            return len(value) <= longest and (value.isprintable() or not value)
         case _:
             return True
 

@@ -16,6 +16,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
+limits
 errors ids config version
 setting_names infile outfile closing
 net wire flow models data settings progress plan
@@ -186,13 +187,15 @@ LATE_IMPORTS = {
     "cli.py",
     "commands",
     "data/rows.py",
+    "models/hf_library.py",
+    "models/packages.py",
     "net/web_net.py",
     "node_process.py",
     "roles/reaching.py",
     "roles/relaying.py",
 }
-"""Who loads torch, aiohttp or pyarrow only when it is asked to: the package's own names, the roles
-of a node, WebSocket, and parquet."""
+"""Who loads torch, aiohttp, pyarrow or transformers only when it is asked to: the package's own
+names, the roles of a node, a run's model, WebSocket, and parquet."""
 OFFERS = {"data/__init__.py", "models/__init__.py"}
 """What programs see as `p2pswarm.data` and `p2pswarm.models`: these name what they offer."""
 FILE_LINES_MAX, FUNCTION_LINES_MAX, PARAMETERS_MAX = 400, 50, 6

@@ -76,7 +76,7 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("[run]\nstages = 2.5", ["run.stages is a whole number from 1 to 256, not 2.5"]),
         ("[run]\nseed = nan", ["run.seed is a whole number from 0 to 9223372036854775807"]),
         ("[run]\nseed = " + "9" * 5000, ["not TOML"]),
-        ("[run.model]\nvocabulary = 300", ["vocabulary is 256; nothing else", "not 300"]),
+        ("[run.model]\nvocabulary = 255", ["vocabulary is a whole number from 256", "not 255"]),
         ("[run]\nname = ''", ["run.name is 1 to 64 printable characters"]),
         ('[run]\nname = "\\u001b[2J"', ["run.name is 1 to 64 printable characters"]),
         ("[run]\nmodel = 3", ["run.model is a table, not 3"]),

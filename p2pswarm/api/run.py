@@ -22,8 +22,11 @@ Table = Mapping[str, object]
 class RunSettings(TypedDict, total=False):
     """The arguments of `Run` besides its name; the defaults are those of `RunConfig`."""
 
-    model: ModelConfig | Table
-    """The model: `p2pswarm.models.GPT(...)`, or the settings of `[run.model]`."""
+    model: ModelConfig | Table | str
+    """The model: `p2pswarm.models.GPT(...)`, the settings of `[run.model]`, or "hf:FOLDER" and the
+    like (docs/models.md)."""
+    start: str
+    """The first weights: "random", or "pretrained", those in the folder of "hf:FOLDER"."""
     stages: int
     """The number of parts that the model is cut into."""
     cut: Sequence[int]

@@ -5,6 +5,7 @@ Errors:  Unusable when torch has no such device. A run that ends is no error.
 
 import dataclasses
 import logging
+from pathlib import Path
 from typing import Protocol
 
 from p2pswarm.api.node import Node, load_role
@@ -41,6 +42,7 @@ class Server:
         device: A torch device such as `cpu` or `cuda:0`; `auto`: the GPU if there is one.
         threads: Torch's threads, for the whole process; 0 leaves torch's own choice.
         graph_mib: Memory, in MiB, for what a forward pass keeps for its backward pass.
+        pretrained: A folder with a model's safetensors files, for a run that starts from them.
 
     Raises:
         ValueError: A setting is not allowed; the message names it and what is.
@@ -54,8 +56,15 @@ class Server:
         device: str = "auto",
         threads: int = 0,
         graph_mib: int = 1024,
+        pretrained: str | Path = "",
     ) -> None:
-        values = {"run": run, "device": device, "threads": threads, "graph_mib": graph_mib}
+        values = {
+            "run": run,
+            "device": device,
+            "threads": threads,
+            "graph_mib": graph_mib,
+            "pretrained": str(pretrained),
+        }
         self._serve = from_values(ServeConfig, values, "serve")
         self._node = node
         self._server: Serving | None = None

@@ -72,11 +72,12 @@ class RunTrainer:
 
     async def __aenter__(self) -> Self:
         stack = self._node.stack
+        self._role = await load_role("trainer")
+        model = await asyncio.to_thread(self._role.checked_model, self._run)
         self._settings = settings = await asyncio.to_thread(
             closed_by_us,
-            dataclasses.replace(stack.config, role="trainer", run=self._run, train=self._train),
+            dataclasses.replace(stack.config, role="trainer", run=model, train=self._train),
         )
-        self._role = await load_role("trainer")
         corpus = await asyncio.to_thread(self._role.read_corpus, settings)
         text = await asyncio.to_thread(corpus.digest)
         stack = dataclasses.replace(stack, config=settings)
@@ -141,7 +142,8 @@ class RunTrainer:
     async def save(self, path: str | Path) -> Path:
         """Fetch the weights from the servers and write them as one safetensors file.
 
-        The tensors are named `blocks.NUMBER.PARAMETER`. Call it after `Ended`, inside the block.
+        The tensors are named `blocks.NUMBER.PARAMETER`, those of a model of transformers as there.
+        Call it after `Ended`, inside the block.
 
         Returns:
             The path of the file: `path`, or one beside it if `path` could not be written or is

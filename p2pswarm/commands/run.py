@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from p2pswarm.commands import (
+    check_model,
     closed_runs,
     demo,
     doctor,
@@ -33,6 +34,7 @@ ALL = (
     explain,
     doctor,
     verify,
+    check_model,
     generate,
     evaluate,
     plan,

@@ -3,9 +3,13 @@
 Errors:  Unusable for tensors that cannot travel.
 """
 
+import torch
+
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
+from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.boundary import Boundary, boundaries
+from p2pswarm.models.chance import draws
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.tensors.bundle import BundleKey, BundleSpec
 from p2pswarm.tensors.codecs.base import DTYPES, Use
@@ -43,6 +47,13 @@ def bundle_spec(boundary: Boundary | None) -> BundleSpec:
 
 def check_model(run: RunConfig) -> None:
     """Raise Unusable for a run whose stages cannot be cut, traced or joined."""
+    with torch.device("meta"):
+        drawing = any(map(draws, make_blocks(run, range(block_count(run.model)))))
+    if drawing and run.spot_check_share:
+        raise Unusable(
+            "the model has dropout, which differs between kinds of processors: set its dropout or "
+            "run.spot_check_share to 0"
+        )
     for stage in range(run.stages):
         stage_blocks(run, stage)
         bundle = bundle_spec(boundary_above(run, stage))

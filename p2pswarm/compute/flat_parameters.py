@@ -21,7 +21,7 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
-from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor, flat_layout
+from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
 
 STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
@@ -45,9 +45,15 @@ class FlatParameters:
         self.numbers = numbers
         self._run = run
         layout = block_layout(run, numbers, self.blocks)
-        last = block_count(run.model) - 1
+        rule, last = run.optimizer.decays, block_count(run.model) - 1
+        which = (
+            decays(rule, parameter.dim(), inner=0 < number < last)
+            for number, block in zip(numbers, self.blocks, strict=True)
+            for parameter in block.parameters()
+        )
         self.segments = [
-            Segment(t.start, t.stop, decays(run.optimizer.decays, t, last)) for t in layout.tensors
+            Segment(t.start, t.stop, decaying)
+            for t, decaying in zip(layout.tensors, which, strict=True)
         ]
 
         def zeros() -> Tensor:
@@ -81,13 +87,13 @@ class FlatParameters:
         return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
 
 
-def decays(rule: str, tensor: FlatTensor, last_block: int) -> bool:
-    """Whether a parameter is drawn towards zero; norms, biases and other vectors seldom are."""
-    if rule == "all":
-        return True
-    block = int(tensor.name.split(".")[1])
-    matrix = len(tensor.shape) >= 2  # noqa: PLR2004
-    return matrix and (rule == "matrices" or 0 < block < last_block)
+def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
+    """Whether a parameter is drawn towards zero; norms, biases and other vectors seldom are.
+
+    `inner`: it is of a block that is neither the first nor the last.
+    """
+    matrix = dimensions >= 2  # noqa: PLR2004
+    return rule == "all" or (matrix and (rule == "matrices" or inner))
 
 
 def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn.Module]:

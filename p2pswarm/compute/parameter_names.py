@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from p2pswarm.config import RunConfig
+from p2pswarm.models.base import WholeBlock
 from p2pswarm.models.blocks import make_blocks
 from p2pswarm.tensors.flat_layout import FlatLayout, Shape, flat_layout
 
@@ -17,10 +18,16 @@ from p2pswarm.tensors.flat_layout import FlatLayout, Shape, flat_layout
 def named_parameters(
     numbers: range, blocks: Sequence[nn.Module]
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters of the blocks `numbers`, each once, with its full name."""
+    """The parameters of the blocks `numbers`, each once, with its full name.
+
+    A block of a model that has names of its own says them.
+    """
     for number, block in zip(numbers, blocks, strict=True):
         for name, parameter in block.named_parameters():
-            yield f"blocks.{number}.{name}", parameter
+            if isinstance(block, WholeBlock):
+                yield block.full_name(name), parameter
+            else:
+                yield f"blocks.{number}.{name}", parameter
 
 
 def layout_of(run: RunConfig, numbers: range) -> FlatLayout:

@@ -20,7 +20,7 @@ from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
-from p2pswarm.models.boundary import run_blocks
+from p2pswarm.models.chance import chance_of, nothing_drawn, run_blocks
 from p2pswarm.swarm.schedule import clip_scale
 
 
@@ -41,7 +41,9 @@ class ReferenceTrainer:
     def loss(self, tokens_BS: Tensor) -> Tensor:
         """Mean nats per token of one microbatch."""
         tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
-        value = bundle_of(run_blocks(self.flat.blocks, tokens_BS[:, :-1]))
+        flat = self.flat
+        chance = chance_of(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
+        value = bundle_of(run_blocks(flat.blocks, tokens_BS[:, :-1], chance))
         return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
     def add(self, tokens_BS: Tensor) -> float:
@@ -84,4 +86,5 @@ class ReferenceTrainer:
     @torch.no_grad()
     def evaluate(self, tokens_BS: Tensor) -> float:
         """Mean nats per token of one microbatch; no graph is kept."""
-        return self.loss(tokens_BS).item()
+        with nothing_drawn(self.flat.blocks):
+            return self.loss(tokens_BS).item()

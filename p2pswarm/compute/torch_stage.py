@@ -27,7 +27,7 @@ from p2pswarm.compute.torch_errors import computing
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.boundary import run_blocks
+from p2pswarm.models.chance import chance_of, nothing_drawn, run_blocks
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class TorchStage:
         self._above = boundary_above(run, stage)
         self._returned = self._below.differentiable if self._below else ()
         self._due = self._above.differentiable if self._above else ()
+        self._seed = run.seed
         self._share = 1.0 / run.batch.microbatches
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
@@ -108,7 +109,8 @@ class TorchStage:
     def evaluate(self, tokens_BS: Tensor, given: Bundle) -> Bundle | float:
         """See `Stage`."""
         tokens_BS = self._tokens(tokens_BS)
-        made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
+        with nothing_drawn(self._flat.blocks):
+            made = self._run(tokens_BS, {name: x.to(self._device) for name, x in given.items()})
         return self._gives(made) if self._above else _finite(self._loss(made, tokens_BS))
 
     def drop(self, keys: Iterable[Key] | None) -> None:
@@ -136,7 +138,9 @@ class TorchStage:
 
     def _run(self, tokens_BS: Tensor, given: Bundle) -> Value:
         value = self._below.value(given) if self._below else tokens_BS[:, :-1]
-        return run_blocks(self._flat.blocks, value)
+        flat = self._flat
+        chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
+        return run_blocks(flat.blocks, value, chance)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""

@@ -20,7 +20,7 @@ from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count, make_blocks
-from p2pswarm.models.boundary import run_blocks
+from p2pswarm.models.chance import run_blocks
 from p2pswarm.settings import run_from_json
 
 BYTE_TOKENS = 256
@@ -54,7 +54,7 @@ class TrainedModel:
 
     def __init__(self, run: RunConfig, blocks: list[nn.Module]) -> None:
         self.run = run
-        self._blocks = blocks
+        self._blocks = [block.eval() for block in blocks]  # dropout lets all pass
 
     @torch.inference_mode()
     def scores(self, tokens_BT: Tensor) -> Tensor:

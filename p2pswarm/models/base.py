@@ -30,6 +30,29 @@ class Block(nn.Module, ABC):
         """
 
 
+class WholeBlock(Block):
+    """A block of a model that has names, and ways to make buffers, of its own."""
+
+    random: bool
+    """Whether its forward draws (`chance.py`)."""
+
+    @abstractmethod
+    def trace(self, value: Tensor) -> Tensor:
+        """Give what `forward` gives, in shape, on the meta device."""
+
+    @abstractmethod
+    def full_name(self, name: str) -> str:
+        """The name that a parameter has in a file of the model's weights."""
+
+    @abstractmethod
+    def draw_name(self, name: str) -> str:
+        """The name that a parameter's first values are drawn by."""
+
+    @abstractmethod
+    def fill_buffers(self, device: torch.device) -> None:
+        """Make the buffers of a block that was made on the meta device."""
+
+
 def bundle_of(value: Value) -> Bundle:
     """What a block gave, as a bundle."""
     return {LONE_KEY: value} if isinstance(value, Tensor) else value

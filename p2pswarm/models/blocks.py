@@ -17,21 +17,14 @@ from torch import nn
 
 from p2pswarm.config import ModelConfig, RunConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.models.base import DTYPES, Block
+from p2pswarm.models.base import DTYPES, Block, WholeBlock
 from p2pswarm.models.first_weights import TAG, PortableDraws
 from p2pswarm.models.gpt import gpt
+from p2pswarm.models.pretrained import PRETRAINED, load_blocks
 from p2pswarm.models.registry import Family, family, register
 
 register("gpt")(gpt)
 
-DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 COSTS_KEPT = 8  # models whose costs are remembered; a process serves one or two
 
 
@@ -42,13 +35,14 @@ def block_count(model: ModelConfig) -> int:
 
 def block_costs(model: ModelConfig) -> tuple[float, ...]:
     """What each block costs: its attribute `cost`, else the number of its parameters."""
-    return _costs(family(model.family), model)
+    return _costs(family(model.family, model.package), model)
 
 
 def make_blocks(run: RunConfig, numbers: range) -> list[nn.Module]:
     """The blocks `numbers` of the model on torch's current device, without first weights."""
     dtype = DTYPES[run.model.dtype]
-    blocks = list(family(run.model.family)(run.model))[numbers.start : numbers.stop]
+    made = list(family(run.model.family, run.model.package)(run.model))
+    blocks = made[numbers.start : numbers.stop]
     for number, block in zip(numbers, blocks, strict=True):
         _require_trainable(number, block)
         block.to(dtype)
@@ -61,6 +55,11 @@ def fill_buffers(
     """Give their buffers to blocks that were made on the meta device."""
     if not any(True for block in blocks for _ in block.buffers()):
         return
+    own = [block for block in blocks if isinstance(block, WholeBlock)]
+    if own:  # such a model has no others
+        for each in own:
+            each.fill_buffers(device)
+        return
     for block, made in zip(blocks, make_blocks(run, numbers), strict=True):
         for name, buffer in made.named_buffers():
             owner, _, last = name.rpartition(".")
@@ -69,7 +68,10 @@ def fill_buffers(
 
 @torch.no_grad()
 def draw_blocks(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> None:
-    """Draw version 0 of the blocks `numbers`; it is the same on every machine."""
+    """Draw version 0 of the blocks `numbers`, or load it; it is the same on every machine."""
+    if run.start == PRETRAINED:
+        load_blocks(run, blocks)
+        return
     for number, block in zip(numbers, blocks, strict=True):
         tag = f"{TAG}:{run.seed}:{number}".encode()
         seed = int.from_bytes(hashlib.sha256(tag).digest()[:8]) % 2**63
@@ -126,7 +128,7 @@ def _cost(block: nn.Module) -> float:
 
 
 def _require_trainable(number: int, block: nn.Module) -> None:
-    """Raise Unusable for state that averaging would lose, and for dropout."""
+    """Raise Unusable for state that averaging would lose."""
     what = f"block {number} ({type(block).__name__})"
     kept = block.state_dict().keys() & {name for name, _ in block.named_buffers()}
     if kept:
@@ -134,12 +136,7 @@ def _require_trainable(number: int, block: nn.Module) -> None:
             f"{what} has the buffer {min(kept)}, which would not be averaged: register it with "
             "persistent=False if it is a constant"
         )
-    for name, module in block.named_modules():
-        if isinstance(module, DROPOUTS) and module.p > 0:
-            raise Unusable(
-                f"{what} has dropout in {name or 'itself'}: a microbatch that is computed again "
-                "must give the same gradient, so set it to 0"
-            )
+    for module in block.modules():
         own = list(module.parameters(recurse=False))
         if own and _reset_of(module) is None and not isinstance(block, Block):
             raise Unusable(

@@ -7,7 +7,7 @@ Shapes:  tokens_BT: B rows of T tokens.
 Errors:  Unusable for a model that cannot be traced, or whose last block gives no scores.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
-from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, bundle_of
+from p2pswarm.models.base import DTYPES, LONE_KEY, Bundle, Value, WholeBlock, bundle_of
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.registry import Family, family
 
@@ -64,14 +64,7 @@ class Boundary:
 
 def boundaries(run: RunConfig) -> tuple[Boundary, ...]:
     """What each block of the model gives, in order."""
-    return _traced(family(run.model.family), run)
-
-
-def run_blocks(blocks: Iterable[nn.Module], value: Value) -> Value:
-    """Run one block after another."""
-    for block in blocks:
-        value = block(value)
-    return value
+    return _traced(family(run.model.family, run.model.package), run)
 
 
 @lru_cache(maxsize=TRACES_KEPT)
@@ -84,7 +77,7 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
         found: list[Boundary] = []
         for number, block in enumerate(blocks):
             try:
-                value = block(value)
+                value = _trace(block, value)
                 found.append(_boundary(value))
             except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
                 reason = str(error).partition("\n")[0]
@@ -94,6 +87,13 @@ def _traced(build: Family, run: RunConfig) -> tuple[Boundary, ...]:
                 ) from error
     _require_scores(bundle_of(value), shape, run)
     return tuple(found)
+
+
+def _trace(block: nn.Module, value: Value) -> Value:
+    if isinstance(block, WholeBlock) and isinstance(value, Tensor):
+        return block.trace(value)
+    made: Value = block(value)
+    return made
 
 
 def _boundary(value: Value) -> Boundary:

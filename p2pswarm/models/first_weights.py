@@ -31,6 +31,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from p2pswarm.models.base import WholeBlock
+
 Floats = npt.NDArray[np.float64]
 
 TAG = "p2pswarm-init-2"  # another method of drawing is another tag
@@ -119,8 +121,9 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, seed: int, number: int, block: nn.Module) -> None:
         """`seed`: of the run; `number`: of the block in the model."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._tag = f"{TAG}:{seed}:{number}"
+        self._seed, self._tag = seed, f"{TAG}:{seed}:{number}"
         self._names = {parameter.data_ptr(): name for name, parameter in block.named_parameters()}
+        self._name_in_model = block.draw_name if isinstance(block, WholeBlock) else None
         self._draws: dict[str, int] = {}
 
     @classmethod
@@ -160,12 +163,18 @@ class PortableDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Fill a parameter, or another tensor; every time it gets other values."""
         name = self._names.get(tensor.data_ptr(), "")
         count = self._draws[name] = self._draws.get(name, 0) + 1
-        key = hashlib.sha256(f"{self._tag}:{name}:{count}".encode()).digest()[:16]
+        key = hashlib.sha256(f"{self._place(name)}:{count}".encode()).digest()[:16]
         generator = np.random.Philox(key=int.from_bytes(key))
         drawn = torch.empty(tensor.shape, dtype=tensor.dtype)
         for part in torch.split(drawn.view(-1), CHUNK):
             part.copy_(torch.from_numpy(values(_between_0_and_1(generator, part.numel()))))
         return tensor.copy_(drawn)
+
+    def _place(self, name: str) -> str:
+        """What the values of a parameter depend on, besides how often it was drawn."""
+        if name and self._name_in_model is not None:
+            return f"{TAG}:{self._seed}:{self._name_in_model(name)}"
+        return f"{self._tag}:{name}"
 
 
 def normals(p: Floats) -> Floats:

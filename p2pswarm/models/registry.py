@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from p2pswarm.config import ModelConfig
+from p2pswarm.config import HF, ModelConfig
 from p2pswarm.errors import Unusable
+from p2pswarm.models.packages import function_of, is_place, require
+from p2pswarm.models.sliced import sliced
 
 NAME_CHARS_MAX = 64  # it is in the manifest and in one line of a terminal
 
@@ -43,9 +45,15 @@ def register(name: str) -> Callable[[Family], Family]:
     return keep
 
 
-def family(name: str) -> Family:
-    """The function that makes the blocks of a family."""
+def family(name: str, package: str = "") -> Family:
+    """The function that makes the blocks of a family; `package`: where its code is, if it says."""
     build = _FAMILIES.get(name)
+    if build is None and name.startswith(HF):
+        build = sliced
+    elif build is None and is_place(name):
+        build = function_of(name)
+    if package:
+        require(package)
     if build is None:
         raise Unusable(
             f"no model family {name!r} here, known are {', '.join(sorted(_FAMILIES))}: import the "

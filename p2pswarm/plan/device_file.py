@@ -10,8 +10,9 @@ from typing import Annotated
 
 import numpy as np
 
-from p2pswarm.config import Between, OneOf, RunConfig, Text
+from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
+from p2pswarm.limits import Between, OneOf, Text
 from p2pswarm.plan.fleet import BYTES_PER_GBIT, CODECS, CONNECTIONS_MAX, DeviceFleet
 from p2pswarm.plan.network import DeviceNetwork, Floats
 from p2pswarm.plan.shipped import shipped_network

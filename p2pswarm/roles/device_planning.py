@@ -21,6 +21,7 @@ import torch
 
 from p2pswarm.config import RunConfig
 from p2pswarm.models.blocks import block_costs, make_blocks
+from p2pswarm.models.resolving import resolved
 from p2pswarm.outfile import Written, check_target, write_target, write_text
 from p2pswarm.plan.device_file import PlanOptions, fleet_of
 from p2pswarm.plan.fleet import DeviceFleet, WorkLoad, codec_of
@@ -77,6 +78,7 @@ class PlanAnswer:
 def main(path: Path, seconds: float, seed: int, json_out: Path | None, folder: Path | None) -> int:
     """Search, and print what was found; returns the exit code."""
     given = read_devices(path)
+    given = dataclasses.replace(given, run=resolved(given.run))
     fleet = fleet_of(given)
     for target in targets(fleet.names, folder) if folder else []:
         check_target(target)
@@ -257,7 +259,10 @@ def _tell(written: Written) -> None:
 
 def _toml(values: dict[str, Any]) -> str:
     """TOML of plain values: JSON writes texts, numbers and lists of them the same way."""
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    return "".join(
+        f"{name} = {json.dumps('' if value is None else value)}\n"  # a path that is not set
+        for name, value in values.items()
+    )
 
 
 def _file_name(name: str) -> str:

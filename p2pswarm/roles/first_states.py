@@ -14,6 +14,7 @@ from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.pretrained import PRETRAINED
 from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.trainer.first_states import Proof
 from p2pswarm.trainer.saving_plan import ResumedFrom
@@ -34,7 +35,7 @@ def drawn_state(run: RunConfig, stage: int) -> Iterator[bytes]:
     A model of one's own may draw by other functions than those that give the same bits on every
     processor. Then all servers could agree, and this trainer's processor be the odd one.
     """
-    if run.model.family != PORTABLE:
+    if run.model.family != PORTABLE and run.start != PRETRAINED:
         raise Unusable(f"family {run.model.family!r} may draw otherwise on other processors")
     yield from first_state(run, stage)
 

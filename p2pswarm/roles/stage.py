@@ -23,12 +23,15 @@ from p2pswarm.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
 from p2pswarm.compute.emulated_stage import emulated_engine
+from p2pswarm.compute.model_check import check_once
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
+from p2pswarm.models.packages import trust
+from p2pswarm.models.pretrained import PRETRAINED, offer
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
@@ -198,6 +201,10 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     """What computes a stage, or takes its time."""
     if serve.device == EMULATED:
         return emulated_engine(run, stage, serve.emulated_forward_s, time.sleep)
+    trust(serve.packages)
+    if run.start == PRETRAINED and serve.pretrained is not None:
+        offer(serve.pretrained)
+    check_once(run)
     return torch_engine(run, stage, device, serve.graph_mib * MIB)
 
 

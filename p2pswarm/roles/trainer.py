@@ -17,6 +17,7 @@ import torch
 
 from p2pswarm.checkpoint.saving import on_thread
 from p2pswarm.compute.bundle_spec import check_model
+from p2pswarm.compute.model_check import check_once
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_files import load_documents
@@ -26,6 +27,7 @@ from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
+from p2pswarm.models.resolving import resolved
 from p2pswarm.outfile import Written, check_target
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.cache_folder import default_cache
@@ -80,8 +82,8 @@ Say = Callable[[str], None]
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = closed_by_us(stack.config)
+    config = dataclasses.replace(config, run=await asyncio.to_thread(checked_model, config.run))
     stack = dataclasses.replace(stack, config=config)
-    check_model(config.run)
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
@@ -117,6 +119,14 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     if ended.failed:
         raise RunEnded(ended.reason)
     return 0
+
+
+def checked_model(run: RunConfig) -> RunConfig:
+    """The run with its model as the manifest names it; Unusable for one that cannot be cut."""
+    run = resolved(run)
+    check_model(run)
+    check_once(run)
+    return run
 
 
 class RunReports:

@@ -5,10 +5,10 @@ import torch
 
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.flat_parameters import FlatParameters, decays, squared_norm
+from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.flat_layout import ALIGN, FlatTensor
+from p2pswarm.tensors.flat_layout import ALIGN
 
 CPU = torch.device("cpu")
 
@@ -108,18 +108,28 @@ def test_the_norm_is_summed_in_float64():
 
 
 @pytest.mark.parametrize(
-    ("rule", "embedding", "inner", "norm"),
+    ("rule", "outer_matrix", "inner_matrix", "vector"),
     [
         ("matrices", True, True, False),
         ("inner-matrices", False, True, False),
         ("all", True, True, True),
     ],
 )
-def test_the_settings_say_what_decays(rule, embedding, inner, norm):
-    def found(name, *shape):
-        return decays(rule, FlatTensor(name, shape, 0, 1), last_block=3)
+def test_the_settings_say_what_decays(rule, outer_matrix, inner_matrix, vector):
+    run = RunConfig(
+        model=ModelConfig(d_model=16, layers=2, heads=2, sequence_length=8),
+        optimizer=OptimizerConfig(decays=rule),
+    )
+    flat = FlatParameters(run, range(4), CPU)
 
-    assert found("blocks.0.token_VD", 4, 4) is embedding
-    assert found("blocks.3.head", 4, 4) is embedding
-    assert found("blocks.2.qkv", 4, 4) is inner
-    assert found("blocks.2.norm", 4) is norm
+    kinds = {
+        (number in (1, 2), parameter.dim() > 1)
+        for number, block in enumerate(flat.blocks)
+        for parameter in block.parameters()
+    }
+    assert kinds == {(False, True), (False, False), (True, True), (True, False)}
+    found = iter(flat.segments)
+    for number, block in enumerate(flat.blocks):
+        for parameter in block.parameters():
+            matrix = inner_matrix if number in (1, 2) else outer_matrix
+            assert next(found).decays is (matrix if parameter.dim() > 1 else vector)

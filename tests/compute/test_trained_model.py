@@ -47,6 +47,14 @@ def test_it_predicts_as_the_model_that_was_trained(model: TrainedModel, trained)
     assert model.loss(TOKENS_BS) == trained.evaluate(TOKENS_BS)
 
 
+def test_a_model_in_use_drops_nothing():
+    blocks = [torch.nn.Embedding(256, 256), torch.nn.Dropout(0.5)]
+
+    scores = TrainedModel(RUN, blocks).scores(TOKENS_BS)
+
+    assert torch.equal(scores, blocks[0].weight[TOKENS_BS.long()])
+
+
 def test_quality_weighs_each_token_alike(model: TrainedModel):
     whole = model.evaluate([TOKENS_BS])
     parts = model.evaluate([TOKENS_BS[:1], TOKENS_BS[1:]])

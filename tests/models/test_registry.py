@@ -131,12 +131,10 @@ class Frozen(Drawn):
     ("make", "match"),
     [
         (lambda: nn.BatchNorm1d(3), "buffer num_batches_tracked, which would not be averaged"),
-        (lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), r"dropout in 1: "),
-        (lambda: nn.Dropout(0.1), "dropout in itself"),
         (Bare, r"Bare has parameters and no reset_parameters\(\)"),
         (Frozen, "weight does not train"),
     ],
-    ids=["batch norm", "dropout", "dropout alone", "bare", "frozen"],
+    ids=["batch norm", "bare", "frozen"],
 )
 def test_a_block_that_cannot_be_trained_here_says_why(make, match):
     run = run_of([make])

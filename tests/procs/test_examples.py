@@ -14,6 +14,19 @@ SAID = {
         "all steps are done; the uninvited served None",
         "anna's run is over: all steps are done",
     ],
+    "fine_tune": [
+        "step=0, nats_per_byte=5.",
+        "step=20, nats_per_byte=",
+    ],
+    "hf_model": [
+        "step=0, nats_per_byte=5.",
+        "step=20, nats_per_byte=3.",
+        "transformers takes them: <All keys matched successfully>",
+    ],
+    "own_model": [
+        "step=0, nats_per_byte=",
+        "step=20, nats_per_byte=2.",
+    ],
     "server_and_trainer": [
         "step 0: held-out loss 6.",
         "step 20: held-out loss 3.",
@@ -37,6 +50,7 @@ SAID = {
     ],
 }
 LINES_MAX = 40
+MODEL_LIBRARIES = ("torch", "transformers", "safetensors")
 EACH = pytest.mark.parametrize("name", sorted(SAID))
 
 
@@ -70,5 +84,5 @@ def test_example_is_short_and_needs_the_package_alone(name):
     modules |= {n.module.split(".")[0] for n in tree.body if isinstance(n, ast.ImportFrom)}
 
     assert "p2pswarm" in modules
-    assert modules <= sys.stdlib_module_names | {"p2pswarm"}
+    assert modules <= sys.stdlib_module_names | {"p2pswarm", *MODEL_LIBRARIES}
     assert len(text.splitlines()) <= LINES_MAX

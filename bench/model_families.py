@@ -1,0 +1,36 @@
+"""Prints how far stages are from the library's whole model, for families of `transformers`.
+
+    PYTHONPATH=.:tests python bench/model_families.py [FAMILY ...]
+
+Every block of a tiny random copy is a stage of its own. Forward, backward, graphs that are made
+again, all twice; float64 on a CPU.
+"""
+
+import sys
+import time
+
+import torch
+from models.families import MIXTURES, PLAIN, family_run
+
+from p2pswarm.compute.model_check import check_stages
+from p2pswarm.errors import Unusable
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    print("| family | stages | tensors | largest difference of a gradient | s |")
+    print("|---" * 5 + "|")
+    for name in names or [*PLAIN, *MIXTURES]:
+        begun_s = time.monotonic()
+        try:
+            found = check_stages(family_run(name))
+        except Unusable as error:
+            print(f"| {name} | refused: {error} |")
+            continue
+        took_s = time.monotonic() - begun_s
+        what = found.problem or f"{found.apart:g}"
+        print(f"| {name} | {found.stages} | {found.parameters} | {what} | {took_s:.1f} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,244 @@
+"""Whether a model that is cut into stages computes what the whole model does.
+
+A small copy of it (`models/shrinking.py`) is run as a whole and in stages: forward, backward, with
+graphs that are kept and with graphs that are made again, and all of it twice. A model of
+`transformers` is compared with the library's own, which no cut has touched.
+
+Shapes:  tokens_BS as `base.py`.
+Errors:  Unusable for a model that cannot be made, cut or trained, or is too large.
+"""
+# ruff: noqa: N806  shapes are written at the end of names
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from p2pswarm.compute.base import BackwardSpec, NotFiniteHere
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.compute.torch_stage import TorchStage
+from p2pswarm.config import HF, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.base import DTYPES, Bundle, loss_of
+from p2pswarm.models.blocks import block_costs, block_count, make_blocks
+from p2pswarm.models.chance import draws
+from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.packages import is_place
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.shrinking import shrunken
+
+CPU = torch.device("cpu")
+PARAMETERS_MAX = 100_000_000  # float64 and its gradients, a few times: some GB
+TOLERANCE = 1e-9  # of float64: sums of several gradients may round in another order
+KEEP_ALL = 1 << 60
+SPEC = BackwardSpec(counting=True, returning=True)
+CHECKED_KEPT = 64
+
+Gradients = dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Computed:
+    """What one way of computing gave for the same tokens."""
+
+    loss: float
+    gradients: Gradients
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """What was found."""
+
+    stages: int
+    parameters: int
+    """How many tensors were compared."""
+    apart: float
+    """The largest difference of a gradient, relative to the parameter's largest."""
+    problem: str
+    """Which parameter differs and what the reason may be, in one line; empty if all is well."""
+
+
+def check_once(run: RunConfig) -> None:
+    """Raise Unusable if a model of a package does not compute in stages what the whole does.
+
+    A process checks a model once. The built-in one is checked by its tests.
+    """
+    if run.model.family.startswith(HF) or is_place(run.model.family):
+        problem = check_blocks(shrunken(run)).problem
+        if problem:
+            raise Unusable(f"the model {run.model.family} computes wrong in stages: {problem}")
+
+
+def check_stages(run: RunConfig) -> ModelCheck:
+    """Compare a small copy of the run's model, cut into stages, with the whole."""
+    return check_blocks(shrunken(run))
+
+
+@lru_cache(maxsize=CHECKED_KEPT)
+def check_blocks(run: RunConfig) -> ModelCheck:
+    """Compare the stages of `run` itself with the whole."""
+    with torch.device("meta"):
+        made = make_blocks(run, range(block_count(run.model)))
+    count = sum(parameter.numel() for block in made for parameter in block.parameters())
+    if count > PARAMETERS_MAX:
+        raise Unusable(
+            f"the model's small copy has {count:,} parameters, {PARAMETERS_MAX:,} can be checked: "
+            "make its sizes settings of run.model"
+        )
+    ways = (_blocks_twice, _stages_kept, _stages_again, _whole)
+    names, worst = 0, 0.0
+    try:
+        expected = _blocks(run)
+        for way in ways:
+            computed = way(run, expected)
+            apart, problem = _difference(expected, computed)
+            names, worst = len(computed.gradients), max(worst, apart)
+            if problem:
+                reason = _reason(run, way)
+                return ModelCheck(run.stages, names, worst, f"{problem}; {reason}")
+    except NotFiniteHere as error:
+        return ModelCheck(run.stages, names, math.inf, str(error))
+    return ModelCheck(run.stages, names, worst, "")
+
+
+def _tokens(run: RunConfig) -> Tensor:
+    generator = torch.Generator().manual_seed(run.seed)
+    shape = run.batch.rows, run.model.sequence_length + 1
+    return torch.randint(0, run.model.vocabulary, shape, generator=generator)
+
+
+def _blocks(run: RunConfig) -> Computed:
+    """All blocks in one process, as the plain loop computes."""
+    trainer = ReferenceTrainer(run)
+    loss = trainer.add(_tokens(run))
+    return Computed(loss, _gradients([trainer.flat]))
+
+
+def _blocks_twice(run: RunConfig, first: Computed) -> Computed:
+    """The same blocks a second time: nothing may depend on what was computed before."""
+    trainer = ReferenceTrainer(run)
+    tokens_BS = _tokens(run)
+    before = _buffers(trainer.flat.blocks)
+    trainer.add(tokens_BS)
+    _require_buffers(before, trainer.flat.blocks)
+    trainer.flat.sum_N.zero_()
+    loss = trainer.add(tokens_BS)
+    del first
+    return Computed(loss, _gradients([trainer.flat]))
+
+
+def _stages_kept(run: RunConfig, first: Computed) -> Computed:
+    del first
+    return _stages(run, KEEP_ALL)
+
+
+def _stages_again(run: RunConfig, first: Computed) -> Computed:
+    """Stages whose graphs are made again for the backward."""
+    del first
+    return _stages(run, 0)
+
+
+def _stages(run: RunConfig, keep_bytes: int) -> Computed:
+    flats = [FlatParameters(run, stage_blocks(run, stage), CPU) for stage in range(run.stages)]
+    for flat in flats:
+        flat.draw()
+    stages = [TorchStage(run, n, flat, keep_bytes) for n, flat in enumerate(flats)]
+    tokens_BS = _tokens(run)
+    bundle: Bundle = {}
+    for stage in stages[:-1]:
+        bundle = stage.forward((0, 0), tokens_BS, bundle)
+    result = stages[-1].finish(tokens_BS, bundle, SPEC)
+    gradient = result.gradient
+    for stage in reversed(stages[:-1]):
+        gradient = stage.backward((0, 0), gradient, SPEC)
+    return Computed(result.loss, _gradients(flats))
+
+
+def _whole(run: RunConfig, first: Computed) -> Computed:
+    """The library's own model, with the weights of the blocks; other families have only blocks."""
+    if not run.model.family.startswith(HF):
+        return first
+    flat = FlatParameters(run, range(len(block_costs(run.model))), CPU)
+    if any(map(draws, flat.blocks)):
+        return first  # the library draws in another order
+    flat.draw()
+    whole = library_model(run.model, DTYPES[run.model.dtype])
+    theirs = dict(whole.named_parameters())
+    ours = dict(named_parameters(flat.numbers, flat.blocks))
+    if theirs.keys() != ours.keys():
+        odd = min(theirs.keys() ^ ours.keys())
+        raise Unusable(f"{run.model.family} cannot be cut: {odd} is not in one block")
+    with torch.no_grad():
+        for name, parameter in ours.items():
+            theirs[name].copy_(parameter)
+    tokens_BS = _tokens(run)
+    scores = whole(input_ids=tokens_BS[:, :-1], use_cache=False).logits
+    loss = loss_of(scores, tokens_BS[:, 1:])
+    found = torch.autograd.grad(loss, list(theirs.values()), materialize_grads=True)
+    return Computed(loss.item(), dict(zip(theirs, found, strict=True)))
+
+
+def _gradients(flats: Sequence[FlatParameters]) -> Gradients:
+    return {
+        name: total
+        for flat in flats
+        for (name, _), total in zip(
+            named_parameters(flat.numbers, flat.blocks), flat.sums, strict=True
+        )
+    }
+
+
+def _difference(one: Computed, other: Computed) -> tuple[float, str]:
+    """The largest relative difference, and the first parameter that differs by too much."""
+    worst, problem = 0.0, ""
+    for name, gradient in one.gradients.items():
+        theirs = other.gradients[name]
+        scale = max(gradient.abs().max().item(), theirs.abs().max().item()) or 1.0
+        apart = (gradient - theirs).abs().max().item() / scale
+        if not apart <= TOLERANCE and not problem:
+            problem = f"the gradient of {name} differs by {apart:.1e} of its largest value"
+        worst = max(worst, apart)
+    off = abs(one.loss - other.loss)
+    if not off <= TOLERANCE * max(abs(one.loss), 1.0) and not problem:
+        problem = f"the losses differ by {off:.1e}, and no gradient does"
+    return worst, problem
+
+
+def _reason(run: RunConfig, way: Callable[..., Computed]) -> str:
+    del run
+    reasons: Mapping[Callable[..., Computed], str] = {
+        _blocks_twice: "computed twice it gives two results: its forward draws by chance of its "
+        "own, or keeps something from call to call (a block that draws says `random = True`)",
+        _stages_kept: "one stage after another gives other results than all blocks in one: a block "
+        "reads something that is not in its bundle, or changes a tensor that it was given",
+        _stages_again: "a graph that is made again gives other results: its forward draws by "
+        "chance of its own, or keeps something from call to call",
+        _whole: "the blocks together compute something else than the library's whole model: its "
+        "forward does something between layers that the cut does not know",
+    }
+    return reasons[way]
+
+
+def _buffers(blocks: Sequence[nn.Module]) -> dict[str, Tensor]:
+    return {
+        f"{number} ({type(block).__name__}): {name}": buffer.clone()
+        for number, block in enumerate(blocks)
+        for name, buffer in block.named_buffers()
+    }
+
+
+def _require_buffers(before: dict[str, Tensor], blocks: Sequence[nn.Module]) -> None:
+    """Raise Unusable if a forward has changed a buffer: replicas would differ."""
+    after: dict[str, Any] = _buffers(blocks)
+    for name, buffer in before.items():
+        if name not in after or not torch.equal(buffer, after[name]):
+            raise Unusable(
+                f"block {name} is a buffer that its forward changes, and machines that hold the "
+                "same stage would differ: make it a parameter, or compute it from the input"
+            )

@@ -1,0 +1,55 @@
+"""The limits of settings, written beside each setting's type in `config.py`.
+
+Units:   as the setting's.
+Errors:  none: `settings.py` checks values against them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number lies in low..high, both included."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.low:g} to {self.high:g}"
+
+    @property
+    def whole(self) -> str:
+        """The limits of a setting that counts something, every digit written out."""
+        if self.low == self.high:
+            return f"{int(self.low)}; nothing else is possible yet"
+        return f"a whole number from {int(self.low)} to {int(self.high)}"
+
+
+class OneOf:
+    """A text is one of `choices`."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text has 1..`longest` printable characters, because other people's terminals show it."""
+
+    longest: int
+
+    def __str__(self) -> str:
+        return f"1 to {self.longest} printable characters"
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """A text has up to `longest` printable characters; it may be empty."""
+
+    longest: int
+
+    def __str__(self) -> str:
+        return f"at most {self.longest} printable characters"

@@ -1,0 +1,88 @@
+"""What a forward draws, as dropout does: the same for a microbatch wherever and whenever it is run.
+
+A graph that did not fit in memory is made again, and a lost microbatch is done again by another
+server. So what a block draws depends on the run's seed, the microbatch's tokens and the number of
+the block, and on nothing else: neither the cut into stages nor the order of microbatches matters.
+Processors of another kind draw otherwise from one seed; each of them still draws the same twice.
+
+Shapes:  tokens_BS as `compute/base.py`.
+Errors:  none.
+"""
+# ruff: noqa: N803  shapes are written at the end of names
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from p2pswarm.models.base import Value
+
+TAG = "p2pswarm-chance-1"
+DRAWING = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def draws(block: nn.Module) -> bool:
+    """Whether a block's forward draws: it says so (`random`), or has dropout."""
+    told = getattr(block, "random", None)
+    if isinstance(told, bool):
+        return told
+    return any(isinstance(each, DRAWING) and each.p > 0 for each in block.modules())
+
+
+class Chance:
+    """What the blocks from number `first` on draw for one microbatch."""
+
+    def __init__(self, seed: int, first: int, tokens_BS: Tensor) -> None:
+        digest = hashlib.sha256(f"{TAG}:{seed}:{tuple(tokens_BS.shape)}".encode())
+        digest.update(tokens_BS.cpu().contiguous().numpy().tobytes())
+        self._microbatch, self._first = digest.digest(), first
+
+    def run(self, offset: int, block: nn.Module, value: Value) -> Value:
+        """Run the block `first + offset`; torch's own generators are as before afterwards."""
+        number = (self._first + offset).to_bytes(4)
+        seed = int.from_bytes(hashlib.sha256(self._microbatch + number).digest()[:8]) % 2**63
+        device = next((p.device for p in block.parameters()), torch.device("cpu"))
+        there = [device] if device.type != "cpu" else []
+        with torch.random.fork_rng(there, device_type=device.type if there else "cuda"):
+            torch.manual_seed(seed)
+            made: Value = block(value)
+        return made
+
+
+def chance_of(
+    seed: int, numbers: range, blocks: Sequence[nn.Module], tokens_BS: Tensor
+) -> Chance | None:
+    """The chance of a microbatch; None where no block draws."""
+    return Chance(seed, numbers.start, tokens_BS) if any(map(draws, blocks)) else None
+
+
+def run_blocks(blocks: Iterable[nn.Module], value: Value, chance: Chance | None = None) -> Value:
+    """Run one block after another; those that draw do so by `chance`."""
+    for offset, block in enumerate(blocks):
+        if chance is not None and draws(block):
+            value = chance.run(offset, block, value)
+        else:
+            value = block(value)
+    return value
+
+
+@contextmanager
+def nothing_drawn(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside, blocks compute as they do when a model is used: dropout lets all pass."""
+    drawing = [block for block in blocks if draws(block)]
+    for block in drawing:
+        block.eval()
+    try:
+        yield
+    finally:
+        for block in drawing:
+            block.train()

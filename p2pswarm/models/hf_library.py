@@ -1,0 +1,127 @@
+"""The library `transformers`, loaded when a model of it is asked for, and its whole models.
+
+A model is made on the meta device, from a config that travelled as text: nothing is fetched, and
+only classes that `transformers` itself has are used.
+
+Errors:  Unusable, one line with the remedy.
+"""
+
+import importlib
+import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from p2pswarm.config import ModelConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.config_text import read_config
+
+LIBRARY = "transformers"
+WHOLE_KEPT = 4  # models without memory for weights; a process serves one or two
+FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What foreign classes raise for a config that they do not understand."""
+
+
+@lru_cache(maxsize=1)
+def library() -> ModuleType:
+    """The module; Unusable where it is not installed."""
+    try:
+        found = importlib.import_module(LIBRARY)
+    except ImportError as error:
+        raise Unusable(
+            f"a model of transformers needs {error.name}: pip install 'p2pswarm[hf]'"
+        ) from error
+    found.logging.set_verbosity_error()  # what it warns of are tokens and files, not models
+    return found
+
+
+def requirement() -> str:
+    """The library as a manifest names it: another version may compute something else."""
+    library()
+    return f"{LIBRARY}=={importlib.metadata.version(LIBRARY)}"
+
+
+def library_config(model: ModelConfig) -> Any:
+    """The config as the library's own class has it."""
+    if not model.config:
+        raise Unusable(
+            f"family {model.family!r} comes without a config: name its folder, hf:FOLDER"
+        )
+    try:
+        values = read_config(model.config)
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    kind = values.pop("model_type")
+    known = importlib.import_module(f"{library().__name__}.models.auto.modeling_auto")
+    if kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise Unusable(f"{kind!r} is no causal language model of {requirement()}")
+    try:
+        config = library().AutoConfig.for_model(kind, **values)
+    except FAILURES as error:
+        raise Unusable(
+            f"the config of {kind} is refused by {requirement()}: {_line(error)}"
+        ) from error
+    if model.dtype == "float64":
+        config._experts_implementation = "eager"  # noqa: SLF001  the fast one has no float64
+    return config
+
+
+@lru_cache(maxsize=WHOLE_KEPT)
+def whole_model(model: ModelConfig) -> nn.Module:
+    """The whole model on the meta device, untied if the settings say so; do not change it."""
+    config = library_config(model)
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    if tied and model.tie:
+        raise Unusable(
+            f"{model.family}: embedding and head are one tensor, and may be served by different "
+            "machines: run.model.tie = false makes them two that begin equal"
+        )
+    if getattr(config, "output_router_logits", False):
+        raise Unusable(
+            f"{model.family}: output_router_logits adds a loss over the routers of all layers, "
+            "which lie on different machines: set it to false in config.json"
+        )
+    config.tie_word_embeddings = False
+    try:
+        with torch.device("meta"):
+            whole: nn.Module = library().AutoModelForCausalLM.from_config(config)
+    except FAILURES as error:
+        raise Unusable(f"{requirement()} makes no model of this config: {_line(error)}") from error
+    whole.was_tied = tied  # type: ignore[assignment]
+    return whole
+
+
+def library_model(model: ModelConfig, dtype: torch.dtype) -> nn.Module:
+    """The library's own model with memory for its weights, to compare with."""
+    config = library_config(model)
+    config.tie_word_embeddings = False
+    whole: nn.Module = library().AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return whole.train()
+
+
+@contextmanager
+def refused(model: ModelConfig) -> Iterator[None]:
+    """A block's code: what it raises means that this family cannot be cut."""
+    try:
+        yield
+    except FAILURES as error:
+        raise Unusable(f"{model.family} cannot be cut: {_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

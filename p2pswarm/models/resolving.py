@@ -1,0 +1,91 @@
+"""The model of a run as its manifest names it, from what the trainer's settings say.
+
+A folder's config.json becomes text in the manifest, and code is named with its package and version.
+So every member makes the same model without the trainer's files.
+
+Errors:  Unusable, one line with the remedy.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from p2pswarm.config import HF, ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.infile import read_small
+from p2pswarm.models import packages
+from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.config_text import config_text
+from p2pswarm.models.hf_library import library_config, requirement
+from p2pswarm.models.pretrained import PRETRAINED, check_names, offer
+
+CONFIG_FILE = "config.json"
+CONFIG_BYTES_MAX = 1 << 20  # most have 1 kB; some name a thousand labels
+BYTES = 256
+"""The tokens of text as bytes, which a vocabulary has room for."""
+
+
+def resolved(run: RunConfig) -> RunConfig:
+    """The run with its model as a manifest names it; one that has that already stays as it is."""
+    model = run.model
+    if model.folder is not None:
+        model = _of_folder(model, model.folder)
+    elif packages.is_place(model.family):
+        packages.trust([packages.package_of(model.family)])  # by the user's own settings
+        if not model.package:
+            model = dataclasses.replace(model, package=packages.requirement_of(model.family))
+    if run.start == PRETRAINED and not model.weights:
+        model = dataclasses.replace(model, weights=_weights(run, model))
+    return run if model == run.model else dataclasses.replace(run, model=model)
+
+
+def _weights(run: RunConfig, model: ModelConfig) -> str:
+    """The digest of the weights that the run starts from; Unusable if they do not fit."""
+    folder = run.model.folder
+    if folder is None:
+        raise Unusable(
+            'run.start = "pretrained" needs weights in a folder: run.model = "hf:FOLDER"'
+        )
+    digest = offer(folder)
+    whole = dataclasses.replace(run, model=dataclasses.replace(model, weights=digest))
+    with torch.device("meta"):
+        check_names(whole, make_blocks(whole, range(block_count(whole.model))))
+    return digest
+
+
+def _of_folder(model: ModelConfig, folder: Path) -> ModelConfig:
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise Unusable(
+            f"run.model: there is no {path}: hf: names a folder on this machine, so put the "
+            f"model's {CONFIG_FILE} there"
+        )
+    try:
+        found = json.loads(read_small(path, CONFIG_BYTES_MAX, "it is no config of a model"))
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"run.model: {path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Unusable(f"run.model: {path} is no table of settings")
+    try:
+        text = config_text(found)
+    except ValueError as error:
+        raise Unusable(f"run.model: {path}: {error}") from error
+    kind = found["model_type"]
+    bare = dataclasses.replace(model, family=f"{HF}{kind}", folder=None, config=text)
+    config: Any = library_config(bare)
+    if config.vocab_size < BYTES:
+        raise Unusable(
+            f"run.model: {path}: a vocabulary of {config.vocab_size} tokens has no room for the "
+            f"{BYTES} of text as bytes"
+        )
+    return dataclasses.replace(
+        bare,
+        package=requirement(),
+        vocabulary=config.vocab_size,
+        d_model=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+    )

@@ -1,0 +1,114 @@
+"""A small copy of a run's model, of the same structure, to compare stages with the whole on.
+
+Widths shrink and few layers stay, one of each kind at least. A config whose widths depend on each
+other in a way that is not known here is left as wide as it is.
+
+Errors:  Unusable for a model that cannot be made.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from p2pswarm.config import HF, ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.blocks import block_count
+from p2pswarm.models.config_text import read_config
+from p2pswarm.models.hf_cut import BY_LAYER
+
+LAYERS, ROWS, TOKENS, VOCABULARY = 4, 2, 12, 64
+STAGES_MAX = 8
+HEADS = 4
+WIDTHS = {
+    "head_dim": 8,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "kv_lora_rank": 8,
+    "moe_intermediate_size": 16,
+    "n_embd": 32,
+    "n_group": 1,
+    "n_head": HEADS,
+    "n_inner": 48,
+    "n_routed_experts": 4,
+    "num_attention_heads": HEADS,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "q_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "shared_expert_intermediate_size": 16,
+    "sliding_window": 5,
+    "topk_group": 1,
+    "v_head_dim": 8,
+}
+"""What a config's settings become, if they are larger."""
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
+COUNTS = ("num_hidden_layers", "n_layer")
+
+
+def shrunken(run: RunConfig) -> RunConfig:
+    """The run with a small copy of its model, in float64."""
+    model = dataclasses.replace(
+        run.model, sequence_length=min(run.model.sequence_length, TOKENS), dtype="float64"
+    )
+    run = dataclasses.replace(run, start="random")
+    batch = dataclasses.replace(run.batch, rows=ROWS, microbatches=1)
+    if model.family == "gpt":
+        layers = min(model.layers, LAYERS)
+        model = dataclasses.replace(model, layers=layers, d_model=16, heads=2)
+    elif model.family.startswith(HF):
+        model = _library_model(model)
+    else:
+        return dataclasses.replace(run, model=model, batch=batch)
+    stages = min(block_count(model), STAGES_MAX)
+    return dataclasses.replace(run, model=model, batch=batch, stages=stages, cut=())
+
+
+def _library_model(model: ModelConfig) -> ModelConfig:
+    whole = read_config(model.config)
+    few = _with_few_layers(whole)
+    for config in (_narrow(few), few):
+        text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+        small = dataclasses.replace(model, config=text, vocabulary=config["vocab_size"])
+        try:
+            block_count(small)
+        except Unusable:
+            if config is few:
+                raise
+            continue
+        return small
+    raise AssertionError("the last one returns or raises")
+
+
+def _with_few_layers(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with one layer of each kind, and some more."""
+    name = next((key for key in COUNTS if key in config), COUNTS[0])
+    count = config.get(name, LAYERS + 1)
+    kinds = [tuple(_kind(config, key, place) for key in BY_LAYER) for place in range(count)]
+    first = sorted({kind: place for place, kind in reversed(list(enumerate(kinds)))}.values())
+    more = [place for place in range(count) if place not in first]
+    kept = sorted([*first, *more[: max(0, LAYERS - len(first))]])
+    lists = {key: [config[key][i] for i in kept] for key in BY_LAYER if config.get(key)}
+    tokens = {key: None for key in TOKEN_IDS if key in config}
+    dense = config.get("first_k_dense_replace")
+    fewer = {"first_k_dense_replace": min(dense, 1)} if isinstance(dense, int) else {}
+    size = {"vocab_size": min(config.get("vocab_size", VOCABULARY), VOCABULARY)}
+    return config | lists | tokens | fewer | size | {name: len(kept), "pad_token_id": None}
+
+
+def _kind(config: dict[str, Any], key: str, place: int) -> object:
+    values = config.get(key) or ()
+    return values[place] if place < len(values) else None
+
+
+def _narrow(config: dict[str, Any]) -> dict[str, Any]:
+    narrow = {
+        key: min(config[key], width)
+        for key, width in WIDTHS.items()
+        if isinstance(config.get(key), int)
+    }
+    heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if isinstance(groups, int):
+        narrow["num_key_value_heads"] = HEADS if groups == heads else min(groups, 2)
+    return config | narrow

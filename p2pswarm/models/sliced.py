@@ -1,0 +1,126 @@
+"""A causal language model of `transformers` as a list of blocks, cut without editing it.
+
+Each block is the model's own class with most of its layers taken away, and runs the model's own
+forward. So whatever stands there (masks, sliding windows, rotary positions, multipliers, soft caps)
+is done as its authors wrote it. The first block has the embedding and what else comes before the
+layers, each next one a layer, the last the norm and the head. Parameters have the names that they
+have in the whole model.
+
+Shapes:  x_BTD between blocks, float; tokens_BT into the first; scores_BTV out of the last.
+Errors:  Unusable for a model that cannot be cut, with the reason.
+"""
+# ruff: noqa: D102, SLF001  `Block` documents methods; `_init_weights` is the library's
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from p2pswarm.config import ModelConfig
+from p2pswarm.models.base import WholeBlock
+from p2pswarm.models.config_text import chances
+from p2pswarm.models.hf_cut import (
+    layers_name,
+    make_constant,
+    multiplications,
+    owners,
+    part,
+    part_config,
+)
+from p2pswarm.models.hf_library import refused, whole_model
+
+
+def sliced(model: ModelConfig) -> list[nn.Module]:
+    """Embedding, layers and head of the model that `model.config` describes."""
+    whole: Any = whole_model(model)
+    with refused(model):
+        count = len(getattr(whole.base_model, layers_name(whole)))
+        return [SlicedBlock(whole, number, count) for number in range(count + 2)]
+
+
+class SlicedBlock(WholeBlock):
+    """One block: the model with its embedding, one of its layers, or its head."""
+
+    def __init__(self, whole: Any, number: int, count: int) -> None:
+        """`whole` is on the meta device and stays as it is; it has `count` layers."""
+        super().__init__()
+        self.first, self.last = number == 0, number == count + 1
+        self.inner: Any = part(whole, number)
+        self._full, self._own = whole.base_model.config, part_config(whole, number)
+        self._number, self._list = number, layers_name(whole)
+        self._head = f"{whole.base_model_prefix}.{self._list}."
+        self._width, self._vocabulary = int(self._full.hidden_size), int(self._full.vocab_size)
+        self._tied: dict[str, str] = dict(whole._tied_weights_keys or {}) if whole.was_tied else {}
+        self._embedding = (whole.get_input_embeddings(),)  # in a tuple it is no part of this one
+        self.inner.base_model.config = self._own
+        self.random = bool(chances(self._full.to_dict()))
+        self.cost = float(self._width if self.first else multiplications(self.inner, self._full))
+        make_constant(self)
+
+    def forward(self, value: Tensor) -> Tensor:
+        base = self.inner.base_model
+        if self.first:
+            return base(input_ids=value, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
+        carried = getattr(base, self._list)[0]
+        carried.x_BTD = value
+        try:
+            run = self.inner if self.last else base
+            made = run(inputs_embeds=value.detach(), use_cache=False)
+        finally:
+            carried.x_BTD = None
+        return made.logits if self.last else made.last_hidden_state  # type: ignore[no-any-return]
+
+    def trace(self, value: Tensor) -> Tensor:
+        """What `forward` gives, in shape: a mixture of experts cannot run on the meta device."""
+        dtype = next(self.parameters()).dtype
+        if self.first:
+            made = torch.zeros(*value.shape, self._width, dtype=dtype, device=value.device)
+            return made.requires_grad_()
+        if value.shape[-1] != self._width or value.dtype != dtype:
+            came = f"{value.dtype} by {value.shape[-1]}"
+            raise ValueError(f"{came} came, {dtype} by {self._width} is due")
+        return value[..., :1].expand(-1, -1, self._vocabulary) * 1 if self.last else value * 1
+
+    def full_name(self, name: str) -> str:
+        """The name that a parameter of this block has in the whole model."""
+        own = name.removeprefix("inner.")
+        if not own.startswith(self._head):
+            return own
+        _, _, last = own.removeprefix(self._head).partition(".")
+        return f"{self._head}{self._number - 1}.{last}"
+
+    def draw_name(self, name: str) -> str:
+        """The name that first values are drawn by: a head that was tied begins as the embedding."""
+        full = self.full_name(name)
+        return self._tied.get(full, full)
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator) -> None:
+        del generator  # values are drawn by names (`first_weights.py`)
+        base = self.inner.base_model
+        base.config = self._full  # some families scale by the number of layers
+        try:
+            for owner, module in owners(self.inner, self.inner):
+                if not (self._tied and module is self.inner.get_output_embeddings()):
+                    owner._init_weights(module)
+            if self.last and self._tied:
+                as_embedding = copy.copy(self._embedding[0])
+                as_embedding._parameters = {"weight": self.inner.get_output_embeddings().weight}
+                as_embedding._buffers = {
+                    name: torch.empty_like(buffer, device="cpu")
+                    for name, buffer in as_embedding._buffers.items()
+                    if buffer is not None
+                }
+                base._init_weights(as_embedding)
+        finally:
+            base.config = self._own
+
+    def fill_buffers(self, device: torch.device) -> None:
+        """Make the buffers of a block that was made on the meta device, as the model makes them."""
+        for owner, module in owners(self.inner, self.inner):
+            bare = {name: b for name, b in module._buffers.items() if b is not None and b.is_meta}
+            for name, buffer in bare.items():
+                module._buffers[name] = torch.empty_like(buffer, device=device)
+            if bare:
+                owner._init_weights(module)

@@ -1,0 +1,128 @@
+"""Families of `transformers` in stages: the loss and every gradient of the library's own model."""
+
+import dataclasses
+
+import pytest
+import torch
+from models.families import MIXTURES, PLAIN, family_run
+
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.model_check import check_blocks, check_stages
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.errors import Unusable
+from p2pswarm.models.blocks import block_costs, block_count
+from p2pswarm.models.hf_library import library_model, requirement
+
+CPU = torch.device("cpu")
+ROUTERS = '{"model_type":"mixtral","output_router_logits":true}'
+DROPOUT = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
+
+
+def drawn(run, numbers=None):
+    flat = FlatParameters(run, numbers or range(block_count(run.model)), CPU)
+    flat.draw()
+    return flat
+
+
+def named(flat):
+    return dict(named_parameters(flat.numbers, flat.blocks))
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *MIXTURES])
+def test_stages_compute_what_the_librarys_whole_model_computes(name):
+    found = check_blocks(family_run(name))
+
+    assert found.problem == ""
+    assert found.apart == 0.0
+    assert found.stages == 3
+
+
+def test_a_small_copy_has_every_kind_of_layer():
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    run = family_run("gemma3_text", layer_types=kinds, num_hidden_layers=6, hidden_size=64)
+
+    found = check_stages(run)
+
+    assert (found.problem, found.apart) == ("", 0.0)
+    assert found.stages == 6
+
+
+def test_dropout_is_the_same_in_stages_and_when_a_graph_is_made_again():
+    run = family_run("gpt2", **DROPOUT)
+    without = family_run("gpt2")
+
+    found = check_blocks(run)
+
+    assert (found.problem, found.apart) == ("", 0.0)
+    tokens = torch.arange(22).view(2, 11)
+    trained, same = ReferenceTrainer(run), ReferenceTrainer(without)
+    assert trained.add(tokens) != same.add(tokens)
+    assert trained.add(tokens) != trained.add(tokens + 1)
+    assert trained.evaluate(tokens) == same.evaluate(tokens)
+
+
+def test_first_weights_depend_on_the_parameters_name_and_not_on_the_cut():
+    run = family_run("gpt2")
+    whole, part = named(drawn(run)), named(drawn(run, range(1, 2)))
+
+    assert part
+    assert all(torch.equal(whole[name], part[name]) for name in part)
+    first, second = (whole[f"transformer.h.{n}.attn.c_attn.weight"] for n in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_first_weights_have_the_spread_that_the_library_gives_them():
+    run = family_run("gpt2", hidden_size=64, num_hidden_layers=4, head_dim=32)
+    library = dict(library_model(run.model, torch.float64).named_parameters())
+    ours = named(drawn(run))
+
+    assert ours.keys() == library.keys()
+    for name, parameter in ours.items():
+        theirs = library[name]
+        assert parameter.mean().item() == pytest.approx(theirs.mean().item(), abs=0.01)
+        if name.endswith("weight"):
+            assert parameter.std().item() == pytest.approx(theirs.std().item(), rel=0.1, abs=1e-9)
+
+
+def test_a_head_that_was_tied_begins_as_the_embedding():
+    weights = named(drawn(family_run("gemma2", tie_word_embeddings=True)))
+
+    assert torch.equal(weights["lm_head.weight"], weights["model.embed_tokens.weight"])
+
+
+def test_an_expert_costs_what_a_token_gives_it():
+    dense = block_costs(family_run("mixtral", num_experts_per_tok=4).model)
+    sparse = block_costs(family_run("mixtral").model)
+
+    assert sparse[1] < dense[1]
+    assert (sparse[0], sparse[-1]) == (dense[0], dense[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "match"),
+    [
+        ("gemma2", {"tie": True}, r"one tensor.*run\.model\.tie = false"),
+        ("mixtral", {"config": ROUTERS}, "output_router_logits.*set it to false"),
+        ("llama", {"config": ""}, "comes without a config"),
+        ("llama", {"config": '{"model_type":"t5"}'}, "'t5' is no causal language model"),
+        ("llama", {"config": '{"model_type":"nothing"}'}, "'nothing' is no causal"),
+        ("llama", {"config": '{"hidden_act":"none","model_type":"llama"}'}, "makes no model"),
+        ("llama", {"config": '{"model_type":"mamba"}'}, "cannot be cut"),
+        ("llama", {"package": "transformers==1.0"}, r"pip install transformers==1\.0"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_says_why_in_a_line(name, change, match):
+    run = family_run(name, tie_word_embeddings=name == "gemma2")
+    model = dataclasses.replace(run.model, **change)
+
+    with pytest.raises(Unusable, match=match) as caught:
+        block_count(model)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_version_of_the_library_is_good():
+    model = dataclasses.replace(family_run("llama").model, package=requirement())
+
+    assert block_count(model) == 4

@@ -1,0 +1,183 @@
+"""First weights from safetensors files: which bytes are read, and what is said of wrong ones."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from p2pswarm.compute.first_state import first_state
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.partition import stage_blocks
+from p2pswarm.models.pretrained import INDEX, ONE_FILE, offer
+from p2pswarm.models.resolving import resolved
+
+CPU = torch.device("cpu")
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 256,
+    "tie_word_embeddings": False,
+}
+
+
+def write(folder, tensors, parts=0):
+    """The files that a model is published as: one, or `parts` and an index."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    if not parts:
+        save_file(tensors, folder / ONE_FILE)
+        return
+    places = {name: f"part-{number % parts}.safetensors" for number, name in enumerate(tensors)}
+    for file in set(places.values()):
+        save_file({n: t for n, t in tensors.items() if places[n] == file}, folder / file)
+    (folder / INDEX).write_text(json.dumps({"weight_map": places}))
+
+
+def published(folder):
+    """Some weights of the model, in the type that most have."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    model = resolved(RunConfig(model=ModelConfig(family="hf", folder=folder))).model
+    torch.manual_seed(5)
+    whole = library_model(model, torch.bfloat16)
+    return {name: torch.randn_like(parameter) for name, parameter in whole.named_parameters()}
+
+
+def run_of(folder):
+    run = RunConfig(start="pretrained", stages=3, model=ModelConfig(family="hf", folder=folder))
+    return resolved(run)
+
+
+def drawn(run, stage):
+    flat = FlatParameters(run, stage_blocks(run, stage), CPU)
+    flat.draw()
+    return flat
+
+
+@pytest.mark.parametrize("parts", [0, 3])
+def test_stages_begin_with_the_published_weights(tmp_path, parts):
+    tensors = published(tmp_path)
+    write(tmp_path, tensors, parts)
+    run = run_of(tmp_path)
+
+    flats = [drawn(run, stage) for stage in range(3)]
+
+    found = {
+        name: parameter.detach()
+        for flat in flats
+        for name, parameter in named_parameters(flat.numbers, flat.blocks)
+    }
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name].float()) for name in tensors)
+    assert [*first_state(run, 1)][-1] == flats[1].digest()
+
+
+def test_a_stage_needs_the_parts_with_its_own_weights_alone(tmp_path):
+    tensors = published(tmp_path)
+    write(tmp_path, tensors, len(tensors))
+    run = run_of(tmp_path)
+    flat = FlatParameters(run, stage_blocks(run, 0), CPU)
+    own = {name for name, _ in named_parameters(flat.numbers, flat.blocks)}
+    for name, file in json.loads((tmp_path / INDEX).read_text())["weight_map"].items():
+        if name not in own:
+            (tmp_path / file).unlink()
+
+    drawn(run, 0)
+
+    with pytest.raises(Unusable, match=r"part-\d+\.safetensors cannot be read"):
+        drawn(run, 2)
+
+
+def test_a_head_that_is_tied_in_the_file_begins_as_the_embedding(tmp_path):
+    tensors = published(tmp_path)
+    del tensors["lm_head.weight"]
+    write(tmp_path, tensors)
+    tied = json.dumps(CONFIG | {"tie_word_embeddings": True})
+    (tmp_path / "config.json").write_text(tied)
+    model = ModelConfig(family="hf", folder=tmp_path, tie=False)
+    run = resolved(RunConfig(start="pretrained", stages=3, model=model))
+
+    last = drawn(run, 2)
+
+    head = dict(named_parameters(last.numbers, last.blocks))["lm_head.weight"]
+    assert torch.equal(head, tensors["model.embed_tokens.weight"].float())
+
+
+def test_a_server_has_a_folder_of_its_own(tmp_path):
+    tensors = published(tmp_path)
+    write(tmp_path, tensors)
+    run = run_of(tmp_path)
+    other = dataclasses.replace(run, model=dataclasses.replace(run.model, weights="0" * 64))
+
+    assert offer(tmp_path) == run.model.weights
+    with pytest.raises(Unusable, match=r"set serve\.pretrained") as caught:
+        drawn(other, 0)
+    assert "\n" not in str(caught.value)
+
+
+def without(tensors):
+    del tensors["model.norm.weight"]
+
+
+def wrong(tensors):
+    tensors["model.norm.weight"] = torch.zeros(3)
+
+
+def constant(tensors):
+    tensors["model.layers.0.mlp.gate.e_score_correction_bias"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (without, "has no tensor model.norm.weight"),
+        (wrong, r"model\.norm\.weight has the shape \(3,\), by config\.json it is \(16,\)"),
+        (constant, "e_score_correction_bias is trained otherwise"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_starts(tmp_path, change, match):
+    tensors = published(tmp_path)
+    change(tensors)
+    write(tmp_path, tensors)
+
+    with pytest.raises(Unusable, match=match):
+        run_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        (ONE_FILE, "no weights", "there are no weights in"),
+        ("other", "", f"put {ONE_FILE} there"),
+        (INDEX, "{", "is no index of weights"),
+        (INDEX, "[]", "is no index of weights"),
+        (INDEX, '{"weight_map": {"a": "../b"}}', "no file beside it"),
+    ],
+)
+def test_a_folder_without_weights_says_what_to_put_there(tmp_path, name, text, match):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(Unusable, match=match):
+        run_of(tmp_path)
+
+
+def test_numbers_that_are_whole_do_not_train(tmp_path):
+    tensors = published(tmp_path)
+    tensors["model.norm.weight"] = torch.ones(16, dtype=torch.int8)
+    write(tmp_path, tensors)
+
+    with pytest.raises(Unusable, match=r"holds torch\.int8"):
+        drawn(run_of(tmp_path), 2)
+
+
+def test_only_a_folder_of_weights_can_be_started_from():
+    with pytest.raises(Unusable, match="needs weights in a folder"):
+        resolved(RunConfig(start="pretrained"))
