@@ -165,7 +165,8 @@ class Balance:
         moving = self._moving.get(peer)
         if moving is not None and now_s < moving.until_s and not join.pinned:
             self._moving[peer] = replace(moving, joined=True, until_s=math.inf)
-            return _without_weights(join, moving.target)
+            fetched = join.stage == moving.target  # before it left
+            return join if fetched else _without_weights(join, moving.target)
         self._moving.pop(peer, None)
         served = join.pinned or join.version is not None or back
         if join.stage is not None and served:  # it holds the weights, or has begun to fetch them
