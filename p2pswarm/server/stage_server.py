@@ -25,6 +25,7 @@ from p2pswarm.server.commit_log import ClosedSum
 from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.leadership import Leadership
 from p2pswarm.server.lifecycle import JOIN_S, Lifecycle
+from p2pswarm.server.preparation import Preparation
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
 from p2pswarm.server.server_state import ServerState
@@ -178,10 +179,10 @@ class StageServer:
     async def _join(self, lifecycle: Lifecycle, trainer: Contact) -> None:
         """Keep one stream with a trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
-        former, self._former = self._former, None
-        if former is not None and (prepared := await former.prepared()) is not None:
+        if self._former is not None and (prepared := await self._former.prepared()) is not None:
             self._replica, self._donor = prepared, Donor(prepared)
             replica = prepared
+        former, self._former = self._former, None
         if former is not None and former.replica is replica:
             replica.session_over(await former.closed_sum(void=lifecycle.thrown_out))
         del former  # it holds the memory of a stage that may not be ours any more
@@ -309,16 +310,27 @@ class StageServer:
             raise Refused("only the trainer may ask this")
         return parts
 
+    def _prepares(self, peer: object, order: Reduce | Commit, stage: int) -> Preparation:
+        """The stage that is prepared, in this session or in the one that has just ended."""
+        parts = self._session or self._former
+        if parts is None or order.run != self._context.run_id:
+            raise NotServing("not in this run now")
+        if parts.session.trainer.peer not in (None, peer):
+            raise Refused("only the trainer may ask this")
+        return parts.prepares(stage, order.incarnation)
+
     async def _push(self, stream: Stream, push: Push) -> None:
         parts = self._serving(push.run)
         async with parts.orders.carrying_out(lambda: parts.worker.cut_short(push)):
             await parts.worker.push(stream, push)
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:
-        parts = await self._in_order(shard.run)
-        if (beside := parts.preparation) is not None and beside.gets_from(stream.peer.raw):
+        latest = self._session or self._former  # what is prepared outlives its session
+        beside = None if latest is None else latest.preparation
+        if beside is not None and beside.gets_from(stream.peer.raw):
             await beside.shard(stream, shard)
             return
+        parts = await self._in_order(shard.run)
         async with parts.orders.carrying_out(), parts.observed.receiving(shard.step):
             await parts.averaging.shard(stream, shard)
 
@@ -336,9 +348,9 @@ class StageServer:
             return parts.worker.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
-        parts = await self._ordered(peer, order.run)
         if order.observed is not None:
-            return await parts.prepares(order.observed, order.incarnation).reduce(order)
+            return await self._prepares(peer, order, order.observed).reduce(order)
+        parts = await self._ordered(peer, order.run)
         me, replica = parts.session.me, parts.replica
         async with self._moving(parts):
             if me in order.group:
@@ -353,9 +365,9 @@ class StageServer:
         return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
-        parts = await self._ordered(peer, order.run)
         if order.observed is not None:
-            return await parts.prepares(order.observed, order.incarnation).commit(order)
+            return await self._prepares(peer, order, order.observed).commit(order)
+        parts = await self._ordered(peer, order.run)
         parts.session.scheduler.check_commit(order)
         parts.observed.decided(order.step)
         async with self._moving(parts):

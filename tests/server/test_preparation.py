@@ -28,6 +28,8 @@ class Moving:
         self.r, self.trainer = r, r.trainer
         self.answers: list[Reduced] = []
         self.observing = True
+        self.late: asyncio.Task | None = None
+        """The mover's answer to the last commit."""
 
     @property
     def member(self):
@@ -50,8 +52,11 @@ class Moving:
         await self.say(PrepareStage(1, **{**fields, **changes}))
         await asyncio.sleep(0.2)  # a round trip
 
-    async def whole_step(self, *, commits=True):
-        """A step of all, which the mover observes in stage 1."""
+    async def whole_step(self, *, commits=True, waits=True):
+        """A step of all, which the mover observes in stage 1.
+
+        Unless it `waits`, the mover's answer is still to come when the step is committed.
+        """
         trainer = self.trainer
         await trainer.step_pushes()
         orders = {raw: trainer.reduce_order(m) for raw, m in trainer.members.items()}
@@ -75,16 +80,19 @@ class Moving:
                     (observer,),
                     observed=1,
                 )
-                answer = tasks.create_task(trainer.call(self.member, order))
-        if self.observing:
-            self.answers.append(answer.result())
+                answer = asyncio.create_task(trainer.call(self.member, order))
+        assert waits or not answer.done()
+        if self.observing and waits:
+            self.answers.append(await answer)
         step, state = trainer.version, trainer.state_of(1, trainer.version)
         number = self.member.record.incarnation
         await trainer.commit()
         if self.observing and commits:
             order = Commit(RUN_ID, step, trainer.generation, number, 1.0, 1e-2, state, 1)
-            return await trainer.call(self.member, order)
-        return None
+            answer = asyncio.create_task(trainer.call(self.member, order))
+            self.late = answer
+            if waits:
+                await answer
 
     def _order(self, order, observers):
         fields = {name: getattr(order, name) for name in order.__slots__}
@@ -166,6 +174,28 @@ def test_the_steps_beside_a_preparation_are_those_of_a_plain_loop():
 
     weights, steps = virtual(main)
     assert_equal(weights, plain_after(steps).flat.parameters)
+
+
+def test_who_leaves_before_the_last_gradient_is_here_waits_for_it_and_not_for_a_state():
+    async def main():
+        async with swarm() as r:
+            moving = await begun(r)
+            await moving.prepare()
+            await until_whole(moving)
+            await moving.whole_step()
+            for number in DONORS:
+                r.world.world.hosts[peer(number).raw].up_bytes_per_s = SLOW_BYTES_PER_S
+            await moving.whole_step(waits=False)
+            assert not moving.late.done(), "the gradient is here: nothing is waited for"
+            away_s = await moving.move()
+            join = r.trainer.joins[-1]
+            assert (join.stage, join.version) == (1, r.trainer.version)
+            moving.observing = False
+            await r.trainer.whole_step()
+            assert len(r.digests(1)) == 1
+            return away_s
+
+    assert 0.2 < virtual(main) < 3.0
 
 
 def test_a_commit_that_comes_late_is_sent_again_for_the_gradient_that_it_holds():
