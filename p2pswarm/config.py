@@ -189,6 +189,8 @@ class RunConfig:
     """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
     owner: str = ""
     """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
+    precision: Annotated[str, OneOf("full", "bf16")] = "full"
+    """What blocks compute in: the model's dtype, or bfloat16 by autocast (docs/precision.md)."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
     emulated: bool = False
@@ -202,6 +204,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.precision == "bf16" and self.model.dtype != "float32":
+            raise ValueError(f"precision bf16 is for model.dtype float32, not {self.model.dtype}")
+        if self.precision == "bf16" and self.spot_check_share:
+            raise ValueError(
+                "precision bf16 differs between kinds of processors as much as a fault might: set "
+                "spot_check_share to 0, or precision to full"
+            )
         if self.cut and len(self.cut) != self.stages:
             raise ValueError(
                 f"cut has {len(self.cut)} numbers for {self.stages} stages: one for each, or none"
