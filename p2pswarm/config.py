@@ -295,8 +295,9 @@ class ServeConfig:
     """The folder with a model's safetensors files, for runs that start from them."""
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
-    graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
-    """Memory that forwards keep for their backwards; above it, a forward is computed again."""
+    graph_mib: Annotated[int, Between(0, 2**20)] = 0
+    """Memory that forwards keep for their backwards; above it, a forward is computed again. 0: half
+    of what a GPU has free beside the weights, 1 GiB of a host."""
     kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory of the host, not of the device, for activations and gradients that were given to other
     stages in this step; past it they are computed again when such a stage loses a server."""
