@@ -23,11 +23,12 @@ from torch import Tensor
 from p2pswarm.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.precision import precision_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage, NotServing
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.chance import chance_of, nothing_drawn, run_blocks
+from p2pswarm.models.chance import chance_of, nothing_drawn
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class TorchStage:
 
     def __init__(self, run: RunConfig, stage: int, flat: FlatParameters, keep_bytes: int) -> None:
         self._flat = flat
+        self._precision = precision_of(run, flat)
         self._device = flat.params_N.device
         self._vocabulary = run.model.vocabulary
         self._below = boundary_above(run, stage - 1)
@@ -58,7 +60,6 @@ class TorchStage:
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
         self._kept: dict[Key, _Kept] = {}
-        self._weight_memory = {flat.params_N.untyped_storage().data_ptr()}
         self._graph_bytes: dict[torch.Size, int] = {}
         """Measured once for each shape of tokens."""
         self.recomputed = 0
@@ -140,7 +141,7 @@ class TorchStage:
         value = self._below.value(given) if self._below else tokens_BS[:, :-1]
         flat = self._flat
         chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
-        return run_blocks(flat.blocks, value, chance)
+        return self._precision.run(value, chance)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""
@@ -160,7 +161,7 @@ class TorchStage:
 
         def note(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._weight_memory:
+            if storage.data_ptr() not in self._precision.weight_storages:
                 storages[storage.data_ptr()] = storage.nbytes()
             return tensor
 
@@ -177,14 +178,15 @@ class TorchStage:
         """
         names = self._returned if spec.returning else ()
         returned = [leaves[name] for name in names]
-        wanted = [*self._flat.parameters, *returned] if spec.counting else returned
+        parameters = self._precision.parameters
+        wanted = [*parameters, *returned] if spec.counting else returned
         self.gradient_norm = 0.0
         if not wanted:
             return {}
         found = torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
         squares = require_finite(found, "a gradient")
         if spec.counting:
-            self.gradient_norm = math.sqrt(sum(squares[: len(self._flat.parameters)]))
+            self.gradient_norm = math.sqrt(sum(squares[: len(parameters)]))
         if spec.may_add():
             for total, part in zip(self._flat.sums, found, strict=False):
                 total.add_(part)
@@ -216,7 +218,8 @@ def require_finite(tensors: Sequence[Tensor], what: str) -> list[float]:
     The check takes dot products: they cost 1 % of a backward, a tenth of what norms cost.
     """
     flats = [x.reshape(-1) for x in tensors]
-    squares = [torch.dot(x, x).to(flats[0].dtype) for x in flats]
+    wide = torch.promote_types(flats[0].dtype, torch.float32)
+    squares = [torch.dot(x, x).to(wide) for x in flats]
     sums: list[float] = torch.stack(squares).tolist()  # on a GPU, one wait for all
     if not all(map(math.isfinite, sums)):
         raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")
