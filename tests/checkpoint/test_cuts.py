@@ -1,6 +1,7 @@
 """A checkpoint of any cut is read in any cut with the same bits, and trains on to the same bits."""
 
 import asyncio
+import dataclasses
 import itertools
 
 import pytest
@@ -20,7 +21,9 @@ from checkpoint.harness import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models.families import family_run
 
+from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
@@ -83,7 +86,7 @@ async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
     assert "has no tensor blocks.0.p2" in refused([[*SHAPES[0], (1,)]])
     assert "has blocks.0.p0 as float32 [5], the run as float32 [6]" in refused([[(6,)]])
     assert "the run as float64 [5]" in refused(SHAPES, dtype="float64")
-    assert "has no block 4" in refused([*SHAPES, [(1,)]], range(4, 5))
+    assert "has no tensor blocks.4.p0" in refused([*SHAPES, [(1,)]], range(4, 5))
     assert loaded(checkpoint, range(1)) == state_of(layout(range(1)), seed=7)
 
 
@@ -152,6 +155,24 @@ async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
         state = b"".join(state_pieces(checkpoint, layout_of(after, stage_blocks(after, stage))))
         resumed = trained(after, stage, range(3, 6), state)
         assert resumed == trained(after, stage, range(6))
+
+
+async def test_a_model_with_names_of_its_own_goes_on_in_another_cut(tmp_path):
+    small = family_run("llama", vocab_size=256)
+    before = dataclasses.replace(small, model=dataclasses.replace(small.model, vocabulary=256))
+    at_1 = [trained(before, stage, range(1)) for stage in range(before.stages)]
+
+    checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_1)
+
+    assert layout_of(before, range(1)).tensors[0].name == "model.embed_tokens.weight"
+    for stage in checkpoint.manifest.stages:
+        check_stage(checkpoint.reader(stage), stage)
+    for stages in (1, 2, 3):
+        after = dataclasses.replace(before, stages=stages)
+        for stage in range(stages):
+            wanted = layout_of(after, stage_blocks(after, stage))
+            state = b"".join(state_pieces(checkpoint, wanted))
+            assert state == trained(after, stage, range(1))
 
 
 def test_the_layout_of_a_file_is_that_of_memory():
