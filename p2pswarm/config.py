@@ -101,8 +101,15 @@ class OptimizerConfig:
     weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
     decays: Annotated[str, OneOf("matrices", "inner-matrices", "all")] = "matrices"
     """To what: all matrices; those between the first and the last block; norms and biases too."""
+    average_decay: Annotated[float, Between(0.0, 0.9999999)] = 0.0
+    """What an average of the weights over time keeps of itself in a step; 0: there is none."""
     clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
+
+    @property
+    def state_tensors(self) -> int:
+        """How many numbers the state has for each parameter: two moments, perhaps an average."""
+        return 4 if self.average_decay else 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

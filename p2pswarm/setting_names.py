@@ -20,6 +20,7 @@ RENAMED = {
     **dict.fromkeys(("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"), "schedule"),
     **dict.fromkeys(("warmup", "warmup_iters", "lr_warmup_steps"), "warmup_steps"),
     **dict.fromkeys(("wd", "decay"), "weight_decay"),
+    **dict.fromkeys(("ema", "ema_decay", "use_ema"), "average_decay"),
     **dict.fromkeys(("grad_clip", "max_grad_norm", "max_norm", "gradient_clipping"), "clip_norm"),
     **dict.fromkeys(("eps", "adam_epsilon"), "epsilon"),
     **dict.fromkeys(("max_steps", "num_steps", "iterations", "max_iters", "iters"), "steps"),

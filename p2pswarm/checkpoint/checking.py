@@ -8,7 +8,7 @@ import hashlib
 
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
-from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, layout_in
+from p2pswarm.checkpoint.stage_file import TensorInFile, kinds, layout_in
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.errors import BadCheckpoint
 from p2pswarm.tensors.flat_layout import FlatLayout
@@ -51,7 +51,7 @@ def _hash_tensors(
 ) -> None:
     """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
     whole, state = hashers
-    for kind in KINDS:
+    for kind in kinds(layout):
         at = 0
         for tensor in layout.tensors:
             state.update(bytes((tensor.start - at) * layout.item_bytes))

@@ -14,7 +14,7 @@ from p2pswarm.checkpoint.checking import block_of
 from p2pswarm.checkpoint.finding import Checkpoint
 from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
-from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile
+from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, kinds
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
 
@@ -47,7 +47,7 @@ def state_pieces(
 def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
     """The bytes of the state, in parts of any size."""
     files = _StageFiles(checkpoint)
-    for kind in KINDS:
+    for kind in kinds(layout):
         at = 0
         for tensor in layout.tensors:
             yield bytes((tensor.start - at) * layout.item_bytes)

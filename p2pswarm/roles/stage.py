@@ -23,7 +23,6 @@ from p2pswarm.chain.memory_file import RECORDS_KEPT, MemoryChain
 from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
 from p2pswarm.compute.emulated_stage import emulated_engine
-from p2pswarm.compute.flat_parameters import STATE_TENSORS
 from p2pswarm.compute.model_check import check_once
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
@@ -32,7 +31,6 @@ from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
 from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
-from p2pswarm.models.base import DTYPES
 from p2pswarm.models.packages import trust
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.pretrained import PRETRAINED, offer
@@ -211,7 +209,7 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
         offer(serve.pretrained)
     check_once(run)
     layout = layout_of(run, stage_blocks(run, stage))
-    state_bytes = STATE_TENSORS * layout.length * DTYPES[layout.dtype].itemsize
+    state_bytes = layout.buffers * layout.length * layout.item_bytes
     engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * state_bytes
     keep_bytes = graph_bytes(serve.graph_mib, device, free_bytes(device), engine_bytes)
     return torch_engine(run, stage, device, keep_bytes)

@@ -36,7 +36,7 @@ from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.flat_parameters import state_of as tensors_of
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_weights import TorchSums, TorchWeights
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings import run_id, run_to_json
@@ -104,7 +104,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
     weights = TorchWeights(run, flat, PIECE_VALUES)
     weights.reset(draw=True)
     if state is not None:
-        parts = tensors_of(memoryview(bytearray(state)), flat.params_N.dtype)
+        parts = tensors_of(memoryview(bytearray(state)), run)
         for place, part in zip(flat.state(), parts, strict=True):
             place.copy_(part)
     for step in steps:
@@ -141,12 +141,15 @@ async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
     return open_checkpoint(store, identity.folder)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "decay"), [("float32", 0.9), ("float32", 0.0), ("float64", 0.0)])
 @pytest.mark.parametrize("stages", [1, 2, 5])
 async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
-    dtype, stages, tmp_path
+    dtype, decay, stages, tmp_path
 ):
-    before, after = run_of(3, dtype), run_of(stages, dtype)
+    optimizer = OptimizerConfig(average_decay=decay)
+    before, after = (
+        dataclasses.replace(run_of(count, dtype), optimizer=optimizer) for count in (3, stages)
+    )
     at_3 = [trained(before, stage, range(3)) for stage in range(before.stages)]
 
     checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_3)
