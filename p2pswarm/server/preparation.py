@@ -15,8 +15,10 @@ import asyncio
 import logging
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
+from p2pswarm.allreduce.base import AveragedGradient
 from p2pswarm.compute.base import Engine
 from p2pswarm.errors import NotServing, SwarmError
+from p2pswarm.flow.deferred_cancel import to_its_end
 from p2pswarm.plan.arrangement import beside_bytes
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.fetching import fetch_weights, make_replica
@@ -111,11 +113,7 @@ class Preparation:
         async with self._orders.carrying_out():
             replica = await self._ready()
             await replica.committed_before(order.step)
-            try:
-                outcome = await self._observed.observe(order, replica, self._averaging)
-            except WeightsLost:
-                await self._anew(replica, order.step + 1)
-                raise
+            outcome = await to_its_end(self._observe(replica, order))
             state = await replica.state_of(order.step)
         return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
 
@@ -124,12 +122,29 @@ class Preparation:
         async with self._orders.carrying_out():
             replica = await self._ready()
             self._observed.decided(order.step)
+            applied = await to_its_end(self._follow(replica, order))
+        return Committed(order.step + 1, applied)
+
+    async def _observe(self, replica: Replica, order: Reduce) -> AveragedGradient:
+        """Wait for a reduction: also when the call has ended, as it does with the incarnation.
+
+        A newer order ends it, and so does the end of the preparation.
+        """
+        async with self._orders.carrying_out():
             try:
-                applied = await replica.commit(order)
+                return await self._observed.observe(order, replica, self._averaging)
             except WeightsLost:
                 await self._anew(replica, order.step + 1)
                 raise
-        return Committed(order.step + 1, applied)
+
+    async def _follow(self, replica: Replica, order: Commit) -> bool:
+        """Make a commit, likewise; it waits for its reduction for a limited time."""
+        async with self._orders.carrying_out():
+            try:
+                return await replica.commit(order)
+            except WeightsLost:
+                await self._anew(replica, order.step + 1)
+                raise
 
     async def _ready(self) -> Replica:
         """The replica, as soon as its memory is here."""

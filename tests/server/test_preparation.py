@@ -28,8 +28,8 @@ class Moving:
         self.r, self.trainer = r, r.trainer
         self.answers: list[Reduced] = []
         self.observing = True
-        self.late: asyncio.Task | None = None
-        """The mover's answer to the last commit."""
+        self.late: list[asyncio.Task] = []
+        """The calls of the last step to the mover as an observer."""
 
     @property
     def member(self):
@@ -80,17 +80,24 @@ class Moving:
                     (observer,),
                     observed=1,
                 )
-                answer = asyncio.create_task(trainer.call(self.member, order))
+                us = trainer.rpc.contact.peer
+                call = trainer.call(self.member, order)
+                if not waits:
+                    call.close()
+                    call = self.server._reduce(us, order)  # so that a test can end the handler
+                answer = asyncio.create_task(call)
+        self.late = [answer] if self.observing else []
         assert waits or not answer.done()
         if self.observing and waits:
             self.answers.append(await answer)
         step, state = trainer.version, trainer.state_of(1, trainer.version)
         number = self.member.record.incarnation
-        await trainer.commit()
+        committing = asyncio.create_task(trainer.commit())
+        await (committing if waits else asyncio.sleep(0.0))
         if self.observing and commits:
             order = Commit(RUN_ID, step, trainer.generation, number, 1.0, 1e-2, state, 1)
             answer = asyncio.create_task(trainer.call(self.member, order))
-            self.late = answer
+            self.late += [answer, committing]
             if waits:
                 await answer
 
@@ -176,7 +183,10 @@ def test_the_steps_beside_a_preparation_are_those_of_a_plain_loop():
     assert_equal(weights, plain_after(steps).flat.parameters)
 
 
-def test_who_leaves_before_the_last_gradient_is_here_waits_for_it_and_not_for_a_state():
+@pytest.mark.parametrize("calls_end", [False, True])
+def test_who_leaves_before_the_last_gradient_is_here_waits_for_it_alone(calls_end):
+    """`calls_end`: the handler of `Reduce` ends with the call, as the trainer's does by then."""
+
     async def main():
         async with swarm() as r:
             moving = await begun(r)
@@ -184,18 +194,21 @@ def test_who_leaves_before_the_last_gradient_is_here_waits_for_it_and_not_for_a_
             await until_whole(moving)
             await moving.whole_step()
             for number in DONORS:
-                r.world.world.hosts[peer(number).raw].up_bytes_per_s = SLOW_BYTES_PER_S
+                r.world.world.hosts[peer(number).raw].up_bytes_per_s = SLOW_BYTES_PER_S / 5
             await moving.whole_step(waits=False)
-            assert not moving.late.done(), "the gradient is here: nothing is waited for"
+            assert not any(call.done() for call in moving.late), "nothing is waited for"
+            if calls_end:
+                moving.late[0].cancel()
             away_s = await moving.move()
             join = r.trainer.joins[-1]
             assert (join.stage, join.version) == (1, r.trainer.version)
             moving.observing = False
             await r.trainer.whole_step()
             assert len(r.digests(1)) == 1
+            assert moving.late[0].cancelled() is calls_end
             return away_s
 
-    assert 0.2 < virtual(main) < 3.0
+    assert 0.2 < virtual(main) < 6.0
 
 
 def test_a_commit_that_comes_late_is_sent_again_for_the_gradient_that_it_holds():
