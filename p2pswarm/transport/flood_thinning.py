@@ -5,11 +5,11 @@ So when strangers come faster than a node can greet them, turns and places are s
 yet the kernel's queue of connections is full: it drops the first packets of everybody alike. Then
 it has to be told whose to drop.
 
-That is so when the queue was not found empty for 0.3 s. Then a group of addresses most of whose
-connections came to nothing, or to nothing yet, is *thinned*: what it has in the queue is closed,
-and one of 16 of its new connections arrives, then one of 64, as long as the queue stays full. The
-others are tried again by their diallers' kernels, after 1 and 3 s. So who comes from a calm network
-is not held up, and who comes from another waits longer than before.
+That is so when the queue was not found empty for 0.3 s and 128 connections. Then a group of
+addresses most of whose connections came to nothing, or to nothing yet, is *thinned*: what it has in
+the queue is closed, and one of 16 of its new connections arrives, then one of 64, as long as the
+queue stays full. The others are tried again by their diallers' kernels, after 1 and 3 s. So who
+comes from a calm network is not held up, and who comes from another waits longer than before.
 
 What is thinned is the smallest group that has nearly all that its network has: one host costs its
 neighbours nothing. It ends by steps; a group that floods again waits longer for the next. Nobody is
@@ -28,6 +28,7 @@ from p2pswarm.net.address_groups import NAMES, address_groups
 from p2pswarm.net.arrival_filter import GROUPS_MAX, LEVEL_MAX
 
 FULL_S = 0.3  # a burst of some hundreds that join together is taken in less
+FULL_COUNT = 128  # and so many came meanwhile: half of the kernel's queue
 PERIOD_S = 0.25  # between two looks
 KEPT = 0.9  # of the scores from one look to the next: it counts what came within about 2.5 s
 MANY = 2.0  # connections that came to nothing yet; a network that is calm has one
@@ -121,7 +122,7 @@ class FloodThinning:
                 score.used = min(score.used + 1.0, score.came)
 
     def _full(self, in_a_row: int, now_s: float) -> bool:
-        return in_a_row > 1 and now_s - self._filled_s >= FULL_S
+        return in_a_row >= FULL_COUNT and now_s - self._filled_s >= FULL_S
 
     def next_deadline_s(self) -> float | None:
         """When to call `on_deadline`; None while there is nothing to do."""
