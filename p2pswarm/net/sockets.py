@@ -139,6 +139,7 @@ class SocketListener:
                 sock, name = await self._accepted()
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
+                    self.in_a_row = 0  # that others wait says nothing of how fast they come
                     await asyncio.sleep(self._pause_s)
                 elif error.errno not in GONE_IN_BACKLOG:
                     raise LinkLost(f"listener {self._address}: {reason_of(error)}") from error
