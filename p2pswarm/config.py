@@ -101,8 +101,15 @@ class OptimizerConfig:
     weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
     decays: Annotated[str, OneOf("matrices", "inner-matrices", "all")] = "matrices"
     """To what: all matrices; those between the first and the last block; norms and biases too."""
+    average_decay: Annotated[float, Between(0.0, 0.9999999)] = 0.0
+    """What an average of the weights over time keeps of itself in a step; 0: there is none."""
     clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
+
+    @property
+    def state_tensors(self) -> int:
+        """How many numbers the state has for each parameter: two moments, perhaps an average."""
+        return 4 if self.average_decay else 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +196,8 @@ class RunConfig:
     """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
     owner: str = ""
     """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
+    precision: Annotated[str, OneOf("full", "bf16")] = "full"
+    """What blocks compute in: the model's dtype, or bfloat16 by autocast (docs/precision.md)."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
     emulated: bool = False
@@ -202,6 +211,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.precision == "bf16" and self.model.dtype != "float32":
+            raise ValueError(f"precision bf16 is for model.dtype float32, not {self.model.dtype}")
+        if self.precision == "bf16" and self.spot_check_share:
+            raise ValueError(
+                "precision bf16 differs between kinds of processors as much as a fault might: set "
+                "spot_check_share to 0, or precision to full"
+            )
         if self.cut and len(self.cut) != self.stages:
             raise ValueError(
                 f"cut has {len(self.cut)} numbers for {self.stages} stages: one for each, or none"
@@ -286,8 +302,9 @@ class ServeConfig:
     """The folder with a model's safetensors files, for runs that start from them."""
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
-    graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
-    """Memory that forwards keep for their backwards; above it, a forward is computed again."""
+    graph_mib: Annotated[int, Between(0, 2**20)] = 0
+    """Memory that forwards keep for their backwards; above it, a forward is computed again. 0: half
+    of what a GPU has free beside the weights, 1 GiB of a host."""
     kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory of the host, not of the device, for activations and gradients that were given to other
     stages in this step; past it they are computed again when such a stage loses a server."""
