@@ -62,6 +62,7 @@ SHELL = frozenset(
         "dht/node.py",
         "dht/part_search.py",
         "dht/query_runner.py",
+        "dht/value_getter.py",
         "dht/upkeep.py",
         "flow/deferred_cancel.py",
         "flow/signal.py",
