@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.limits import AtMost, Between, OneOf, Text
+from p2pswarm.limits import BYTES, AtMost, Between, OneOf, Text, Tokenizing
 
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
 """The codec registry's names; a test compares the two lists."""
@@ -59,10 +59,14 @@ class ModelConfig:
     """NAME==VERSION of the package that has the model's code; filled in."""
     weights: Annotated[str, AtMost(64)] = ""
     """A digest of the names of pretrained weights; filled in."""
+    tokenizer: Annotated[str, AtMost(64)] = ""
+    """A digest of `train.tokenizer`; empty for bytes; filled in."""
+    document_end: Annotated[int, Between(-1, 1 << 22)] = -1
+    """The token that ends a document; -1: none does; filled in."""
     tie: bool = True
     """Whether embedding and head that the config says are one tensor stay one."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
-    """The number of tokens, 256 for bytes; `hf:` takes that of its config."""
+    """The number of tokens; left out: the tokenizer's, 256 for bytes; `hf:` has its config's."""
     d_model: Annotated[int, Between(2, 65_536)] = 128
     layers: Annotated[int, Between(1, 1_000)] = 4
     heads: Annotated[int, Between(1, 1_024)] = 4
@@ -228,8 +232,11 @@ class TrainConfig:
     rows are documents: corpus/*.jsonl (docs/data.md); required."""
     field: Annotated[str, Text(64)] = "text"
     """Which field of a row is the document."""
+    tokenizer: Annotated[str, Tokenizing()] = BYTES
+    """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; or "train:32000", as
+    many learnt from the text (docs/data.md)."""
     cache: Path | None = None
-    """A folder for what is prepared of the rows; left out: p2pswarm in the user's cache folder."""
+    """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()
     """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
     held_out_share: Annotated[float, Between(0.001, 0.5)] = HELD_OUT_SHARE
