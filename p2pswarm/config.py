@@ -63,6 +63,9 @@ class ModelConfig:
     """A digest of `train.tokenizer`; empty for bytes; filled in."""
     document_end: Annotated[int, Between(-1, 1 << 22)] = -1
     """The token that ends a document; -1: none does; filled in."""
+    documents: Annotated[str, OneOf("joined", "apart")] = "joined"
+    """Whether a token sees the documents before its own in its row; apart: for `gpt`, with a
+    tokenizer (docs/data.md)."""
     tie: bool = True
     """Whether embedding and head that the config says are one tensor stay one."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256

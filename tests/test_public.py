@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import dataclasses
 import json
 import subprocess
 import sys
@@ -394,7 +395,9 @@ def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_pa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path, data = tmp_path / "weights.safetensors", ps.data.Tokenised(text, tmp_path)
 
-    ended = ps.train(tiny_run(stages=2), data, weights=path, device="cpu", progress="json")
+    run = tiny_run(stages=2, model=dataclasses.replace(TINY, documents="apart"))
+
+    ended = ps.train(run, data, weights=path, device="cpu", progress="json")
 
     assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
     model = ps.load(path)

@@ -24,6 +24,7 @@ from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.chance import run_blocks
+from p2pswarm.models.documents import APART
 from p2pswarm.settings import run_from_json
 
 BYTE_TOKENS = 256
@@ -132,8 +133,10 @@ class TrainedModel:
                 )
             return list(text or FIRST)
         end = self.run.model.document_end
-        first = [end] if end >= 0 else self.tokenizer.encode([FIRST])[0].tolist()
-        return self.tokenizer.encode([text])[0].tolist() or first
+        tokens: list[int] = self.tokenizer.encode([text])[0].tolist()
+        if end >= 0 and (not tokens or self.run.model.documents == APART):
+            return [end, *tokens]  # where documents are apart, each was seen to begin so
+        return tokens or self.tokenizer.encode([FIRST])[0].tolist()
 
 
 def load_model(path: str | Path) -> TrainedModel:

@@ -27,6 +27,7 @@ from p2pswarm.data.tokenizer import (
 )
 from p2pswarm.errors import Unusable
 from p2pswarm.limits import BYTES, trained_tokens
+from p2pswarm.models.documents import APART
 from p2pswarm.models.resolving import resolved
 from p2pswarm.outfile import write_text
 from p2pswarm.roles.cache_folder import default_cache
@@ -105,9 +106,26 @@ def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConf
             f"train.tokenizer has {tokenizer.size:,} tokens and the model {run.model.vocabulary:,}:"
             " name the tokenizer that belongs to the model, or leave run.model.vocabulary out"
         )
+    _check_documents(run)
     check_model(run)
     check_once(run)
     return run
+
+
+def _check_documents(run: RunConfig) -> None:
+    model = run.model
+    if model.documents != APART:
+        return
+    if model.family != "gpt":
+        raise Unusable(
+            f'run.model.documents = "{APART}": the family {model.family!r} cannot keep documents '
+            'apart, gpt can: leave it out, or set it to "joined"'
+        )
+    if model.document_end < 0:
+        raise Unusable(
+            f'run.model.documents = "{APART}" needs a token that ends a document: set '
+            'train.tokenizer to one that has it, such as "train:32000"'
+        )
 
 
 def tokenised_run(run: RunConfig, tokenizer: Tokenizer) -> RunConfig:

@@ -1,5 +1,6 @@
 """A run's tokenizer: its vocabulary, what its manifest says, where it is kept."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -120,3 +121,15 @@ def test_a_tokenizers_folder_is_relative_to_the_settings(tmp_path):
 
     (tmp_path / "run.toml").write_text('[train]\ntokenizer = "train:32000"\n')
     assert load(tmp_path / "run.toml").train.tokenizer == "train:32000"
+
+
+def test_documents_apart_need_a_model_and_a_tokenizer_that_can():
+    apart = dataclasses.replace(SMALL, documents="apart")
+    tokenizer = train_tokenizer(320, [TEXT])
+
+    assert checked_model(RunConfig(model=apart), tokenizer).model.documents == "apart"
+    with pytest.raises(Unusable, match=r"needs a token that ends a document: .*train:32000"):
+        checked_model(RunConfig(model=apart))
+    other = dataclasses.replace(apart, family="mlp")
+    with pytest.raises(Unusable, match=r"the family 'mlp' cannot keep documents apart"):
+        checked_model(RunConfig(model=other), tokenizer)
