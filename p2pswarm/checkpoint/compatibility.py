@@ -17,7 +17,7 @@ from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.schedule import learning_rate
 
-SAME_BATCH = ("microbatches", "rows")  # what decides which samples a step has
+SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from p2pswarm.compute.model_check import check_once
 from p2pswarm.config import NodeConfig, RunConfig, TrainConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.data.tokenised import load_tokenised, sources_of, texts_to_learn
@@ -114,6 +115,11 @@ def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConf
 
 def _check_documents(run: RunConfig) -> None:
     model = run.model
+    if run.batch.samples == "packed" and model.document_end < 0:
+        raise Unusable(
+            'run.batch.samples = "packed" needs a token that ends a document: set train.tokenizer '
+            'to one that has it, such as "train:32000"'
+        )
     if model.documents != APART:
         return
     if model.family != "gpt":
@@ -148,16 +154,18 @@ def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpu
     shape, seed = (batch.rows, model.sequence_length), config.run.seed
     cache = _cache(train)
     if tokenizer is not None:
-        return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
-    if files := row_files(train.data):
-        return load_documents(train, files, cache=cache, seed=seed, shape=shape)
-    return load_corpus(
-        train.data,
-        suffixes=train.suffixes,
-        held_out_share=train.held_out_share,
-        seed=seed,
-        shape=shape,
-    )
+        corpus = load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
+    elif files := row_files(train.data):
+        corpus = load_documents(train, files, cache=cache, seed=seed, shape=shape)
+    else:
+        corpus = load_corpus(
+            train.data,
+            suffixes=train.suffixes,
+            held_out_share=train.held_out_share,
+            seed=seed,
+            shape=shape,
+        )
+    return ordered(corpus, batch.samples, batch.microbatches, model.document_end)
 
 
 def _cache(train: TrainConfig) -> Path:

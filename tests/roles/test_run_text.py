@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.checkpoint.compatibility import differences
-from p2pswarm.config import CheckpointConfig, ModelConfig, NodeConfig, RunConfig, TrainConfig
+from p2pswarm.config import (
+    BatchConfig,
+    CheckpointConfig,
+    ModelConfig,
+    NodeConfig,
+    RunConfig,
+    TrainConfig,
+)
 from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.roles.run_matching import _other
@@ -133,3 +140,19 @@ def test_documents_apart_need_a_model_and_a_tokenizer_that_can():
     other = dataclasses.replace(apart, family="mlp")
     with pytest.raises(Unusable, match=r"the family 'mlp' cannot keep documents apart"):
         checked_model(RunConfig(model=other), tokenizer)
+
+
+def test_samples_of_whole_documents_need_a_tokenizer_that_ends_them(tmp_path):
+    config = node(tmp_path)
+    batch = BatchConfig(microbatches=2, rows=2, samples="packed")
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, batch=batch))
+    tokenizer = tokenizer_of(config)
+    run = checked_model(config.run, tokenizer)
+    corpus = read_corpus(dataclasses.replace(config, run=run), tokenizer)
+
+    assert corpus.microbatch(7).shape == (2, 9)
+    assert corpus.microbatch(7)[:, 0].tolist() == [run.model.document_end] * 2
+    with pytest.raises(Unusable, match=r'"packed" needs a token that ends a document'):
+        checked_model(config.run)
+    other = dataclasses.replace(run, batch=dataclasses.replace(batch, samples="drawn"))
+    assert [x for x in differences(run, other) if "batch.samples" in x]
