@@ -16,18 +16,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.data.sources import TOKENIZER_FILE
 from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_beside
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.blocks import block_count
 from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.documents import APART
 from p2pswarm.settings import run_from_json
 
 BYTE_TOKENS = 256
+CPU = torch.device("cpu")
 FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
 EXPONENT_MAX = 700.0  # the exponential of more is no float
 
@@ -152,7 +154,9 @@ def load_model(path: str | Path) -> TrainedModel:
                 raise Unusable(f"{path}: no weights of p2pswarm: it does not say of which run")
             run = run_from_json(about.encode())
             numbers = range(block_count(run.model))
-            blocks = make_blocks(run, numbers)
+            blocks = bare_blocks(run, numbers, CPU)
+            layout = block_layout(run, numbers, blocks)
+            bind(blocks, layout, zero_buffer(layout, CPU))
             named = dict(named_parameters(numbers, blocks))
             there = set(file.keys())
             if unlike := sorted(there ^ named.keys()):

@@ -71,6 +71,11 @@ class Tokenizer:
         """How tokens lie on disk."""
         return np.dtype("<u2" if self.size <= SMALL_TOKENS else "<u4")
 
+    @property
+    def end_text(self) -> str | None:
+        """How the token that ends a document is written; None without one."""
+        return None if self.end is None else str(self._tokenizer.id_to_token(self.end))
+
     def encode(self, texts: Sequence[bytes]) -> list[Tokens]:
         """The tokens of each text, without any that its beginning or end would be marked by."""
         read = [text.decode("utf-8", "replace") for text in texts]
