@@ -10,6 +10,7 @@ Runs alternate and medians count. The processor seconds a token of both are told
 depend less on whatever else the machine does.
 
     python bench/overhead.py --json overhead.json
+    python bench/overhead.py --llama      # a Llama of transformers, of 29 million weights
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,17 @@ from rich.table import Table
 from swarm_processes import Nodes, Run, RunFailed, Site, events, plain, steady, swarm
 
 STAGES = 2
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+}
+"""A config.json of 29.3 million weights; a byte is a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +82,12 @@ def main() -> int:
     options = _options()
     if options.device == "cpu":
         os.sched_setaffinity(0, {options.processor})  # our children inherit it
-    run = Run(
-        name="overhead",
-        steps=options.warmup_steps + options.steps,
-        stages=STAGES,
-        d_model=options.d_model,
-        layers=options.layers,
-        sequence_length=options.sequence_length,
-        rows=options.rows,
-        microbatches=options.microbatches,
-        window=options.window,
-        codec=options.codec,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        return compare(_run(options, Path(folder)), options)
+
+
+def compare(run: Run, options: argparse.Namespace) -> int:
+    """Train by both ways in turns; the exit code."""
     runs: dict[str, list[Measured]] = {"swarm": [], "plain": []}
     ways: dict[str, Callable[[Run, argparse.Namespace], Measured]] = {
         "swarm": swarm_run,
@@ -95,6 +102,24 @@ def main() -> int:
         return 1
     report(runs, run, options)
     return 0
+
+
+def _run(options: argparse.Namespace, folder: Path) -> Run:
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return Run(
+        name="overhead",
+        family=f"hf:{folder}" if options.llama else "gpt",
+        precision=options.precision,
+        steps=options.warmup_steps + options.steps,
+        stages=STAGES,
+        d_model=options.d_model,
+        layers=options.layers,
+        sequence_length=options.sequence_length,
+        rows=options.rows,
+        microbatches=options.microbatches,
+        window=options.window,
+        codec=options.codec,
+    )
 
 
 def report(runs: dict[str, list[Measured]], run: Run, options: argparse.Namespace) -> None:
@@ -132,6 +157,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2, help="of a microbatch")
     parser.add_argument("--microbatches", type=int, default=16, help="a step")
     parser.add_argument("--window", type=int, default=0, help="microbatches in flight")
+    parser.add_argument("--llama", action="store_true", help="of transformers, instead of our own")
+    parser.add_argument("--precision", default="full", help="full or bf16")
     parser.add_argument("--codec", default="bf16", help="of activations and gradients")
     parser.add_argument("--steps", type=int, default=4, help="measured, after the warm-up")
     parser.add_argument("--warmup-steps", type=int, default=1)

@@ -16,8 +16,10 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from p2pswarm.compute.reference import ReferenceTrainer  # noqa: E402 - found by the line above
+from p2pswarm.compute.parameter_names import named_parameters  # noqa: E402 - found by the line above
+from p2pswarm.compute.reference import ReferenceTrainer  # noqa: E402
 from p2pswarm.data.text_files import load_corpus  # noqa: E402
+from p2pswarm.models.resolving import resolved  # noqa: E402
 from p2pswarm.progress.events import MicrobatchCounts, Stepped, to_line  # noqa: E402 - found by the line above
 from p2pswarm.roles.weights_file import write_weights  # noqa: E402
 from p2pswarm.settings import load  # noqa: E402
@@ -32,7 +34,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="written at the end")
     options = parser.parse_args()
     config = load(options.config)
-    run, batch, train = config.run, config.run.batch, config.train
+    run, batch, train = resolved(config.run), config.run.batch, config.train
     assert train.data is not None, "the settings name a text"
     corpus = load_corpus(
         train.data,
@@ -60,12 +62,8 @@ def main() -> None:
         event = Stepped(seconds, step + 1, loss, tokens / seconds, rate, norm, counts)
         print(to_line(event), flush=True)
     if options.weights:
-        blocks = zip(loop.flat.numbers, loop.flat.blocks, strict=True)
-        named = (
-            (f"blocks.{number}.{name}", parameter.detach().cpu())
-            for number, block in blocks
-            for name, parameter in block.named_parameters()
-        )
+        parameters = named_parameters(loop.flat.numbers, loop.flat.blocks)
+        named = ((name, parameter.detach().cpu()) for name, parameter in parameters)
         write_weights(options.weights, named, "plain loop")
 
 

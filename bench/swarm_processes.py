@@ -72,6 +72,9 @@ class Run:
     rows: int = 2
     window: int = 0
     family: str = "gpt"
+    tie: bool = True
+    """Of `hf:`: whether embedding and head stay one tensor."""
+    precision: str = "full"
     dtype: str = "float32"
     codec: str = "bf16"
     """Of activations and gradients; sums travel raw."""
@@ -100,8 +103,10 @@ stages = {self.stages}
 steps = {self.steps}
 min_replicas = {self.min_replicas}
 emulated = {text(self.emulated)}
+precision = {text(self.precision)}
 [run.model]
 family = {text(self.family)}
+tie = {text(self.tie)}
 d_model = {self.d_model}
 layers = {self.layers}
 heads = {self.heads or max(1, self.d_model // 64)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.limits import BYTES, AtMost, Between, OneOf, Text, Tokenizing
+from p2pswarm.limits import AtMost, Between, OneOf, Text, Tokenizing, check_entries, entry_for
 
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
 """The codec registry's names; a test compares the two lists."""
@@ -108,8 +108,15 @@ class OptimizerConfig:
     weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
     decays: Annotated[str, OneOf("matrices", "inner-matrices", "all")] = "matrices"
     """To what: all matrices; those between the first and the last block; norms and biases too."""
+    average_decay: Annotated[float, Between(0.0, 0.9999999)] = 0.0
+    """What an average of the weights over time keeps of itself in a step; 0: there is none."""
     clip_norm: Annotated[float, Between(1e-9, 1e9)] = 1.0
     """The global gradient norm is clipped to this over all stages together."""
+
+    @property
+    def state_tensors(self) -> int:
+        """How many numbers the state has for each parameter: two moments, perhaps an average."""
+        return 4 if self.average_decay else 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,24 +148,16 @@ class CodecConfig:
     """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
 
     def __post_init__(self) -> None:
-        for name, allowed, entries in (
-            ("activation_keys", COMMON_CODEC, self.activation_keys),
-            ("gradient_keys", ANY_CODEC, self.gradient_keys),
-        ):
-            if len(entries) > CODEC_KEYS_MAX:
-                raise ValueError(f"{name} has more than {CODEC_KEYS_MAX} entries")
-            for entry in entries:
-                key, _, codec = entry.partition("=")
-                if not key.isidentifier() or codec not in allowed.choices:
-                    raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
+        check_entries("activation_keys", self.activation_keys, COMMON_CODEC, CODEC_KEYS_MAX)
+        check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
 
     def activation_of(self, key: str) -> str | None:
         """The codec that was set for one tensor of a bundle, if any."""
-        return _set_for(key, self.activation_keys)
+        return entry_for(key, self.activation_keys)
 
     def gradient_of(self, key: str) -> str | None:
         """The codec that was set for the gradient of one tensor, if any."""
-        return _set_for(key, self.gradient_keys)
+        return entry_for(key, self.gradient_keys)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +198,8 @@ class RunConfig:
     """How long "rewind" waits: a server that was asleep or cut off for less brings them back."""
     owner: str = ""
     """The owner's public key in hexadecimal, for a closed run; `train.closed` fills it in."""
+    precision: Annotated[str, OneOf("full", "bf16")] = "full"
+    """What blocks compute in: the model's dtype, or bfloat16 by autocast (docs/precision.md)."""
     spot_check_share: Share = 0.0
     """The share of microbatches that two servers compute, to find one that computes wrong."""
     emulated: bool = False
@@ -212,6 +213,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.owner and not OWNER.fullmatch(self.owner):
             raise ValueError("owner is a public key: 64 digits from 0 to 9 and a to f")
+        if self.precision == "bf16" and self.model.dtype != "float32":
+            raise ValueError(f"precision bf16 is for model.dtype float32, not {self.model.dtype}")
+        if self.precision == "bf16" and self.spot_check_share:
+            raise ValueError(
+                "precision bf16 differs between kinds of processors as much as a fault might: set "
+                "spot_check_share to 0, or precision to full"
+            )
         if self.cut and len(self.cut) != self.stages:
             raise ValueError(
                 f"cut has {len(self.cut)} numbers for {self.stages} stages: one for each, or none"
@@ -238,7 +246,7 @@ class TrainConfig:
     rows are documents: corpus/*.jsonl (docs/data.md); required."""
     field: Annotated[str, Text(64)] = "text"
     """Which field of a row is the document."""
-    tokenizer: Annotated[str, Tokenizing()] = BYTES
+    tokenizer: Annotated[str, Tokenizing()] = "bytes"
     """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; or "train:32000", as
     many learnt from the text (docs/data.md)."""
     cache: Path | None = None
@@ -299,8 +307,9 @@ class ServeConfig:
     """The folder with a model's safetensors files, for runs that start from them."""
     packages: tuple[str, ...] = ()
     """Packages whose models this node may import, if a run is of them (docs/models.md)."""
-    graph_mib: Annotated[int, Between(0, 2**20)] = 1_024
-    """Memory that forwards keep for their backwards; above it, a forward is computed again."""
+    graph_mib: Annotated[int, Between(0, 2**20)] = 0
+    """Memory that forwards keep for their backwards; above it, a forward is computed again. 0: half
+    of what a GPU has free beside the weights, 1 GiB of a host."""
     kept_mib: Annotated[int, Between(0, 2**20)] = 1_024
     """Memory of the host, not of the device, for activations and gradients that were given to other
     stages in this step; past it they are computed again when such a stage loses a server."""
@@ -386,8 +395,3 @@ class NodeConfig:
                 'run.on_stage_lost = "rewind" needs checkpoints to go back to: set '
                 "checkpoint.target, a folder or URL that all servers reach"
             )
-
-
-def _set_for(key: str, entries: tuple[str, ...]) -> str | None:
-    pairs = (entry.partition("=") for entry in entries)
-    return next((codec for name, _, codec in pairs if name == key), None)

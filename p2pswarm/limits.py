@@ -86,3 +86,19 @@ def trained_tokens(text: str) -> int | None:
         return None
     digits = text.removeprefix(TRAIN)
     return int(digits) if re.fullmatch("[0-9]{1,9}", digits) else None
+
+
+def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int) -> None:
+    """Raise ValueError unless each entry is KEY=CODEC and there are at most `most`."""
+    if len(entries) > most:
+        raise ValueError(f"{name} has more than {most} entries")
+    for entry in entries:
+        key, _, codec = entry.partition("=")
+        if not key.isidentifier() or codec not in allowed.choices:
+            raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
+
+
+def entry_for(key: str, entries: tuple[str, ...]) -> str | None:
+    """What was set for a key, if anything."""
+    pairs = (entry.partition("=") for entry in entries)
+    return next((value for name, _, value in pairs if name == key), None)

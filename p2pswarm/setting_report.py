@@ -79,10 +79,11 @@ def _run_rows(run: RunConfig) -> list[Row]:
     last_step = rate.decay_steps or run.steps
     last = f"{learning_rate(run, last_step):g} at step {last_step}, {rate.schedule}"
     kind = "a rehearsal that learns nothing, " if run.emulated else ""
+    computed = "" if run.precision == "full" else f", computed in {run.precision}"
     cut = f"stages: {run.stages}, servers of each: {run.min_replicas} or more"
     return [
         ("run", f"{run.name!r}, {kind}{cut}"),
-        ("model", f"{model.family}, {width}, {model.dtype}"),
+        ("model", f"{model.family}, {width}, {model.dtype}{computed}"),
         ("steps", f"{run.steps} of {tokens:,} tokens: {shape}"),
         ("learning rate", f"{rate.learning_rate:g} after {rate.warmup_steps} steps, {last}"),
     ]

@@ -41,7 +41,8 @@ class Server:
         run: The name of the run; empty: the first run that is found.
         device: A torch device such as `cpu` or `cuda:0`; `auto`: the GPU if there is one.
         threads: Torch's threads, for the whole process; 0 leaves torch's own choice.
-        graph_mib: Memory, in MiB, for what a forward pass keeps for its backward pass.
+        graph_mib: Memory, in MiB, for what a forward pass keeps for its backward pass; 0: half of
+            what a GPU has free, 1 GiB of a host.
         pretrained: A folder with a model's safetensors files, for a run that starts from them.
 
     Raises:
@@ -55,7 +56,7 @@ class Server:
         run: str = "",
         device: str = "auto",
         threads: int = 0,
-        graph_mib: int = 1024,
+        graph_mib: int = 0,
         pretrained: str | Path = "",
     ) -> None:
         values = {

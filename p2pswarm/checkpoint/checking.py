@@ -8,7 +8,7 @@ import hashlib
 
 from p2pswarm.checkpoint.manifest import SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
-from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, layout_in
+from p2pswarm.checkpoint.stage_file import TensorInFile, kinds, layout_in
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.errors import BadCheckpoint
 from p2pswarm.tensors.flat_layout import FlatLayout
@@ -20,7 +20,8 @@ def check_stage(reader: PieceReader, stage: SavedStage) -> None:
     tensors = reader.tensors()
     layout = layout_in(tensors)
     for tensor in layout.tensors:
-        if not stage.first_block <= block_of(tensor.name) < stage.end_block:
+        block = block_of(tensor.name)
+        if block is not None and not stage.first_block <= block < stage.end_block:
             raise BadCheckpoint(f"stage {stage.stage} has a tensor {tensor.name[:60]!r}")
     whole = hashlib.sha256(header)
     state = StateHasher(layout)
@@ -33,12 +34,13 @@ def check_stage(reader: PieceReader, stage: SavedStage) -> None:
         )
 
 
-def block_of(name: str) -> int:
-    """The number of the block that a parameter belongs to: blocks.NUMBER.PARAMETER."""
+def block_of(name: str) -> int | None:
+    """The number of the block that a parameter belongs to: blocks.NUMBER.PARAMETER.
+
+    None for a model that has names of its own, such as model.layers.3.mlp.up_proj.weight.
+    """
     number = name.split(".")[1] if name.startswith("blocks.") else ""
-    if not (number.isascii() and number.isdigit()):
-        raise BadCheckpoint(f"a tensor with the name {name[:60]!r}")
-    return int(number)
+    return int(number) if number.isascii() and number.isdigit() else None
 
 
 def _hash_tensors(
@@ -49,7 +51,7 @@ def _hash_tensors(
 ) -> None:
     """Feed the tensors in order: to the file's hash as they are, to the state's with the gaps."""
     whole, state = hashers
-    for kind in KINDS:
+    for kind in kinds(layout):
         at = 0
         for tensor in layout.tensors:
             state.update(bytes((tensor.start - at) * layout.item_bytes))

@@ -59,7 +59,9 @@ def check(signed: SignedManifest, wanted: Wanted) -> None:
 
 def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
     """The settings that decide the bits of the weights and are not the same, one line each."""
-    pairs = [("seed", there.seed, here.seed), ("emulated", there.emulated, here.emulated)]
+    pairs: list[tuple[str, object, object]] = [
+        (n, getattr(there, n), getattr(here, n)) for n in ("seed", "emulated", "precision")
+    ]
     for table in ("model", "optimizer"):
         one, other = getattr(there, table), getattr(here, table)
         for field in dataclasses.fields(one):

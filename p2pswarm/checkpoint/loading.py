@@ -14,7 +14,7 @@ from p2pswarm.checkpoint.checking import block_of
 from p2pswarm.checkpoint.finding import Checkpoint
 from p2pswarm.checkpoint.manifest import CheckpointManifest, SavedStage
 from p2pswarm.checkpoint.pieces import PieceReader
-from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile
+from p2pswarm.checkpoint.stage_file import KINDS, TensorInFile, kinds
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.tensors.flat_layout import FlatLayout, FlatTensor
 
@@ -47,7 +47,7 @@ def state_pieces(
 def _state_parts(checkpoint: Checkpoint, layout: FlatLayout) -> Iterator[memoryview | bytes]:
     """The bytes of the state, in parts of any size."""
     files = _StageFiles(checkpoint)
-    for kind in KINDS:
+    for kind in kinds(layout):
         at = 0
         for tensor in layout.tensors:
             yield bytes((tensor.start - at) * layout.item_bytes)
@@ -75,13 +75,11 @@ class _StageFiles:
 
     def find(self, kind: str, tensor: FlatTensor, dtype: str) -> tuple[PieceReader, TensorInFile]:
         """Where a tensor is; a stage of the new cut may have its tensors in several files."""
-        reader, tensors = self._stage_with(tensor.name)
+        reader, tensors = self._stage_with(kind + tensor.name)
         if self._last is not None and self._last is not reader:
             self._last.release()  # one piece is in memory, not one of each file
         self._last = reader
-        place = tensors.get(kind + tensor.name)
-        if place is None:
-            raise self._other(f"has no tensor {kind + tensor.name}")
+        place = tensors[kind + tensor.name]
         if (place.dtype, place.shape) != (dtype, tensor.shape):
             raise self._other(
                 f"has {kind + tensor.name} as {place.dtype} {list(place.shape)}, the run as "
@@ -90,17 +88,28 @@ class _StageFiles:
         return reader, place
 
     def _stage_with(self, name: str) -> tuple[PieceReader, dict[str, TensorInFile]]:
-        block = block_of(name)
-        for stage in self._checkpoint.manifest.stages:
-            if stage.first_block <= block < stage.end_block:
-                if stage.stage not in self._open:
-                    reader = self._checkpoint.reader(stage)
-                    self._open[stage.stage] = reader, reader.tensors()
+        for stage in self._likely(name):
+            if stage.stage not in self._open:
+                reader = self._checkpoint.reader(stage)
+                self._open[stage.stage] = reader, reader.tensors()
+            if name in self._open[stage.stage][1]:
                 return self._open[stage.stage]
-        raise self._other(f"has no block {block}")
+        raise self._other(f"has no tensor {name}")
+
+    def _likely(self, name: str) -> list[SavedStage]:
+        """The stages in which a tensor may be, the likeliest first: a header is read for each."""
+        stages = self._checkpoint.manifest.stages
+        block = block_of(name.removeprefix(_kind_of(name)))
+        if block is not None:
+            return [one for one in stages if one.first_block <= block < one.end_block]
+        return sorted(stages, key=lambda one: one.stage not in self._open)
 
     def _other(self, what: str) -> OtherCheckpoint:
         return OtherCheckpoint(
             f"{self._checkpoint.place} {what}: it is of another model; name a checkpoint of this "
             "one, or set the model back"
         )
+
+
+def _kind_of(name: str) -> str:
+    return next((kind for kind in KINDS if kind and name.startswith(kind)), "")

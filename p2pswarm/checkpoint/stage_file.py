@@ -1,6 +1,6 @@
 """A stage's state as a safetensors file: weights, first moments, second moments.
 
-In memory the state is three flat buffers with gaps between the parameters; a safetensors file has
+In memory the state is flat buffers with gaps between the parameters; a safetensors file has
 no gaps. So the bytes of the file are those of the state without the gaps, after a header that is
 known beforehand, and a file is made from the state in one pass.
 
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from p2pswarm.errors import BadCheckpoint
-from p2pswarm.tensors.flat_layout import ITEM_BYTES, FlatLayout, Shape, flat_layout
+from p2pswarm.tensors.flat_layout import ITEM_BYTES, STATE_TENSORS, FlatLayout, Shape, flat_layout
 
-KINDS = ("", "exp_avg.", "exp_avg_sq.")
-"""What stands before a parameter's name: nothing for weights, torch's names for the moments."""
+KINDS = ("", "exp_avg.", "exp_avg_sq.", "average.")
+"""What stands before a parameter's name: nothing for weights, torch's names for moments; the last
+for an average of the weights, if the run has one."""
 DTYPE_NAMES = {"float32": "F32", "float64": "F64"}
 DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8  # the header's length, a little-endian u64
@@ -40,16 +41,21 @@ class TensorInFile:
     nbytes: int
 
 
+def kinds(layout: FlatLayout) -> tuple[str, ...]:
+    """What stands before the names of a state's tensors."""
+    return KINDS[: layout.buffers]
+
+
 def state_bytes(layout: FlatLayout) -> int:
     """The size of a stage's state in memory, gaps included."""
-    return len(KINDS) * layout.length * layout.item_bytes
+    return layout.buffers * layout.length * layout.item_bytes
 
 
 def header_of(layout: FlatLayout, about: Mapping[str, str]) -> bytes:
     """The first bytes of the file: the header and its length."""
     entries: dict[str, object] = {"__metadata__": dict(about)}
     offset = 0
-    for kind in KINDS:
+    for kind in kinds(layout):
         for tensor in layout.tensors:
             end = offset + (tensor.stop - tensor.start) * layout.item_bytes
             entries[kind + tensor.name] = {
@@ -66,7 +72,7 @@ def header_of(layout: FlatLayout, about: Mapping[str, str]) -> bytes:
 def file_bytes(layout: FlatLayout, header_bytes: int) -> int:
     """The size of the file, with a header of `header_bytes`."""
     elements = sum(tensor.stop - tensor.start for tensor in layout.tensors)
-    return header_bytes + len(KINDS) * elements * layout.item_bytes
+    return header_bytes + layout.buffers * elements * layout.item_bytes
 
 
 class StageFileEncoder:
@@ -139,7 +145,7 @@ class StageFileDecoder:
 
 def _tensor_spans(layout: FlatLayout) -> Iterator[tuple[int, int]]:
     """Where the parameters lie in the state, in bytes: start and stop of each."""
-    for kind in range(len(KINDS)):
+    for kind in range(layout.buffers):
         base = kind * layout.length
         for tensor in layout.tensors:
             if tensor.stop > tensor.start:
@@ -180,8 +186,10 @@ def layout_in(tensors: Mapping[str, TensorInFile]) -> FlatLayout:
     ordered = sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes))
     weights = [(name, t) for name, t in ordered if not name.startswith(KINDS[1:])]
     dtypes = {tensor.dtype for tensor in tensors.values()}
-    layout = flat_layout(next(iter(dtypes), "float32"), [(n, t.shape) for n, t in weights])
-    shapes = {kind + t.name: t.shape for kind in KINDS for t in layout.tensors}
+    buffers = len(KINDS) if any(name.startswith(KINDS[-1]) for name in tensors) else STATE_TENSORS
+    shaped = [(name, t.shape) for name, t in weights]
+    layout = flat_layout(next(iter(dtypes), "float32"), shaped, buffers)
+    shapes = {kind + t.name: t.shape for kind in kinds(layout) for t in layout.tensors}
     if len(dtypes) > 1 or shapes != {name: tensor.shape for name, tensor in tensors.items()}:
         raise BadCheckpoint("a stage's file whose weights and moments do not belong together")
     return layout

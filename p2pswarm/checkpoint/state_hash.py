@@ -9,7 +9,6 @@ Units:   bytes; pieces in elements.
 
 import hashlib
 
-from p2pswarm.checkpoint.stage_file import KINDS
 from p2pswarm.tensors.flat_layout import FlatLayout
 from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans, root_of
 
@@ -21,12 +20,13 @@ class StateHasher:
         self._tensor_bytes = layout.length * layout.item_bytes
         self._piece_bytes = piece_values * layout.item_bytes
         self._pieces = [hashlib.sha256() for _ in piece_spans(layout.length, piece_values)]
+        self._bytes = layout.buffers * self._tensor_bytes
         self._taken = 0
 
     def update(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; at most `len(KINDS)` buffers of them."""
+        """Take the next bytes; at most as many as the state has."""
         view = memoryview(data).cast("B")
-        assert self._taken + view.nbytes <= len(KINDS) * self._tensor_bytes, "the layout's size"
+        assert self._taken + view.nbytes <= self._bytes, "the layout's size"
         while view.nbytes:
             at = self._taken % self._tensor_bytes
             number, inside = divmod(at, self._piece_bytes)

@@ -63,7 +63,7 @@ class AdamW:
         the reciprocal where a CPU divides.
         """
         config, flat = self._config, self._flat
-        param, mean, square = (x[start:stop] for x in flat.state())
+        param, mean, square = (x[start:stop] for x in flat.state()[:3])
         grad, work = self._work_2C[:, : stop - start]
         torch.mul(gradient_C, update.scale, out=grad)
         mean.mul_(config.beta1)
@@ -79,3 +79,7 @@ class AdamW:
         work.mul_(correction).add_(config.epsilon)
         torch.div(mean, work, out=work)
         param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
+        if flat.average_N is not None:
+            average = flat.average_N[start:stop]
+            torch.mul(param, 1.0 - config.average_decay, out=work)
+            average.mul_(config.average_decay).add_(work)

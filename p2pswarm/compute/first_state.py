@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import torch
 
-from p2pswarm.checkpoint.stage_file import KINDS
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
 from p2pswarm.compute.parameter_names import layout_of
@@ -22,27 +21,38 @@ from p2pswarm.config import RunConfig
 from p2pswarm.models.blocks import draw_blocks
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.tensors.codecs.base import bytes_of
+from p2pswarm.tensors.flat_layout import STATE_TENSORS
 
 ZEROS = bytes(1 << 20)
 
 
 def first_state(run: RunConfig, stage: int) -> Iterator[bytes]:
     """Make the digest, a block at a time: the last value that comes is it."""
-    numbers, cpu = stage_blocks(run, stage), torch.device("cpu")
+    numbers = stage_blocks(run, stage)
     with setting_up(stage):
         layout = layout_of(run, numbers)
         hasher = StateHasher(layout)
-        blocks = bare_blocks(run, numbers, cpu)
-        for number in numbers:
-            block, only = blocks.pop(0), range(number, number + 1)
-            part = block_layout(run, only, [block])
-            params_N = zero_buffer(part, cpu)
-            bind([block], part, params_N)
-            draw_blocks(run, only, [block])
-            hasher.update(bytes_of(params_N))
+        for weights in _weights(run, numbers):
+            hasher.update(weights)
             yield b""
-        left = (len(KINDS) - 1) * layout.length * layout.item_bytes  # the moments are zero
+        left = (STATE_TENSORS - 1) * layout.length * layout.item_bytes  # the moments are zero
         while left:
             hasher.update(ZEROS[:left])
             left -= min(left, len(ZEROS))
+        for weights in _weights(run, numbers) if run.optimizer.average_decay else ():
+            hasher.update(weights)  # their average begins as they do
+            yield b""
     yield hasher.digest()
+
+
+def _weights(run: RunConfig, numbers: range) -> Iterator[memoryview]:
+    """The first weights of one block after another."""
+    cpu = torch.device("cpu")
+    blocks = bare_blocks(run, numbers, cpu)
+    for number in numbers:
+        block, only = blocks.pop(0), range(number, number + 1)
+        part = block_layout(run, only, [block])
+        params_N = zero_buffer(part, cpu)
+        bind([block], part, params_N)
+        draw_blocks(run, only, [block])
+        yield bytes_of(params_N)

@@ -23,7 +23,6 @@ from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
 from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
 
-STATE_TENSORS = 3  # weights, first and second moments
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
 
@@ -60,6 +59,8 @@ class FlatParameters:
             return zero_buffer(layout, device)
 
         self.params_N, self.exp_avg_N, self.exp_avg_sq_N = zeros(), zeros(), zeros()
+        self.average_N = zeros() if run.optimizer.average_decay else None
+        """An average of the weights over time, if the run has one."""
         self.sum_N = zeros()
         self.parameters = bind(self.blocks, layout, self.params_N)
         self.sums = [
@@ -73,18 +74,21 @@ class FlatParameters:
         return self.params_N.numel()
 
     def draw(self) -> None:
-        """Make version 0: first weights, zero moments, an empty sum."""
+        """Make version 0: first weights, also as their average; zero moments, an empty sum."""
         draw_blocks(self._run, self.numbers, self.blocks)
+        if self.average_N is not None:
+            self.average_N.copy_(self.params_N)
         for state_N in (self.exp_avg_N, self.exp_avg_sq_N, self.sum_N):
             state_N.zero_()
 
     def digest(self) -> bytes:
-        """The digest of weights and moments."""
+        """The digest of weights, moments and average."""
         return digest_of(*self.state())
 
-    def state(self) -> tuple[Tensor, Tensor, Tensor]:
+    def state(self) -> tuple[Tensor, ...]:
         """The buffers that a snapshot holds and the digest covers, in their order."""
-        return self.params_N, self.exp_avg_N, self.exp_avg_sq_N
+        state = self.params_N, self.exp_avg_N, self.exp_avg_sq_N
+        return state if self.average_N is None else (*state, self.average_N)
 
 
 def decays(rule: str, dimensions: int, *, inner: bool) -> bool:
@@ -107,7 +111,7 @@ def bare_blocks(run: RunConfig, numbers: range, device: torch.device) -> list[nn
 def block_layout(run: RunConfig, numbers: range, blocks: Sequence[nn.Module]) -> FlatLayout:
     """How the parameters of these blocks lie flat."""
     shapes = ((name, tuple(p.shape)) for name, p in named_parameters(numbers, blocks))
-    return flat_layout(run.model.dtype, shapes)
+    return flat_layout(run.model.dtype, shapes, run.optimizer.state_tensors)
 
 
 def zero_buffer(layout: FlatLayout, device: torch.device) -> Tensor:
@@ -147,6 +151,7 @@ def sum_of_squares(squares: Sequence[float]) -> float:
         return math.inf
 
 
-def state_of(snapshot: memoryview, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Weights, first and second moments of a snapshot, without a copy."""
-    return torch.frombuffer(snapshot, dtype=dtype).chunk(STATE_TENSORS)
+def state_of(snapshot: memoryview, run: RunConfig) -> tuple[Tensor, ...]:
+    """Weights, first and second moments of a snapshot, perhaps an average; without a copy."""
+    whole = torch.frombuffer(snapshot, dtype=DTYPES[run.model.dtype])
+    return whole.chunk(run.optimizer.state_tensors)

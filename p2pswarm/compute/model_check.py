@@ -24,7 +24,7 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import HF, RunConfig
-from p2pswarm.errors import Unusable
+from p2pswarm.errors import SwarmError, Unusable
 from p2pswarm.models.base import DTYPES, Bundle, loss_of
 from p2pswarm.models.blocks import block_costs, block_count, make_blocks
 from p2pswarm.models.chance import draws
@@ -69,15 +69,36 @@ def check_once(run: RunConfig) -> None:
 
     A process checks a model once. The built-in one is checked by its tests.
     """
-    if run.model.family.startswith(HF) or is_place(run.model.family):
-        problem = check_blocks(shrunken(run)).problem
-        if problem:
-            raise Unusable(f"the model {run.model.family} computes wrong in stages: {problem}")
+    name = run.model.family
+    if not (name.startswith(HF) or is_place(name)):
+        return
+    if problem := check_stages(run).problem:
+        raise Unusable(f"the model {name} computes wrong in stages: {problem}")
 
 
 def check_stages(run: RunConfig) -> ModelCheck:
-    """Compare a small copy of the run's model, cut into stages, with the whole."""
-    return check_blocks(shrunken(run))
+    """Compare a small copy of the run's model, cut into stages, with the whole.
+
+    In float64, where nothing hides in the rounding; then in the run's own precision.
+    """
+    small = shrunken(run)
+    found = check_blocks(small)
+    if run.precision == "full" or found.problem:
+        return found
+    model = dataclasses.replace(small.model, dtype=run.model.dtype)
+    problem = _low_precision(dataclasses.replace(small, model=model, precision=run.precision))
+    return dataclasses.replace(found, problem=problem)
+
+
+@lru_cache(maxsize=CHECKED_KEPT)
+def _low_precision(run: RunConfig) -> str:
+    """What is wrong with a small copy in the run's precision; empty if nothing is."""
+    try:
+        _, problem = _difference(_blocks(run), _stages(run, 0))
+    except (RuntimeError, SwarmError) as error:
+        reason = str(error).partition("\n")[0]
+        return f"it cannot be computed in {run.precision}: {reason}; set run.precision to full"
+    return f"in {run.precision} {problem}" if problem else ""
 
 
 @lru_cache(maxsize=CHECKED_KEPT)

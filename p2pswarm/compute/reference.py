@@ -17,10 +17,11 @@ from torch import Tensor
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.compute.precision import FullPrecision, precision_of
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
 from p2pswarm.models.blocks import block_count
-from p2pswarm.models.chance import chance_of, nothing_drawn, run_blocks
+from p2pswarm.models.chance import chance_of, nothing_drawn
 from p2pswarm.swarm.schedule import clip_scale
 
 
@@ -33,6 +34,7 @@ class ReferenceTrainer:
             run, range(block_count(run.model)), device or torch.device("cpu")
         )
         self.flat.draw()
+        self._precision = precision_of(run, self.flat)
         self._optimizer = AdamW(run.optimizer, self.flat)
         for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
             parameter.grad = total
@@ -43,13 +45,18 @@ class ReferenceTrainer:
         tokens_BS = tokens_BS.to(self.flat.params_N.device, torch.int64)
         flat = self.flat
         chance = chance_of(self._run.seed, flat.numbers, flat.blocks, tokens_BS)
-        value = bundle_of(run_blocks(flat.blocks, tokens_BS[:, :-1], chance))
+        value = bundle_of(self._precision.run(tokens_BS[:, :-1], chance))
         return loss_of(value[LONE_KEY], tokens_BS[:, 1:])
 
     def add(self, tokens_BS: Tensor) -> float:
         """Add one microbatch's gradient to the sum; returns its loss."""
         loss = self.loss(tokens_BS)
-        (loss / self._run.batch.microbatches).backward()  # type: ignore[no-untyped-call]
+        share = loss / self._run.batch.microbatches
+        if isinstance(self._precision, FullPrecision):
+            share.backward()  # type: ignore[no-untyped-call]  # adds in place
+        else:
+            leaves = self._precision.parameters
+            self._add_parts(torch.autograd.grad(share, leaves, materialize_grads=True))
         return loss.item()
 
     def add_all(self, microbatches: Sequence[Tensor]) -> list[float]:
@@ -64,12 +71,15 @@ class ReferenceTrainer:
         """Add one microbatch's gradient and return its loss; None if either is not finite."""
         loss = self.loss(tokens_BS)
         share = loss / self._run.batch.microbatches
-        found = torch.autograd.grad(share, self.flat.parameters, materialize_grads=True)
+        found = torch.autograd.grad(share, self._precision.parameters, materialize_grads=True)
         if not all(math.isfinite(torch.dot(x.reshape(-1), x.reshape(-1)).item()) for x in found):
             return None
+        self._add_parts(found)
+        return loss.item()
+
+    def _add_parts(self, found: Sequence[Tensor]) -> None:
         for total, part in zip(self.flat.sums, found, strict=True):
             total.add_(part)
-        return loss.item()
 
     def commit(self, learning_rate: float) -> float:
         """Clip, update, empty the sum; returns the gradient's norm before clipping."""

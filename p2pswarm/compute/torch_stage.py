@@ -3,19 +3,22 @@
 Gradients are taken with `torch.autograd.grad` and added to the sum only after all of them were
 found finite, so an error never leaves a microbatch half counted. A graph is kept while the memory
 limit allows. This changes only the speed: a graph made again from the kept input gives the same
-bits.
+bits. So when the device has no memory left, all graphs are given up, fewer are kept from then on,
+and what failed is tried once more.
 
 Units:   bytes.
 Shapes:  as `base.py`. Shapes of bundles are checked when they are announced (`tensors/bundle.py`).
 Errors:  NotFiniteHere when a loss or a gradient is not finite; Refused when torch has no memory;
          NotServing when nothing is kept for a key; Unusable when a block gives another bundle than
-         when traced.
+         when traced, or the sum is spoilt.
 """
 # ruff: noqa: N803, N806, N815  shapes are written at the end of names
 
+import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,11 +26,17 @@ from torch import Tensor
 from p2pswarm.compute.base import BackwardSpec, Key, LossResult, NotFiniteHere
 from p2pswarm.compute.bundle_spec import boundary_above
 from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.compute.torch_errors import computing
+from p2pswarm.compute.precision import precision_of
+from p2pswarm.compute.torch_errors import computing, out_of_memory
 from p2pswarm.config import RunConfig
-from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.errors import BadMessage, NotServing, Unusable
 from p2pswarm.models.base import LONE_KEY, Bundle, Value, bundle_of, loss_of
-from p2pswarm.models.chance import chance_of, nothing_drawn, run_blocks
+from p2pswarm.models.chance import chance_of, nothing_drawn
+
+MIB = 1 << 20
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -47,6 +56,7 @@ class TorchStage:
 
     def __init__(self, run: RunConfig, stage: int, flat: FlatParameters, keep_bytes: int) -> None:
         self._flat = flat
+        self._precision = precision_of(run, flat)
         self._device = flat.params_N.device
         self._vocabulary = run.model.vocabulary
         self._below = boundary_above(run, stage - 1)
@@ -58,7 +68,6 @@ class TorchStage:
         self._keep_bytes = keep_bytes
         self._kept_bytes = 0
         self._kept: dict[Key, _Kept] = {}
-        self._weight_memory = {flat.params_N.untyped_storage().data_ptr()}
         self._graph_bytes: dict[torch.Size, int] = {}
         """Measured once for each shape of tokens."""
         self.recomputed = 0
@@ -67,6 +76,9 @@ class TorchStage:
     @computing()
     def forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         """See `Stage`; keeps the graph if its measured size still fits."""
+        return self._with_room(lambda: self._forward(key, tokens_BS, given))
+
+    def _forward(self, key: Key, tokens_BS: Tensor, given: Bundle) -> Bundle:
         kept = _Kept(self._tokens(tokens_BS), self._leaves(given), None, 0)
         size_bytes = self._graph_bytes.get(tokens_BS.shape)
         if size_bytes is None:
@@ -87,6 +99,9 @@ class TorchStage:
     def backward(self, key: Key, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         """See `Stage`."""
         kept = self._take(key)
+        return self._with_room(lambda: self._backward(kept, gradient, spec), kept)
+
+    def _backward(self, kept: _Kept, gradient: Bundle, spec: BackwardSpec) -> Bundle:
         gradients = [gradient[name].to(self._device) for name in self._due]
         require_finite(gradients, "the gradient that came")
         made = kept.made
@@ -98,6 +113,9 @@ class TorchStage:
     @computing()
     def finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         """See `Stage`."""
+        return self._with_room(lambda: self._finish(tokens_BS, given, spec))
+
+    def _finish(self, tokens_BS: Tensor, given: Bundle, spec: BackwardSpec) -> LossResult:
         tokens_BS, leaves = self._tokens(tokens_BS), self._leaves(given)
         loss = self._loss(self._run(tokens_BS, leaves), tokens_BS)
         value = _finite(loss)
@@ -118,6 +136,33 @@ class TorchStage:
         for key in list(self._kept) if keys is None else keys:
             if key in self._kept:
                 self._take(key)
+
+    def _with_room(self, work: Callable[[], T], of: _Kept | None = None) -> T:
+        """Do some work; once more without any graphs if there was no memory for it."""
+        try:
+            return work()
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or not self._give_up_graphs(of):
+                raise
+        return work()  # outside of `except`, which holds the memory of the first try
+
+    def _give_up_graphs(self, of: _Kept | None) -> bool:
+        """Free the graphs, and keep half as many from now on; False if there were none."""
+        with_graphs = [kept for kept in (*self._kept.values(), of) if kept and kept.made]
+        if not with_graphs:
+            return False
+        held = sum(kept.graph_bytes for kept in with_graphs)
+        self._keep_bytes = min(self._keep_bytes, held // 2)
+        _log.warning(
+            "out of memory with graphs of %d MiB: %d MiB at most from now on",
+            *(held // MIB, self._keep_bytes // MIB),
+        )
+        for kept in with_graphs:
+            kept.made, kept.graph_bytes = None, 0
+        self._kept_bytes = 0
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return True
 
     def _take(self, key: Key) -> _Kept:
         kept = self._kept.pop(key, None)
@@ -140,7 +185,7 @@ class TorchStage:
         value = self._below.value(given) if self._below else tokens_BS[:, :-1]
         flat = self._flat
         chance = chance_of(self._seed, flat.numbers, flat.blocks, tokens_BS)
-        return run_blocks(flat.blocks, value, chance)
+        return self._precision.run(value, chance)
 
     def _gives(self, value: Value) -> Bundle:
         """The bundle for the next stage."""
@@ -160,7 +205,7 @@ class TorchStage:
 
         def note(tensor: Tensor) -> Tensor:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._weight_memory:
+            if storage.data_ptr() not in self._precision.weight_storages:
                 storages[storage.data_ptr()] = storage.nbytes()
             return tensor
 
@@ -177,18 +222,29 @@ class TorchStage:
         """
         names = self._returned if spec.returning else ()
         returned = [leaves[name] for name in names]
-        wanted = [*self._flat.parameters, *returned] if spec.counting else returned
+        parameters = self._precision.parameters
+        wanted = [*parameters, *returned] if spec.counting else returned
         self.gradient_norm = 0.0
         if not wanted:
             return {}
         found = torch.autograd.grad(ends, wanted, gradients, materialize_grads=True)
         squares = require_finite(found, "a gradient")
         if spec.counting:
-            self.gradient_norm = math.sqrt(sum(squares[: len(self._flat.parameters)]))
+            self.gradient_norm = math.sqrt(sum(squares[: len(parameters)]))
         if spec.may_add():
+            self._add(found)
+        return dict(zip(names, found[len(found) - len(names) :], strict=True))
+
+    def _add(self, found: Sequence[Tensor]) -> None:
+        """Add gradients to the sum: all of them, or the sum is of no use any more."""
+        try:
             for total, part in zip(self._flat.sums, found, strict=False):
                 total.add_(part)
-        return dict(zip(names, found[len(found) - len(names) :], strict=True))
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).partition("\n")[0]
+            raise Unusable(
+                f"the gradient's sum is spoilt, start this node again: {reason}"
+            ) from error
 
 
 def checked_tokens(tokens_BS: Tensor, device: torch.device, vocabulary: int) -> Tensor:
@@ -216,7 +272,8 @@ def require_finite(tensors: Sequence[Tensor], what: str) -> list[float]:
     The check takes dot products: they cost 1 % of a backward, a tenth of what norms cost.
     """
     flats = [x.reshape(-1) for x in tensors]
-    squares = [torch.dot(x, x).to(flats[0].dtype) for x in flats]
+    wide = torch.promote_types(flats[0].dtype, torch.float32)
+    squares = [torch.dot(x, x).to(wide) for x in flats]
     sums: list[float] = torch.stack(squares).tolist()  # on a GPU, one wait for all
     if not all(map(math.isfinite, sums)):
         raise NotFiniteHere(f"{what} is not finite: lower the learning rate or look at the text")

@@ -13,7 +13,7 @@ from torch import Tensor
 from p2pswarm.allreduce.base import Sums
 from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
-from p2pswarm.compute.flat_parameters import STATE_TENSORS, FlatParameters
+from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.errors import BadMessage
 from p2pswarm.tensors.codecs.base import bytes_of
@@ -23,12 +23,11 @@ from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
 class TorchState:
     """Implements `StateMemory` on flat memory."""
 
-    tensors = STATE_TENSORS
-
     def __init__(
         self, flat: FlatParameters, optimizer: AdamW, piece_values: int = PIECE_VALUES
     ) -> None:
         self._flat = flat
+        self.tensors = len(flat.state())
         self._optimizer = optimizer
         self._spans = piece_spans(flat.length, piece_values)
         self.pieces = len(self._spans)

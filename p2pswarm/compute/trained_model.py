@@ -29,6 +29,8 @@ from p2pswarm.models.documents import APART
 from p2pswarm.settings import run_from_json
 
 BYTE_TOKENS = 256
+AVERAGE_ENDING = "-average"
+"""The end of the name of a file with the average of weights over time."""
 CPU = torch.device("cpu")
 FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
 EXPONENT_MAX = 700.0  # the exponential of more is no float
@@ -176,7 +178,11 @@ def _tokenizer(weights: Path, digest: str) -> Tokenizer | None:
     """The tokenizer beside the weights, or in their folder; None if it is neither there."""
     if not digest:
         return None
-    for place in (tokenizer_beside(weights), weights.with_name(TOKENIZER_FILE)):
+    of_run = weights.with_stem(
+        weights.stem.removesuffix(AVERAGE_ENDING)
+    )  # it has the same tokenizer
+    beside = tokenizer_beside(weights), tokenizer_beside(of_run)
+    for place in (*beside, weights.with_name(TOKENIZER_FILE)):
         if place.is_file():
             found = read_tokenizer(place)
             if found.digest != digest:

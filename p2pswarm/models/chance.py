@@ -11,7 +11,7 @@ Errors:  none.
 # ruff: noqa: N803  shapes are written at the end of names
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from p2pswarm.models.base import Value
 
 TAG = "p2pswarm-chance-1"
+
+Call = Callable[[nn.Module, Value], Value]
+"""Run one block."""
+
 DRAWING = (
     nn.Dropout,
     nn.Dropout1d,
@@ -46,7 +50,7 @@ class Chance:
         digest.update(tokens_BS.cpu().contiguous().numpy().tobytes())
         self._microbatch, self._first = digest.digest(), first
 
-    def run(self, offset: int, block: nn.Module, value: Value) -> Value:
+    def run(self, offset: int, block: nn.Module, value: Value, call: Call) -> Value:
         """Run the block `first + offset`; torch's own generators are as before afterwards."""
         number = (self._first + offset).to_bytes(4)
         seed = int.from_bytes(hashlib.sha256(self._microbatch + number).digest()[:8]) % 2**63
@@ -54,8 +58,7 @@ class Chance:
         there = [device] if device.type != "cpu" else []
         with torch.random.fork_rng(there, device_type=device.type if there else "cuda"):
             torch.manual_seed(seed)
-            made: Value = block(value)
-        return made
+            return call(block, value)
 
 
 def chance_of(
@@ -65,13 +68,21 @@ def chance_of(
     return Chance(seed, numbers.start, tokens_BS) if any(map(draws, blocks)) else None
 
 
-def run_blocks(blocks: Iterable[nn.Module], value: Value, chance: Chance | None = None) -> Value:
-    """Run one block after another; those that draw do so by `chance`."""
+def plainly(block: nn.Module, value: Value) -> Value:
+    """Run a block with its own parameters."""
+    made: Value = block(value)
+    return made
+
+
+def run_blocks(
+    blocks: Iterable[nn.Module], value: Value, chance: Chance | None = None, call: Call = plainly
+) -> Value:
+    """Run one block after another by `call`; those that draw do so by `chance`."""
     for offset, block in enumerate(blocks):
         if chance is not None and draws(block):
-            value = chance.run(offset, block, value)
+            value = chance.run(offset, block, value, call)
         else:
-            value = block(value)
+            value = call(block, value)
     return value
 
 

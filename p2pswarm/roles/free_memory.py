@@ -1,4 +1,4 @@
-"""How much memory a device has free, where the system says so.
+"""How much memory a device has free, where the system says so, and what of it graphs may take.
 
 Units:   bytes.
 Errors:  none; None where nobody can tell.
@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 MEMINFO = Path("/proc/meminfo")
-KIB = 1024
+KIB, MIB = 1 << 10, 1 << 20
+GRAPH_MIB = 1_024  # of a host, which other processes need as well
+GRAPH_SHARE = 0.5  # of a GPU; the rest: what a forward needs for a moment, codecs, other programs
 
 
 def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
@@ -27,3 +29,15 @@ def free_bytes(device: torch.device, meminfo: Path = MEMINFO) -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * KIB
     return None
+
+
+def graph_bytes(asked_mib: int, device: torch.device, free: int | None, engine_bytes: float) -> int:
+    """What graphs may take of a device on which `free` bytes are free.
+
+    `asked_mib`: 0 for what there is room for beside the weights and all else of `engine_bytes`.
+    """
+    if asked_mib:
+        return asked_mib * MIB
+    if device.type != "cuda" or free is None:
+        return GRAPH_MIB * MIB
+    return max(0, int(GRAPH_SHARE * (free - engine_bytes)))

@@ -24,6 +24,7 @@ from p2pswarm.chain.record import MEMORY_BYTES
 from p2pswarm.compute.base import Engine
 from p2pswarm.compute.emulated_stage import emulated_engine
 from p2pswarm.compute.model_check import check_once
+from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_errors import computing
 from p2pswarm.compute.torch_weights import torch_engine
 from p2pswarm.config import EMULATED, NetworkConfig, RunConfig, ServeConfig
@@ -31,11 +32,13 @@ from p2pswarm.errors import RunEnded, Unusable
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.models.packages import trust
+from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.pretrained import PRETRAINED, offer
+from p2pswarm.plan.arrangement import ENGINE_BYTES_PER_STATE_BYTE
 from p2pswarm.roles.admitted_runs import run_choice
 from p2pswarm.roles.closed_run import own_refusal, run_calls
 from p2pswarm.roles.discovery import find_run, follow_run
-from p2pswarm.roles.free_memory import free_bytes
+from p2pswarm.roles.free_memory import free_bytes, graph_bytes
 from p2pswarm.roles.leave_request import LeaveRequest
 from p2pswarm.roles.malloc import keep_freed_memory
 from p2pswarm.roles.run_choice import RunChoice
@@ -205,7 +208,11 @@ def stage_engine(run: RunConfig, stage: int, serve: ServeConfig, device: torch.d
     if run.start == PRETRAINED and serve.pretrained is not None:
         offer(serve.pretrained)
     check_once(run)
-    return torch_engine(run, stage, device, serve.graph_mib * MIB)
+    layout = layout_of(run, stage_blocks(run, stage))
+    state_bytes = layout.buffers * layout.length * layout.item_bytes
+    engine_bytes = ENGINE_BYTES_PER_STATE_BYTE * state_bytes
+    keep_bytes = graph_bytes(serve.graph_mib, device, free_bytes(device), engine_bytes)
+    return torch_engine(run, stage, device, keep_bytes)
 
 
 def kept_pieces(state: Path | None) -> PartialFolder | None:

@@ -47,14 +47,11 @@ from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
 from p2pswarm.roles.weights_file import (
     model_size,
-    named_weights,
     state_sizes,
     weights_name,
-    write_weights,
+    write_run,
 )
 from p2pswarm.rpc.base import Rpc
-from p2pswarm.settings import run_to_json
-from p2pswarm.state.snapshot import Snapshot
 from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.balance import (
     AskBalance,
@@ -320,12 +317,7 @@ async def save(
     if named:
         step = min(snapshot.version for snapshot in snapshots)
         path = weights_name(path, run_config, step)
-    written = await asyncio.to_thread(_write, path, run_config, snapshots)
+    written = await asyncio.to_thread(write_run, path, run_config, snapshots)
     if tokenizer is not None:
         await asyncio.to_thread(write_text, tokenizer_beside(written.path), tokenizer.text)
     return written
-
-
-def _write(path: Path, run_config: RunConfig, snapshots: list[Snapshot]) -> Written:
-    about = run_to_json(run_config).decode()
-    return write_weights(path, named_weights(run_config, snapshots), about)

@@ -6,7 +6,7 @@ Errors:  Unusable when the file cannot be written; BadMessage for weights of a w
 Source:  https://huggingface.co/docs/safetensors, "Format".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +19,18 @@ from p2pswarm.checkpoint.names import slug
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, state_of
 from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.trained_model import AVERAGE_ENDING
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.outfile import Written, write_target
+from p2pswarm.settings import run_to_json
 from p2pswarm.state.host_state import StateSize
 from p2pswarm.state.snapshot import Snapshot
 
 HEADER_BYTES = 8 << 10  # the run's settings and the header's frame, at most
+AVERAGE = 3  # its place in the state
 ENTRY_BYTES = 160  # a tensor's name, shape and offsets in the header, at most
 
 
@@ -55,15 +58,21 @@ def state_sizes(run: RunConfig) -> list[StateSize]:
     """The size of each stage's state."""
     meta = torch.device("meta")
     flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
-    return [StateSize(flat.length, flat.params_N.element_size()) for flat in flats]
+    tensors = run.optimizer.state_tensors
+    return [StateSize(flat.length, flat.params_N.element_size(), tensors) for flat in flats]
 
 
-def named_weights(run: RunConfig, snapshots: Iterable[Snapshot]) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of the model, from one snapshot of each stage, in the order of stages."""
+def named_weights(
+    run: RunConfig, snapshots: Iterable[Snapshot], *, average: bool = False
+) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter of the model, from one snapshot of each stage, in the order of stages.
+
+    `average`: of their average over time, which the run has.
+    """
     for stage, snapshot in enumerate(snapshots):
         flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
-        state = state_of(snapshot.data, flat.params_N.dtype)
-        flat.params_N.copy_(state[0])
+        state = state_of(snapshot.data, run)
+        flat.params_N.copy_(state[AVERAGE if average else 0])
         if digest_of(*state) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         for name, parameter in named_parameters(flat.numbers, flat.blocks):
@@ -76,6 +85,16 @@ def weights_name(path: Path, run: RunConfig, step: int) -> Path:
     So a run that is started again does not come to the file of the run before.
     """
     return path.with_name(f"{path.stem}-{slug(run.name)}-step-{step}{path.suffix}")
+
+
+def write_run(path: Path, run: RunConfig, snapshots: Sequence[Snapshot]) -> Written:
+    """Write the weights of a run, and their average over time beside them if there is one."""
+    about = run_to_json(run).decode()
+    written = write_weights(path, named_weights(run, snapshots), about)
+    if run.optimizer.average_decay:
+        beside = written.path.with_stem(f"{written.path.stem}{AVERAGE_ENDING}")
+        write_weights(beside, named_weights(run, snapshots, average=True), about)
+    return written
 
 
 def write_weights(path: Path, tensors: Iterable[tuple[str, Tensor]], about: str) -> Written:

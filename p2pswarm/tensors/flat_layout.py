@@ -1,7 +1,8 @@
 """How the parameters of a stage lie in one flat buffer.
 
 Every parameter starts at a multiple of `ALIGN`; the gaps are zero. A stage has three such buffers:
-weights, first moments and second moments. One after another they are its state.
+weights, first moments and second moments; a fourth for an average of the weights, if the run has
+one. One after another they are its state.
 
 Units:   elements of the run's dtype; `_bytes` where bytes are meant.
 Shapes:  N elements in a buffer.
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
+STATE_TENSORS = 3  # weights, first and second moments
 ITEM_BYTES = {"float32": 4, "float64": 8}
 
 Shape = tuple[int, ...]
@@ -37,6 +39,8 @@ class FlatLayout:
     tensors: tuple[FlatTensor, ...]
     length: int
     """Elements of the buffer, gaps included: N."""
+    buffers: int = STATE_TENSORS
+    """How many buffers the state has."""
 
     @property
     def item_bytes(self) -> int:
@@ -44,7 +48,9 @@ class FlatLayout:
         return ITEM_BYTES[self.dtype]
 
 
-def flat_layout(dtype: str, named_shapes: Iterable[tuple[str, Shape]]) -> FlatLayout:
+def flat_layout(
+    dtype: str, named_shapes: Iterable[tuple[str, Shape]], buffers: int = STATE_TENSORS
+) -> FlatLayout:
     """Lay parameters out, in the order given."""
     tensors = []
     length = 0
@@ -52,4 +58,4 @@ def flat_layout(dtype: str, named_shapes: Iterable[tuple[str, Shape]]) -> FlatLa
         stop = length + math.prod(shape)
         tensors.append(FlatTensor(name, shape, length, stop))
         length = -(-stop // ALIGN) * ALIGN
-    return FlatLayout(dtype, tuple(tensors), length)
+    return FlatLayout(dtype, tuple(tensors), length, buffers)

@@ -13,7 +13,7 @@ from p2pswarm.checkpoint.loading import state_pieces
 from p2pswarm.checkpoint.manifest import CheckpointManifest, Cursor, SavedStage
 from p2pswarm.checkpoint.names import CheckpointId
 from p2pswarm.checkpoint.saving import save_stage
-from p2pswarm.checkpoint.stage_file import KINDS
+from p2pswarm.checkpoint.stage_file import kinds, state_bytes
 from p2pswarm.checkpoint.stage_writing import StageToSave, chain_file, write_manifest
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.checkpoint.store import CheckpointStore
@@ -51,8 +51,8 @@ def layout(blocks: range, dtype: str = "float32", shapes=SHAPES) -> FlatLayout:
 def state_of(of: FlatLayout, seed: int = 0) -> bytes:
     """Random state: each parameter's bytes depend on its name alone, not on the cut; gaps are 0."""
     item = of.item_bytes
-    out = bytearray(len(KINDS) * of.length * item)
-    for k, kind in enumerate(KINDS):
+    out = bytearray(state_bytes(of))
+    for k, kind in enumerate(kinds(of)):
         for t in of.tensors:
             data = Random(f"{seed}:{kind}{t.name}").randbytes((t.stop - t.start) * item)
             begin = (k * of.length + t.start) * item

@@ -1,6 +1,7 @@
 """A checkpoint of any cut is read in any cut with the same bits, and trains on to the same bits."""
 
 import asyncio
+import dataclasses
 import itertools
 
 import pytest
@@ -20,7 +21,9 @@ from checkpoint.harness import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models.families import family_run
 
+from p2pswarm.checkpoint.checking import check_stage
 from p2pswarm.checkpoint.finding import Checkpoint, open_checkpoint
 from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.fsspec_store import FsspecStore
@@ -33,7 +36,7 @@ from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.flat_parameters import state_of as tensors_of
 from p2pswarm.compute.parameter_names import layout_of
 from p2pswarm.compute.torch_weights import TorchSums, TorchWeights
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.settings import run_id, run_to_json
@@ -83,7 +86,7 @@ async def test_a_model_with_other_tensors_is_refused_by_name(tmp_path):
     assert "has no tensor blocks.0.p2" in refused([[*SHAPES[0], (1,)]])
     assert "has blocks.0.p0 as float32 [5], the run as float32 [6]" in refused([[(6,)]])
     assert "the run as float64 [5]" in refused(SHAPES, dtype="float64")
-    assert "has no block 4" in refused([*SHAPES, [(1,)]], range(4, 5))
+    assert "has no tensor blocks.4.p0" in refused([*SHAPES, [(1,)]], range(4, 5))
     assert loaded(checkpoint, range(1)) == state_of(layout(range(1)), seed=7)
 
 
@@ -101,7 +104,7 @@ def trained(run: RunConfig, stage: int, steps: range, state: bytes | None = None
     weights = TorchWeights(run, flat, PIECE_VALUES)
     weights.reset(draw=True)
     if state is not None:
-        parts = tensors_of(memoryview(bytearray(state)), flat.params_N.dtype)
+        parts = tensors_of(memoryview(bytearray(state)), run)
         for place, part in zip(flat.state(), parts, strict=True):
             place.copy_(part)
     for step in steps:
@@ -138,12 +141,15 @@ async def saved(store, run: RunConfig, states: list[bytes]) -> Checkpoint:
     return open_checkpoint(store, identity.folder)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "decay"), [("float32", 0.9), ("float32", 0.0), ("float64", 0.0)])
 @pytest.mark.parametrize("stages", [1, 2, 5])
 async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
-    dtype, stages, tmp_path
+    dtype, decay, stages, tmp_path
 ):
-    before, after = run_of(3, dtype), run_of(stages, dtype)
+    optimizer = OptimizerConfig(average_decay=decay)
+    before, after = (
+        dataclasses.replace(run_of(count, dtype), optimizer=optimizer) for count in (3, stages)
+    )
     at_3 = [trained(before, stage, range(3)) for stage in range(before.stages)]
 
     checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_3)
@@ -152,6 +158,24 @@ async def test_training_that_goes_on_in_another_cut_ends_with_the_same_bits(
         state = b"".join(state_pieces(checkpoint, layout_of(after, stage_blocks(after, stage))))
         resumed = trained(after, stage, range(3, 6), state)
         assert resumed == trained(after, stage, range(6))
+
+
+async def test_a_model_with_names_of_its_own_goes_on_in_another_cut(tmp_path):
+    small = family_run("llama", vocab_size=256)
+    before = dataclasses.replace(small, model=dataclasses.replace(small.model, vocabulary=256))
+    at_1 = [trained(before, stage, range(1)) for stage in range(before.stages)]
+
+    checkpoint = await saved(LocalFolder(tmp_path, WRITER), before, at_1)
+
+    assert layout_of(before, range(1)).tensors[0].name == "model.embed_tokens.weight"
+    for stage in checkpoint.manifest.stages:
+        check_stage(checkpoint.reader(stage), stage)
+    for stages in (1, 2, 3):
+        after = dataclasses.replace(before, stages=stages)
+        for stage in range(stages):
+            wanted = layout_of(after, stage_blocks(after, stage))
+            state = b"".join(state_pieces(checkpoint, wanted))
+            assert state == trained(after, stage, range(1))
 
 
 def test_the_layout_of_a_file_is_that_of_memory():

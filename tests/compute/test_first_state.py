@@ -7,7 +7,7 @@ import torch
 
 from p2pswarm.compute.first_state import first_state
 from p2pswarm.compute.flat_parameters import FlatParameters
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.models.partition import stage_blocks
 from p2pswarm.models.registry import register
 
@@ -54,6 +54,12 @@ def test_it_is_what_a_server_of_the_stage_draws(stage, dtype, family):
     run = dataclasses.replace(RUN, model=model)
 
     assert proved(run, stage) == served(run, stage)
+
+
+def test_an_average_of_the_weights_begins_as_they_do():
+    run = dataclasses.replace(RUN, optimizer=OptimizerConfig(average_decay=0.9))
+
+    assert proved(run, 1) == served(run, 1) != served(RUN, 1)
 
 
 def test_another_seed_has_another_digest():

@@ -10,7 +10,7 @@ from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
-from p2pswarm.errors import BadMessage, NotServing, Refused
+from p2pswarm.errors import BadMessage, NotServing, Refused, Unusable
 from p2pswarm.models.partition import stage_blocks
 
 CPU = torch.device("cpu")
@@ -193,3 +193,79 @@ def test_a_run_of_one_stage_needs_no_activation():
 
     assert finish.loss == plain.add(tokens())
     assert torch.equal(flat.sum_N, plain.flat.sum_N)
+
+
+def without_memory(stage, flat, times=1):
+    """The next so many forwards of the stage's first block find no memory."""
+    block, left = flat.blocks[0], [times]
+    forward = block.forward
+
+    def fails(value):
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return forward(value)
+
+    block.forward = fails
+
+
+def test_without_memory_graphs_are_given_up_and_the_bits_stay():
+    stage, flat = stage_of(config(), 1)
+    calm, calm_flat = stage_of(config(), 1)
+    for each in (stage, calm):
+        each.forward((0, 0), tokens(0), activation(0))
+    held = stage._kept_bytes
+
+    without_memory(stage, flat)
+    given = stage.forward((1, 0), tokens(1), activation(1))
+
+    assert equal(given, calm.forward((1, 0), tokens(1), activation(1)))
+    assert stage._keep_bytes == held // 2
+    assert stage._kept_bytes == 0
+    for key in ((0, 0), (1, 0)):
+        ours, theirs = (each.backward(key, activation(9), ALL) for each in (stage, calm))
+        assert equal(ours, theirs)
+    assert stage.recomputed == 2
+    assert torch.equal(flat.sum_N, calm_flat.sum_N)
+
+
+def test_a_backward_without_memory_goes_on_without_its_graph():
+    stage, flat = stage_of(config(), 1)
+    calm, calm_flat = stage_of(config(), 1)
+    for each in (stage, calm):
+        each.forward((0, 0), tokens(), activation())
+    found = torch.autograd.grad
+    fails = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def grad(*args, **kwargs):
+        if fails:
+            raise fails.pop()
+        return found(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", grad)
+        ours = stage.backward((0, 0), activation(9), ALL)
+
+    assert equal(ours, calm.backward((0, 0), activation(9), ALL))
+    assert torch.equal(flat.sum_N, calm_flat.sum_N)
+
+
+def test_without_memory_and_graphs_it_is_refused():
+    stage, flat = stage_of(config(), 1)
+    without_memory(stage, flat)
+
+    with pytest.raises(Refused, match="out of memory"):
+        stage.forward((0, 0), tokens(), activation())
+
+
+def test_a_sum_that_got_a_part_of_a_gradient_is_never_used():
+    stage, flat = stage_of(config(), 1)
+    stage.forward((0, 0), tokens(), activation())
+
+    class Full:
+        def add_(self, part):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    flat.sums[-1] = Full()
+    with pytest.raises(Unusable, match="the gradient's sum is spoilt, start this node again: CUDA"):
+        stage.backward((0, 0), activation(9), ALL)

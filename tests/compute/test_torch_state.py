@@ -1,5 +1,7 @@
 """A stage's state piece by piece: read, written, and followed, as the whole is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.torch_state import TorchState
 from p2pswarm.compute.torch_sums import TorchSums
-from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
@@ -18,10 +20,11 @@ RUN = RunConfig(stages=1, model=ModelConfig(d_model=16, layers=2, heads=2, seque
 CPU = torch.device("cpu")
 
 
-def stage():
-    flat = FlatParameters(RUN, range(4), CPU)
+def stage(average_decay=0.0):
+    run = replace(RUN, optimizer=OptimizerConfig(average_decay=average_decay))
+    flat = FlatParameters(run, range(4), CPU)
     flat.draw()
-    optimizer = AdamW(RUN.optimizer, flat, chunk_values=300)
+    optimizer = AdamW(run.optimizer, flat, chunk_values=300)
     return flat, optimizer, TorchState(flat, optimizer, PIECE)
 
 
@@ -46,10 +49,13 @@ def test_pieces_hashed_alone_have_the_digest_of_the_whole_as_their_root():
     assert root_of(hashes) == digest_of(*flat.state(), piece_values=PIECE)
 
 
+@pytest.mark.parametrize("average_decay", [0.0, 0.9])
 @pytest.mark.parametrize("scale", [0.5, 0.0])
-def test_pieces_of_different_versions_become_the_state_that_a_commit_makes_of_the_whole(scale):
-    flat, optimizer, state = stage()
-    other, _, copy = stage()
+def test_pieces_of_different_versions_become_the_state_that_a_commit_makes_of_the_whole(
+    scale, average_decay
+):
+    flat, optimizer, state = stage(average_decay)
+    other, _, copy = stage(average_decay)
     updates = [Update(n, scale, 1e-2) for n in (1, 2, 3)]
     gradients = [sums_of(flat, n) for n in (1, 2, 3)]
 

@@ -1,5 +1,7 @@
 """A stage on a GPU: the same losses as on the CPU, and weights that never drift apart."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import BackwardSpec, Update
 from p2pswarm.compute.flat_parameters import FlatParameters
 from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import BatchConfig, ModelConfig, RunConfig
+from p2pswarm.config import BatchConfig, ModelConfig, OptimizerConfig, RunConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -25,12 +27,14 @@ def gradient(length, step):
     return torch.randn(length, generator=torch.Generator().manual_seed(step))
 
 
-def test_the_optimizer_gives_the_same_bits_on_every_device():
+@pytest.mark.parametrize("average_decay", [0.0, 0.99])
+def test_the_optimizer_gives_the_same_bits_on_every_device(average_decay):
+    run = replace(RUN, optimizer=OptimizerConfig(average_decay=average_decay))
     digests = []
     for device in DEVICES:
-        flat = FlatParameters(RUN, range(1, 3), device)
+        flat = FlatParameters(run, range(1, 3), device)
         flat.params_N.copy_(gradient(flat.length, 0))
-        optimizer = AdamW(RUN.optimizer, flat)
+        optimizer = AdamW(run.optimizer, flat)
         for step in range(1, 30):
             optimizer.step(gradient(flat.length, step).to(device), Update(step, 0.7, 1e-3))
         digests.append(flat.digest())
@@ -67,12 +71,26 @@ def test_a_microbatch_gives_nearly_the_same_loss_and_gradient_on_every_device():
     assert torch.allclose(*sums, rtol=1e-3, atol=1e-6)
 
 
-def test_a_graph_made_again_gives_the_same_gradient():
+def test_bfloat16_gives_nearly_the_loss_of_float32():
+    run = replace(RUN, stages=1, precision="bf16")
+    tokens = torch.randint(0, 256, (4, 33), generator=torch.Generator().manual_seed(1))
+    losses = []
+    for each in (run, replace(run, precision="full")):
+        engine = torch_engine(each, 0, DEVICES[1], 1 << 30)
+        engine.weights.reset(draw=True)
+        losses.append(engine.stage.finish(tokens, {}, ALL).loss)
+
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=5e-3)
+
+
+@pytest.mark.parametrize("precision", ["full", "bf16"])
+def test_a_graph_made_again_gives_the_same_gradient(precision):
     tokens = torch.randint(0, 256, (4, 33), generator=torch.Generator().manual_seed(1))
     x = torch.randn(4, 32, 64, generator=torch.Generator().manual_seed(2))
     gradients = []
     for keep_bytes in (1 << 30, 0):
-        engine = torch_engine(RUN, 1, DEVICES[1], keep_bytes)
+        engine = torch_engine(replace(RUN, precision=precision), 1, DEVICES[1], keep_bytes)
         engine.weights.reset(draw=True)
         engine.stage.forward((0, 0), tokens, {"x": x})
         gradients.append(engine.stage.backward((0, 0), {"x": x}, ALL)["x"].cpu())

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from p2pswarm.roles.free_memory import free_bytes
+from p2pswarm.roles.free_memory import free_bytes, graph_bytes
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+GIB = 1 << 30
 
 
 def test_the_kernel_tells_of_the_host(tmp_path):
@@ -26,3 +27,18 @@ def test_what_it_says_otherwise_is_not_known(tmp_path, text):
 
 def test_of_another_device_nothing_is_known():
     assert free_bytes(torch.device("meta")) is None
+
+
+@pytest.mark.parametrize(
+    ("asked_mib", "device", "free", "expected"),
+    [
+        (0, GPU, 80 * GIB, 35 * GIB),  # 10 are the engine's
+        (0, GPU, 8 * GIB, 0),  # the weights themselves do not fit: torch will say so
+        (0, GPU, None, GIB),
+        (0, CPU, 80 * GIB, GIB),
+        (256, GPU, 80 * GIB, GIB // 4),
+        (256, CPU, None, GIB // 4),
+    ],
+)
+def test_graphs_get_what_was_asked_or_half_of_a_gpu(asked_mib, device, free, expected):
+    assert graph_bytes(asked_mib, device, free, 10 * GIB) == expected

@@ -138,3 +138,10 @@ def test_a_tokenizer_that_is_gone_or_another_is_one_line(token_weights: Path, ca
     tokenizer_beside(token_weights).unlink()
     assert main(["generate", str(token_weights), "a"]) != 0
     assert "put the file that the run wrote beside its weights" in capsys.readouterr().err
+
+
+def test_the_average_of_weights_has_the_tokenizer_of_the_run(token_weights: Path):
+    average = token_weights.with_stem(f"{token_weights.stem}-average")
+    token_weights.rename(average)
+
+    assert load_model(average).tokenizer.digest == TOKENIZER.digest

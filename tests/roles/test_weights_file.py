@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from p2pswarm.compute.base import StateMemory
+from p2pswarm.compute.base import StateMemory, Update
 from p2pswarm.compute.torch_weights import torch_engine
-from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.config import ModelConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.blocks import block_count, make_blocks
 from p2pswarm.roles.weights_file import (
@@ -19,6 +19,7 @@ from p2pswarm.roles.weights_file import (
     named_weights,
     state_sizes,
     weights_name,
+    write_run,
     write_weights,
 )
 from p2pswarm.settings import run_to_json
@@ -49,12 +50,16 @@ def state_in(state: StateMemory) -> memoryview:
     return memoryview(bytearray(b"".join(parts)))
 
 
-def snapshots() -> list[Snapshot]:
-    """Version 0 of each stage, as its servers would send it."""
+def snapshots(run: RunConfig = RUN, steps: int = 0) -> list[Snapshot]:
+    """Version 0 of each stage, or after some steps, as its servers would send it."""
     found = []
-    for stage in range(RUN.stages):
-        engine = torch_engine(RUN, stage, torch.device("cpu"), 0)
+    for stage in range(run.stages):
+        engine = torch_engine(run, stage, torch.device("cpu"), 0)
         engine.weights.reset(draw=True)
+        for step in range(steps):
+            reduced = engine.weights.reduction()
+            reduced.reduced_N.fill_(1.0)
+            engine.weights.apply(reduced, Update(step + 1, 1.0, 0.01))
         digest = root_of(engine.weights.hashes())
         found.append(Snapshot(0, digest, state_in(engine.state)))
     return found
@@ -77,6 +82,32 @@ def test_every_parameter_of_the_model_is_named_once():
         for name, parameter in block.named_parameters()
     }
     assert {name: tensor.shape for name, tensor in named.items()} == shapes
+
+
+def test_an_average_over_time_is_that_of_the_weights_of_all_steps():
+    run = dataclasses.replace(RUN, optimizer=OptimizerConfig(average_decay=0.75))
+    found = snapshots(run, 2)
+
+    assert [size.nbytes for size in state_sizes(run)] == [one.data.nbytes for one in found]
+    zero, one, two = (dict(named_weights(run, snapshots(run, steps))) for steps in range(3))
+    for name, average in named_weights(run, found, average=True):
+        expected = 0.75 * (0.75 * zero[name] + 0.25 * one[name]) + 0.25 * two[name]
+        assert torch.allclose(average, expected, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(("decay", "names"), [(0.0, {"w.st"}), (0.9, {"w.st", "w-average.st"})])
+def test_an_average_is_a_file_beside_the_weights(tmp_path, decay, names):
+    run = dataclasses.replace(RUN, optimizer=OptimizerConfig(average_decay=decay))
+
+    written = write_run(tmp_path / "w.st", run, snapshots(run, 1))
+
+    assert written.path == tmp_path / "w.st"
+    assert {path.name for path in tmp_path.iterdir()} == names
+    if decay:
+        with safe_open(tmp_path / "w-average.st", "pt") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        for name, average in named_weights(run, snapshots(run, 1), average=True):
+            assert torch.equal(found[name], average)
 
 
 def test_weights_that_nobody_agreed_on_are_refused():

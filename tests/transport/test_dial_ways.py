@@ -5,13 +5,13 @@ import random
 from contextlib import AsyncExitStack
 
 import pytest
+from sim.virtual import virtual_time
 from transport.harness import NotedNet
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import BadHandshake, DialFailed, NobodyThere
 from p2pswarm.ids import Address, Contact
 from p2pswarm.net.attempt_stagger import ATTEMPT_DELAY_S, ConnectTimes
-from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
 from p2pswarm.transport.card import Card
 from p2pswarm.transport.config import TransportConfig
@@ -56,14 +56,7 @@ class Internet:
         return endpoint, net
 
 
-def in_virtual_time(body):
-    """Run `body` with an internet."""
-
-    async def main():
-        async with AsyncExitStack() as stack:
-            await body(Internet(stack))
-
-    return lambda: run(main(), 1)
+in_virtual_time = virtual_time(Internet)
 
 
 def now_s() -> float:
@@ -98,238 +91,203 @@ def test_a_peer_is_dialled_where_its_card_says():
     dial_of_a_card()
 
 
-def test_an_announced_and_dead_ipv6_address_costs_a_quarter_of_a_second():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint(BOB)
-        begun_s = now_s()
-        await alice.link(bob.contact)
-        usual_s = now_s() - begun_s
-        for link in alice.links():
-            link.close()
-        carol, net = await internet.endpoint()
-        await asyncio.sleep(1)
-        knows(carol, BOB, bob.contact.address, DEAD_V6)
+@in_virtual_time
+async def test_an_announced_and_dead_ipv6_address_costs_a_quarter_of_a_second(internet):
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint(BOB)
+    begun_s = now_s()
+    await alice.link(bob.contact)
+    usual_s = now_s() - begun_s
+    for link in alice.links():
+        link.close()
+    carol, net = await internet.endpoint()
+    await asyncio.sleep(1)
+    knows(carol, BOB, bob.contact.address, DEAD_V6)
 
-        begun_s = now_s()
-        await carol.link(unknown(bob))
+    begun_s = now_s()
+    await carol.link(unknown(bob))
 
-        assert net.dialled == [DEAD_V6, bob.contact.address]
-        assert now_s() - begun_s < ATTEMPT_DELAY_S + 2 * usual_s
-
-    body()
+    assert net.dialled == [DEAD_V6, bob.contact.address]
+    assert now_s() - begun_s < ATTEMPT_DELAY_S + 2 * usual_s
 
 
-def test_the_callers_address_is_tried_first_and_is_not_tried_twice():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint(BOB)
-        knows(alice, BOB, DEAD_V6, bob.contact.address)
+@in_virtual_time
+async def test_the_callers_address_is_tried_first_and_is_not_tried_twice(internet):
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint(BOB)
+    knows(alice, BOB, DEAD_V6, bob.contact.address)
 
-        await alice.link(bob.contact)
+    await alice.link(bob.contact)
 
-        assert net.dialled == [bob.contact.address]
-
-    body()
+    assert net.dialled == [bob.contact.address]
 
 
-def test_somebody_else_at_an_address_costs_that_address_only():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint(BOB)
-        eve, _ = await internet.endpoint(EVE)
-        knows(alice, BOB, bob.contact.address)
+@in_virtual_time
+async def test_somebody_else_at_an_address_costs_that_address_only(internet):
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint(BOB)
+    eve, _ = await internet.endpoint(EVE)
+    knows(alice, BOB, bob.contact.address)
 
-        link = await alice.link(Contact(BOB.peer_id, eve.contact.address))
+    link = await alice.link(Contact(BOB.peer_id, eve.contact.address))
 
-        assert link.peer == BOB.peer_id
-        assert net.dialled == [eve.contact.address, bob.contact.address]
-        assert not eve.links()
-
-    body()
+    assert link.peer == BOB.peer_id
+    assert net.dialled == [eve.contact.address, bob.contact.address]
+    assert not eve.links()
 
 
-def test_two_good_ways_make_one_link_for_both():
+@in_virtual_time
+async def test_two_good_ways_make_one_link_for_both(internet):
     """The slower way is given up before the peer learns who dialled."""
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint(BOB)
+    second = await bob.listen(Address("0.0.0.0", 4001))
+    knows(alice, BOB, bob.contact.address, second)
+    ups: list[Link] = []
+    bob.on_up = ups.append
+    for slower_s in (0.0, 0.25, 0.26, 0.27, 0.3, 0.35, 0.4, 0.5):
+        net.dialled.clear()
+        net.slower_s = {bob.contact.address: slower_s}
+        alice._dialler._times = ConnectTimes()  # else the second way is not tried beside it
 
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint(BOB)
-        second = await bob.listen(Address("0.0.0.0", 4001))
-        knows(alice, BOB, bob.contact.address, second)
-        ups: list[Link] = []
-        bob.on_up = ups.append
-        for slower_s in (0.0, 0.25, 0.26, 0.27, 0.3, 0.35, 0.4, 0.5):
-            net.dialled.clear()
-            net.slower_s = {bob.contact.address: slower_s}
-            alice._dialler._times = ConnectTimes()  # else the second way is not tried beside it
+        link = await alice.link(unknown(bob))
+        await asyncio.sleep(3)
 
-            link = await alice.link(unknown(bob))
-            await asyncio.sleep(3)
-
-            assert len(alice.links()) == len(bob.links()) == len(ups) == 1
-            assert link.path is not None
-            link.close()
-            await asyncio.sleep(1)
-            ups.clear()
-        assert len(net.dialled) == 2
-
-    body()
+        assert len(alice.links()) == len(bob.links()) == len(ups) == 1
+        assert link.path is not None
+        link.close()
+        await asyncio.sleep(1)
+        ups.clear()
+    assert len(net.dialled) == 2
 
 
-def test_if_the_first_to_prove_itself_breaks_the_next_one_goes_on():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint(BOB)
-        second = await bob.listen(Address("0.0.0.0", 4001))
-        knows(alice, BOB, second)
-        broken = []
+@in_virtual_time
+async def test_if_the_first_to_prove_itself_breaks_the_next_one_goes_on(internet):
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint(BOB)
+    second = await bob.listen(Address("0.0.0.0", 4001))
+    knows(alice, BOB, second)
+    broken = []
 
-        async def dial(to, from_port=0):
-            connection = await SlowNet.dial(net, to, from_port)
-            if to == bob.contact.address:
-                send, sent = connection.send, []
+    async def dial(to, from_port=0):
+        connection = await SlowNet.dial(net, to, from_port)
+        if to == bob.contact.address:
+            send, sent = connection.send, []
 
-                async def breaks(data):
-                    if sent:
-                        broken.append(to)
-                        connection.close()
-                        raise DialFailed("cut")
-                    sent.append(data)
-                    await send(data)
+            async def breaks(data):
+                if sent:
+                    broken.append(to)
+                    connection.close()
+                    raise DialFailed("cut")
+                sent.append(data)
+                await send(data)
 
-                connection.send = breaks
-            return connection
+            connection.send = breaks
+        return connection
 
-        net.dial = dial
-        link = await alice.link(bob.contact)
+    net.dial = dial
+    link = await alice.link(bob.contact)
 
-        assert broken == [bob.contact.address]
-        assert link.contact.address == second
-
-    body()
+    assert broken == [bob.contact.address]
+    assert link.contact.address == second
 
 
-def test_all_ways_lead_nowhere_and_each_says_why():
-    @in_virtual_time
-    async def body(internet):
-        alice, _ = await internet.endpoint()
-        eve, _ = await internet.endpoint(EVE)
-        closed = Address(eve.contact.address.host, 4009)
-        knows(alice, BOB, DEAD_V6, closed)
+@in_virtual_time
+async def test_all_ways_lead_nowhere_and_each_says_why(internet):
+    alice, _ = await internet.endpoint()
+    eve, _ = await internet.endpoint(EVE)
+    closed = Address(eve.contact.address.host, 4009)
+    knows(alice, BOB, DEAD_V6, closed)
 
-        with pytest.raises(DialFailed) as caught:
-            await alice.link(Contact(BOB.peer_id, eve.contact.address))
+    with pytest.raises(DialFailed) as caught:
+        await alice.link(Contact(BOB.peer_id, eve.contact.address))
 
-        said = str(caught.value)
-        assert said.startswith(f"{BOB.peer_id.short}: none of its 3 addresses leads to it: ")
-        assert f"{DEAD_V6}: no answer within 5 s" in said
-        assert f"{closed}: Connection refused" in said
-        assert f"{eve.contact.address}: expected peer {BOB.peer_id}" in said
-        assert "\n" not in said
-
-    body()
+    said = str(caught.value)
+    assert said.startswith(f"{BOB.peer_id.short}: none of its 3 addresses leads to it: ")
+    assert f"{DEAD_V6}: no answer within 5 s" in said
+    assert f"{closed}: Connection refused" in said
+    assert f"{eve.contact.address}: expected peer {BOB.peer_id}" in said
+    assert "\n" not in said
 
 
-def test_the_kind_of_failure_is_what_all_ways_agree_on():
-    @in_virtual_time
-    async def body(internet):
-        alice, _ = await internet.endpoint()
-        eve, _ = await internet.endpoint(EVE)
-        host = eve.contact.address.host
-        second = await eve.listen(Address("0.0.0.0", 4001))
-        knows(alice, BOB, Address(host, 4008))
-        with pytest.raises(NobodyThere, match="none of its 2"):
-            await alice.link(Contact(BOB.peer_id, Address(host, 4009)))
-        carol, _ = await internet.endpoint()
-        knows(carol, BOB, second)
+@in_virtual_time
+async def test_the_kind_of_failure_is_what_all_ways_agree_on(internet):
+    alice, _ = await internet.endpoint()
+    eve, _ = await internet.endpoint(EVE)
+    host = eve.contact.address.host
+    second = await eve.listen(Address("0.0.0.0", 4001))
+    knows(alice, BOB, Address(host, 4008))
+    with pytest.raises(NobodyThere, match="none of its 2"):
+        await alice.link(Contact(BOB.peer_id, Address(host, 4009)))
+    carol, _ = await internet.endpoint()
+    knows(carol, BOB, second)
 
-        with pytest.raises(BadHandshake, match="none of its 2"):
-            await carol.link(Contact(BOB.peer_id, eve.contact.address))
-
-    body()
+    with pytest.raises(BadHandshake, match="none of its 2"):
+        await carol.link(Contact(BOB.peer_id, eve.contact.address))
 
 
-def test_a_peer_without_an_address_is_not_dialled():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
+@in_virtual_time
+async def test_a_peer_without_an_address_is_not_dialled(internet):
+    alice, net = await internet.endpoint()
 
-        with pytest.raises(DialFailed, match="it has to announce one"):
-            await alice.link(Contact(BOB.peer_id, Address("127.0.0.1", NOWHERE)))
+    with pytest.raises(DialFailed, match="it has to announce one"):
+        await alice.link(Contact(BOB.peer_id, Address("127.0.0.1", NOWHERE)))
 
-        assert not net.dialled
-
-    body()
+    assert not net.dialled
 
 
-def test_a_card_that_names_us_loopback_or_a_lan_makes_us_dial_nobody():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        knows(
-            alice,
-            BOB,
-            alice.contact.address,
-            Address("127.0.0.1", 22),
-            Address("::1", 22),
-            Address("192.168.1.1", 80),
-            Address("localhost", 22),
-        )
+@in_virtual_time
+async def test_a_card_that_names_us_loopback_or_a_lan_makes_us_dial_nobody(internet):
+    alice, net = await internet.endpoint()
+    knows(
+        alice,
+        BOB,
+        alice.contact.address,
+        Address("127.0.0.1", 22),
+        Address("::1", 22),
+        Address("192.168.1.1", 80),
+        Address("localhost", 22),
+    )
 
-        with pytest.raises(DialFailed, match="no address of it is known"):
-            await alice.link(Contact(BOB.peer_id, Address("127.0.0.1", NOWHERE)))
+    with pytest.raises(DialFailed, match="no address of it is known"):
+        await alice.link(Contact(BOB.peer_id, Address("127.0.0.1", NOWHERE)))
 
-        assert not net.dialled
-
-    body()
+    assert not net.dialled
 
 
-def test_a_host_that_a_liar_names_is_dialled_once():
+@in_virtual_time
+async def test_a_host_that_a_liar_names_is_dialled_once(internet):
     """The liar is where it is said to be, and stalls, so that its dialler tries its card."""
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint()
+    eve, _ = await internet.endpoint(EVE)
+    knows(alice, EVE, DEAD_V4, DEAD_V6)
+    net.slower_s = {eve.contact.address: 2.0}
+    for number in range(20):
+        link = await alice.link(eve.contact)
+        link.close()
+        other = await alice.link(bob.contact)
+        other.close()
+        knows(alice, EVE, DEAD_V4, Address("99.9.9.9", 22), seq=2 + number)
+        await asyncio.sleep(100)
 
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint()
-        eve, _ = await internet.endpoint(EVE)
-        knows(alice, EVE, DEAD_V4, DEAD_V6)
-        net.slower_s = {eve.contact.address: 2.0}
-        for number in range(20):
-            link = await alice.link(eve.contact)
-            link.close()
-            other = await alice.link(bob.contact)
-            other.close()
-            knows(alice, EVE, DEAD_V4, Address("99.9.9.9", 22), seq=2 + number)
-            await asyncio.sleep(100)
-
-        assert net.dialled.count(eve.contact.address) == 20
-        assert len(net.dialled) == 42
-
-    body()
+    assert net.dialled.count(eve.contact.address) == 20
+    assert len(net.dialled) == 42
 
 
-def test_own_card_says_where_we_listen_until_somebody_knows_better():
-    @in_virtual_time
-    async def body(internet):
-        alice, _ = await internet.endpoint()
-        first = alice.card
-        assert first.addresses == (alice.contact.address,)
+@in_virtual_time
+async def test_own_card_says_where_we_listen_until_somebody_knows_better(internet):
+    alice, _ = await internet.endpoint()
+    first = alice.card
+    assert first.addresses == (alice.contact.address,)
 
-        alice.announce([DEAD_V4, DEAD_V6])
+    alice.announce([DEAD_V4, DEAD_V6])
 
-        assert alice.card.addresses == (DEAD_V4, DEAD_V6)
-        assert alice.card.seq > first.seq
-        with pytest.raises(ValueError, match="twice"):
-            alice.announce([DEAD_V4, DEAD_V4])
-        assert alice.card.addresses == (DEAD_V4, DEAD_V6)
-
-    body()
+    assert alice.card.addresses == (DEAD_V4, DEAD_V6)
+    assert alice.card.seq > first.seq
+    with pytest.raises(ValueError, match="twice"):
+        alice.announce([DEAD_V4, DEAD_V4])
+    assert alice.card.addresses == (DEAD_V4, DEAD_V6)
 
 
 class FarNet(NotedNet):
@@ -376,20 +334,17 @@ def test_a_far_peer_is_not_dialled_at_a_second_address_while_the_first_one_answe
     body()
 
 
-def test_a_peer_farther_than_that_is_dialled_once_when_it_is_known_to_be_far():
-    @in_virtual_time
-    async def body(internet):
-        alice, net = await internet.endpoint()
-        bob, _ = await internet.endpoint(BOB)
-        second = await bob.listen(Address("0.0.0.0", 4001))
-        knows(alice, BOB, second)
-        far = FarNet(net, 0.4)
-        alice._dialler._paths._net = far
+@in_virtual_time
+async def test_a_peer_farther_than_that_is_dialled_once_when_it_is_known_to_be_far(internet):
+    alice, net = await internet.endpoint()
+    bob, _ = await internet.endpoint(BOB)
+    second = await bob.listen(Address("0.0.0.0", 4001))
+    knows(alice, BOB, second)
+    far = FarNet(net, 0.4)
+    alice._dialler._paths._net = far
 
-        for again in range(2):
-            link = await alice.link(bob.contact)
-            assert len(far.dialled) == 2 + again
-            link.close()
-            await asyncio.sleep(10)
-
-    body()
+    for again in range(2):
+        link = await alice.link(bob.contact)
+        assert len(far.dialled) == 2 + again
+        link.close()
+        await asyncio.sleep(10)

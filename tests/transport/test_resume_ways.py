@@ -5,11 +5,11 @@ import random
 from contextlib import AsyncExitStack
 
 import pytest
+from sim.virtual import virtual_time
 from transport.harness import NotedNet
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.ids import Address, Contact
-from p2pswarm.sim.loop import run
 from p2pswarm.sim.net import SimInternet
 from p2pswarm.transport.config import TransportConfig
 from p2pswarm.transport.endpoint import Endpoint
@@ -60,54 +60,45 @@ class Ends:
                 socket.close()
 
 
-def in_virtual_time(body):
-    async def main():
-        async with AsyncExitStack() as stack:
-            await body(Ends(stack))
-
-    run(main(), 1)
+in_virtual_time = virtual_time(Ends)
 
 
-def test_a_link_goes_on_at_another_address_of_the_card():
-    async def body(ends):
-        alice, net = await ends.add(Identity.generate(b"alice"))
-        bob, _ = await ends.add(BOB)
-        second = await bob.listen(Address("0.0.0.0", 4001))
-        bob.announce([bob.listening[0], second])
-        link = await alice.link(Contact(None, bob.listening[0]))
-        await asyncio.sleep(1)
-        net.dead.add(bob.listening[0])
+@in_virtual_time
+async def test_a_link_goes_on_at_another_address_of_the_card(ends):
+    alice, net = await ends.add(Identity.generate(b"alice"))
+    bob, _ = await ends.add(BOB)
+    second = await bob.listen(Address("0.0.0.0", 4001))
+    bob.announce([bob.listening[0], second])
+    link = await alice.link(Contact(None, bob.listening[0]))
+    await asyncio.sleep(1)
+    net.dead.add(bob.listening[0])
 
-        ends.cut(BOB)
-        await asyncio.sleep(2)
+    ends.cut(BOB)
+    await asyncio.sleep(2)
 
-        assert not link.over
-        assert link.path is not None
-        assert link.path.remote == second
-        assert alice.links() == (link,)
-
-    in_virtual_time(body)
+    assert not link.over
+    assert link.path is not None
+    assert link.path.remote == second
+    assert alice.links() == (link,)
 
 
-def test_a_newer_card_tells_a_link_that_lost_its_path_where_to_go_on():
-    async def body(ends):
-        alice, net = await ends.add(Identity.generate(b"alice"))
-        bob, _ = await ends.add(BOB)
-        link = await alice.link(Contact(None, bob.listening[0]))
-        await asyncio.sleep(1)
-        net.dead.add(bob.listening[0])
-        moved = await bob.listen(Address("0.0.0.0", 4001))
-        bob.announce([moved])
-        alice.cards.learn(bob.card, "1.1.1.1")  # somebody else passed it on
+@in_virtual_time
+async def test_a_newer_card_tells_a_link_that_lost_its_path_where_to_go_on(ends):
+    alice, net = await ends.add(Identity.generate(b"alice"))
+    bob, _ = await ends.add(BOB)
+    link = await alice.link(Contact(None, bob.listening[0]))
+    await asyncio.sleep(1)
+    net.dead.add(bob.listening[0])
+    moved = await bob.listen(Address("0.0.0.0", 4001))
+    bob.announce([moved])
+    alice.cards.learn(bob.card, "1.1.1.1")  # somebody else passed it on
 
-        ends.cut(BOB)
-        await asyncio.sleep(3)
+    ends.cut(BOB)
+    await asyncio.sleep(3)
 
-        assert not link.over
-        assert link.path is not None
-        assert link.path.remote == moved
-
-    in_virtual_time(body)
+    assert not link.over
+    assert link.path is not None
+    assert link.path.remote == moved
 
 
 @pytest.mark.parametrize("claimed", [(), (DEAD_V6,)], ids=["one address", "and a dead one"])
@@ -134,7 +125,7 @@ def test_a_process_that_ended_is_missed_at_once_whatever_its_card_claims(claimed
         assert ended[0] - begun_s < 0.5
         assert net.dialled.count(DEAD_V6) <= 1
 
-    in_virtual_time(body)
+    in_virtual_time(body)()
 
 
 class Silenced:
@@ -186,45 +177,40 @@ def test_a_link_in_use_whose_path_drops_everything_soon_goes_on_by_another(old_t
         assert case.link.path.remote == case.second, "what dropped is tried last"
         assert not case.link.over
 
-    in_virtual_time(body)
+    in_virtual_time(body)()
 
 
-def test_a_peer_that_stands_still_moves_no_link():
+@in_virtual_time
+async def test_a_peer_that_stands_still_moves_no_link(ends):
     """It answers on no way while it is stopped, and on all of them afterwards."""
+    case = await Silenced.begin(ends)
+    old, dialled = case.link.path, len(case.net.dialled)
+    world = ends.internet.world
+    bob = world.hosts[BOB.peer_id.raw]
+    alice = next(host for host in world.hosts.values() if host is not bob)
 
-    async def body(ends):
-        case = await Silenced.begin(ends)
-        old, dialled = case.link.path, len(case.net.dialled)
-        world = ends.internet.world
-        bob = world.hosts[BOB.peer_id.raw]
-        alice = next(host for host in world.hosts.values() if host is not bob)
+    for pause_s in (1.0, 4.0):
+        world.cut([(alice, bob), (bob, alice)])
+        case.net.awake.clear()
+        await asyncio.sleep(pause_s)
+        world.mend([(alice, bob), (bob, alice)])
+        await asyncio.sleep(0.9)  # what was held up comes within a second
+        case.net.awake.set()
+        await asyncio.sleep(5)
+        tried = len(case.net.dialled) - dialled
+        assert bool(tried) is (pause_s > 1.0), "a second's pause is not even doubted"
 
-        for pause_s in (1.0, 4.0):
-            world.cut([(alice, bob), (bob, alice)])
-            case.net.awake.clear()
-            await asyncio.sleep(pause_s)
-            world.mend([(alice, bob), (bob, alice)])
-            await asyncio.sleep(0.9)  # what was held up comes within a second
-            case.net.awake.set()
-            await asyncio.sleep(5)
-            tried = len(case.net.dialled) - dialled
-            assert bool(tried) is (pause_s > 1.0), "a second's pause is not even doubted"
-
-        assert case.link.path is old
-        assert not case.link.over
-
-    in_virtual_time(body)
+    assert case.link.path is old
+    assert not case.link.over
 
 
-def test_a_link_at_rest_sends_no_more_than_it_did():
-    async def body(ends):
-        alice, _ = await ends.add(Identity.generate(b"alice"))
-        bob, _ = await ends.add(BOB)
-        link = await alice.link(Contact(None, bob.listening[0]))
-        await asyncio.sleep(1)
-        before = link.stats.control_sent_bytes
-        await asyncio.sleep(60)
+@in_virtual_time
+async def test_a_link_at_rest_sends_no_more_than_it_did(ends):
+    alice, _ = await ends.add(Identity.generate(b"alice"))
+    bob, _ = await ends.add(BOB)
+    link = await alice.link(Contact(None, bob.listening[0]))
+    await asyncio.sleep(1)
+    before = link.stats.control_sent_bytes
+    await asyncio.sleep(60)
 
-        assert link.stats.control_sent_bytes - before < 60 / 5 * 2 * 60
-
-    in_virtual_time(body)
+    assert link.stats.control_sent_bytes - before < 60 / 5 * 2 * 60

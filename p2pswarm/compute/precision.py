@@ -1,0 +1,116 @@
+"""What blocks compute in: the dtype of the weights, or bfloat16 where that is good enough.
+
+`run.precision = "bf16"` is torch's autocast: products of matrices in bfloat16, norms, softmax and
+the loss in float32. Weights, gradient sums and the optimizer stay float32. Two things differ from
+autocast alone. The matrices are converted once after each change of the weights, and not in each
+forward: a graph that is kept would keep a copy of them. And what a block gives has the dtype that
+it has without autocast, so the cut into stages changes no bits, and additions from block to block
+stay float32.
+
+Shapes:  N elements in a stage, as in `flat_parameters.py`.
+Errors:  none.
+Source:  torch.amp; docs/precision.md.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.config import RunConfig
+from p2pswarm.models.base import Bundle, Value
+from p2pswarm.models.boundary import Boundary, boundaries
+from p2pswarm.models.chance import Chance, run_blocks
+
+MATRIX = 2  # dimensions; what has fewer stays float32
+
+
+class Precision(ABC):
+    """How the blocks of a stage are run, and the leaves of their graphs."""
+
+    parameters: Sequence[Tensor]
+    """What gradients are taken for, in the order of `FlatParameters.parameters`."""
+    weight_storages: frozenset[int]
+    """Where the weights lie: a graph refers to them and does not hold them."""
+
+    @abstractmethod
+    def run(self, value: Value, chance: Chance | None) -> Value:
+        """Run all blocks, one after another."""
+
+
+class FullPrecision(Precision):
+    """In the dtype of the weights."""
+
+    def __init__(self, flat: FlatParameters) -> None:
+        self._flat = flat
+        self.parameters = flat.parameters
+        self.weight_storages = frozenset({flat.params_N.untyped_storage().data_ptr()})
+
+    def run(self, value: Value, chance: Chance | None) -> Value:
+        """See `Precision`."""
+        return run_blocks(self._flat.blocks, value, chance)
+
+
+class Bfloat16(Precision):
+    """In bfloat16 where autocast has it, from a copy of the matrices."""
+
+    def __init__(self, flat: FlatParameters, given: Sequence[Boundary]) -> None:
+        """`given`: what each block gives without autocast."""
+        self._flat = flat
+        self._given = given
+        self._copy_N = flat.params_N.to(torch.bfloat16)
+        self._copied = flat.params_N._version  # noqa: SLF001  how often it was changed in place
+        self.parameters = [
+            self._copy_N[s.start : s.stop].view(p.shape).requires_grad_()
+            if p.dim() >= MATRIX
+            else p
+            for s, p in zip(flat.segments, flat.parameters, strict=True)
+        ]
+        self.weight_storages = frozenset(
+            x.untyped_storage().data_ptr() for x in (flat.params_N, self._copy_N)
+        )
+        leaves = dict(zip(flat.parameters, self.parameters, strict=True))
+        self._named = {
+            block: {
+                name: leaves[parameter]
+                for name, parameter in block.named_parameters(remove_duplicate=False)
+            }
+            for block in flat.blocks
+        }
+        self._numbers = {block: number for number, block in enumerate(flat.blocks)}
+
+    def run(self, value: Value, chance: Chance | None) -> Value:
+        """See `Precision`."""
+        self._follow()
+        with torch.autocast(self._copy_N.device.type, torch.bfloat16):
+            return run_blocks(self._flat.blocks, value, chance, self._call)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Copy the weights anew if they have changed."""
+        version = self._flat.params_N._version  # noqa: SLF001
+        if version != self._copied:
+            self._copy_N.copy_(self._flat.params_N)
+            self._copied = version
+
+    def _call(self, block: nn.Module, value: Value) -> Value:
+        made: Value = functional_call(block, self._named[block], (value,))
+        given = self._given[self._numbers[block]]
+        if isinstance(made, Tensor):
+            return made.to(given.tensors[0].dtype)
+        dtypes = {tensor.key: tensor.dtype for tensor in given.tensors}
+        return _converted(made, dtypes)
+
+
+def _converted(bundle: Bundle, dtypes: dict[str, torch.dtype]) -> Bundle:
+    return {key: x.to(dtypes.get(key, x.dtype)) for key, x in bundle.items()}
+
+
+def precision_of(run: RunConfig, flat: FlatParameters) -> Precision:
+    """How the stage's blocks are run."""
+    if run.precision == "bf16":
+        return Bfloat16(flat, boundaries(run)[flat.numbers.start : flat.numbers.stop])
+    return FullPrecision(flat)
