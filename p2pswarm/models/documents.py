@@ -7,15 +7,28 @@ What travels from block to block is each token's position in its document. The r
 it: a document begins where the position is 0.
 
 Shapes:  B rows, T tokens a row.
+Errors:  Unusable for rows that are too long.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
 import torch
 from torch import Tensor
 
+from p2pswarm.errors import Unusable
+
 APART = "apart"
 """The setting `run.model.documents` that asks for it."""
 POSITION_KEY = "position"
+TOKENS_MAX = 32_768  # of a row: its mask takes 1 GiB; a stranger's run may ask for any length
+
+
+def check_length(tokens: int) -> None:
+    """Raise Unusable for rows whose mask would be too large."""
+    if tokens > TOKENS_MAX:
+        raise Unusable(
+            f'run.model.documents = "{APART}" is for sequences of up to {TOKENS_MAX:,} tokens, not '
+            f"{tokens:,}: the mask takes a byte for each pair; shorten them, or leave it out"
+        )
 
 
 def positions_of(tokens_BT: Tensor, end: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.config import ModelConfig
 from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
-from p2pswarm.models.documents import APART, POSITION_KEY, positions_of, seen_of
+from p2pswarm.models.documents import APART, POSITION_KEY, check_length, positions_of, seen_of
 
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
@@ -26,6 +26,8 @@ NORM_EPS = 1e-6
 
 def gpt(config: ModelConfig) -> list[nn.Module]:
     """Embedding, `config.layers` layers, head. Their costs are multiplications per token."""
+    if config.documents == APART:
+        check_length(config.sequence_length)
     dtype = DTYPES[config.dtype]
     layers = [Layer(config, dtype) for _ in range(config.layers)]
     return [Embedding(config, dtype), *layers, Head(config, dtype)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from p2pswarm.compute.model_check import check_once
 from p2pswarm.compute.reference import ReferenceTrainer
 from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
 from p2pswarm.models.boundary import boundaries
 from p2pswarm.models.chance import run_blocks
 from p2pswarm.models.documents import positions_of, seen_of
@@ -87,3 +88,11 @@ def test_positions_travel_exactly_and_get_no_gradient():
 
 def test_stages_compute_what_the_whole_does():
     check_once(RUN)
+
+
+def test_rows_whose_mask_would_fill_the_memory_are_refused():
+    long = dataclasses.replace(MODEL, sequence_length=32_769)
+
+    with pytest.raises(Unusable, match=r"up to 32,768 tokens, not 32,769: .* shorten them"):
+        boundaries(dataclasses.replace(RUN, model=long))
+    boundaries(dataclasses.replace(RUN, model=dataclasses.replace(long, documents="joined")))
