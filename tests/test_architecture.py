@@ -188,6 +188,7 @@ LATE_IMPORTS = {
     "cli.py",
     "commands",
     "data/rows.py",
+    "data/tokenizer.py",
     "models/hf_library.py",
     "models/packages.py",
     "net/web_net.py",
