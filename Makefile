@@ -10,13 +10,15 @@ STAMP := $(VENV)/.made
 EXTRAS := test,lint,plan,data,hf
 ARGS ?=
 SEEDS ?= 0:2000
+INPUTS ?= 100000
 
-.PHONY: help venv demo test chaos coverage lint docs bench clean
+.PHONY: help venv demo test chaos fuzz coverage lint docs bench clean
 
 help:
 	@echo "make demo    train a small transformer over six processes on this machine (about 6 minutes)"
 	@echo "make test    every test, through tox"
 	@echo "make chaos   thousands of random faults in the simulated world: make chaos SEEDS=0:2000"
+	@echo "make fuzz    mutated inputs for each parser, answers in fuzz.json; goes on where it ended: make fuzz INPUTS=1000000"
 	@echo "make coverage  the tests of the rules, with their branch coverage"
 	@echo "make lint    ruff and mypy alone, and the links of the docs"
 	@echo "make docs    the documentation as a site, in site/"
@@ -46,6 +48,9 @@ test: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) $(ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python bench/fuzz.py --inputs $(INPUTS) --json fuzz.json --resume $(ARGS)
 
 coverage: $(STAMP)
 	P2PSWARM_COVERAGE="--cov --cov-report=term" $(BIN)/tox run -e rules $(ARGS)

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2pswarm.dht.crowding import keys_elsewhere
 from p2pswarm.dht.node import Dht
 from p2pswarm.errors import SwarmError
 from p2pswarm.sim.dht_attack import AttackConfig, AttackedDht
@@ -51,12 +52,13 @@ async def get(node: Dht, key: bytes, subkey: bytes) -> tuple[float, bytes | None
     return now() - begin_s, records[subkey].value if subkey in records else None
 
 
-async def measure(config: AttackConfig, values: int, readers: int) -> Outcome:
+async def measure(config: AttackConfig, values: int, readers: int, *, elsewhere: bool) -> Outcome:
     """Put each value, and let readers get it."""
     chance = random.Random(config.seed)
     keys = [chance.randbytes(32) for _ in range(values)]
     begin_s = time.perf_counter()
-    attacked = AttackedDht(config, keys if config.ground else ())
+    everywhere = [other for key in keys for other in keys_elsewhere(key)] if elsewhere else []
+    attacked = AttackedDht(config, [*keys, *everywhere] if config.ground else ())
     print(f"built in {time.perf_counter() - begin_s:.1f} s", file=sys.stderr)
     writers = chance.sample(attacked.honest, min(values, len(attacked.honest)))
     getters = chance.sample(attacked.honest, min(max(readers, 20), len(attacked.honest)))
@@ -135,6 +137,9 @@ def main() -> int:
     parser.add_argument("--ground", type=int, default=0, help="hostile ids next to each key")
     parser.add_argument("--ground-nets", type=int, default=0, help="/16s that they share; 0: none")
     parser.add_argument("--radius", type=float, default=0.0, help="how far these are scattered")
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="as many next to each key of its copies, too"
+    )
     parser.add_argument("--values", type=int, default=20)
     parser.add_argument("--readers", type=int, default=20, help="gets of each value")
     parser.add_argument("--seed", type=int, default=1)
@@ -150,7 +155,7 @@ def main() -> int:
         seed=args.seed,
     )
     begin_s = time.perf_counter()
-    outcome = run(measure(config, args.values, args.readers), args.seed)
+    outcome = run(measure(config, args.values, args.readers, elsewhere=args.elsewhere), args.seed)
     result = report(config, outcome, time.perf_counter() - begin_s)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -21,7 +21,7 @@ from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.models.partition import stage_blocks
-from p2pswarm.roles.trainer import read_corpus
+from p2pswarm.roles.run_text import read_corpus
 from p2pswarm.settings import load
 from p2pswarm.swarm.schedule import clip_scale, learning_rate
 

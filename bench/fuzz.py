@@ -1,13 +1,15 @@
 """Fuzzes the parsers of tests/fuzzing: mutated inputs, guided by the lines of ours that they reach.
 
     python bench/fuzz.py [--parser NAME]... [--inputs 100000] [--seed 1] [--blind] [--json FILE]
-                         [--findings FOLDER] [--grow BYTES] [--list]
+                         [--resume] [--findings FOLDER] [--grow BYTES] [--list]
 
 One process a parser, one line a parser: inputs a second, the slowest input, exceptions that are
 none of the parser's own, growth of memory. An input that raises one is written to `--findings`
-(`--add FILE` puts it into tests/corpus for good). `--grow` keeps that many bytes of the inputs that
-reached new lines in tests/corpus. atheris (libFuzzer) guides; without it, or with `--blind`, inputs
-are mutated blindly. The exit status is 1 if a parser failed.
+(`--add FILE` puts it into tests/corpus for good). `--grow` leaves in tests/corpus, of what was
+there and what was found, the smallest inputs that together take all branches that any of them
+takes, at most so many bytes. `--json` is written after each parser; with `--resume` those are left
+out of which it says already that as many inputs found nothing. atheris (libFuzzer) guides; without
+it, or with `--blind`, inputs are mutated blindly. The exit status is 1 if a parser failed.
 
 Times are of the processor, and the slowest input is measured again: a busy machine costs little.
 """
@@ -39,6 +41,7 @@ INPUT_BYTES_MAX = 4096  # all parsers have their limits below or read more of th
 SETTLED = 0.2  # of the inputs: caches are full and modules are loaded after them
 KINDS_MAX = 10  # findings of different places that are told
 SLOW_S = 0.1  # no input may take longer
+GROWN_FROM_MAX = 2000  # inputs of libFuzzer's corpus that are looked at, the smallest
 GROWTH_BYTES_MAX = 32 << 20  # libFuzzer keeps its corpus in the same process
 
 
@@ -75,7 +78,7 @@ class Fuzzer:
     """Gives inputs to one parser and notes what happens; ends the process after the last."""
 
     def __init__(self, name: str, parse: Any, inputs: int, findings: Path) -> None:
-        self._parse, self._most, self._folder = parse, inputs, findings
+        self.parse, self._most, self._folder = parse, inputs, findings
         self.report = Report(name)
         self._slowest = b""
         self._settled_bytes = 0
@@ -86,7 +89,7 @@ class Fuzzer:
         report = self.report
         begun_s = time.thread_time()
         try:
-            self._parse(data)
+            self.parse(data)
         except Exception as error:
             self._found(error, data)
         took_s = time.thread_time() - begun_s
@@ -111,7 +114,7 @@ class Fuzzer:
         for _ in range(3):
             begun_s = time.thread_time()
             with contextlib.suppress(Exception):
-                self._parse(self._slowest)
+                self.parse(self._slowest)
             report.slowest_s = min(report.slowest_s, time.thread_time() - begun_s)
         return report
 
@@ -171,7 +174,7 @@ def _guided(fuzzer: Fuzzer, starts: list[bytes], arguments: argparse.Namespace) 
         if fuzzer.done:  # libFuzzer ends its process, too, and says nothing of use to us
             print(json.dumps(asdict(fuzzer.end(guided=True))), flush=True)
             if arguments.grow:
-                grow(fuzzer.report.parser, folder, arguments.grow)
+                grow(fuzzer.report.parser, folder, fuzzer.parse, arguments.grow)
             shutil.rmtree(folder)
             os._exit(0)
 
@@ -181,17 +184,14 @@ def _guided(fuzzer: Fuzzer, starts: list[bytes], arguments: argparse.Namespace) 
     atheris.Fuzz()
 
 
-def grow(name: str, folder: Path, most_bytes: int) -> None:
-    """Keep the smallest of the inputs that reached something new."""
-    from fuzzing.corpus import keep, kept  # noqa: PLC0415 - instrumented on import
+def grow(name: str, folder: Path, parse: Any, most_bytes: int) -> None:
+    """Keep the smallest of the inputs that take branches which no smaller one takes."""
+    from fuzzing.corpus import keep, kept, smallest_that_reach  # noqa: PLC0415 - instrumented
+    from fuzzing.seeds import SEEDS  # noqa: PLC0415 - instrumented on import
 
-    chosen, left = kept(name), most_bytes
-    fresh = [path.read_bytes() for path in folder.iterdir() if not path.name.startswith("start-")]
-    for data in sorted(set(fresh) - set(chosen), key=lambda each: (len(each), each)):
-        if 0 < len(data) <= left:
-            chosen.append(data)
-            left -= len(data)
-    keep(name, chosen)
+    fresh = {path.read_bytes() for path in folder.iterdir() if not path.name.startswith("start-")}
+    some = sorted(fresh, key=lambda each: (len(each), each))[:GROWN_FROM_MAX]
+    keep(name, smallest_that_reach(parse, SEEDS[name](), [*kept(name), *some], most_bytes))
 
 
 def run(name: str, arguments: argparse.Namespace) -> Report:
@@ -227,15 +227,26 @@ def main() -> int:
         return 0
     if atheris is None and not arguments.blind:
         print("atheris is not installed (pip install -e .[fuzz]): blind mutations", file=sys.stderr)
-    reports = []
+    reports = earlier(arguments)
     for name in names:
-        reports.append(run(name, arguments))
-        print(reports[-1].line(), flush=True)
-        for place, path in reports[-1].findings.items():
+        if name in reports:
+            continue
+        reports[name] = report = run(name, arguments)
+        print(report.line(), flush=True)
+        for place, path in report.findings.items():
             print(f"    {place}: {path}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps([asdict(report) for report in reports]))
-    return 0 if all(report.good for report in reports) else 1
+        if arguments.json:
+            rows = [asdict(each) for each in reports.values()]
+            Path(arguments.json).write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if all(report.good for report in reports.values()) else 1
+
+
+def earlier(arguments: argparse.Namespace) -> dict[str, Report]:
+    """The reports of a run that was broken off, of parsers that had as many inputs and held."""
+    if not (arguments.resume and arguments.json and Path(arguments.json).exists()):
+        return {}
+    rows = [Report(**row) for row in json.loads(Path(arguments.json).read_text())]
+    return {row.parser: row for row in rows if row.good and row.inputs >= arguments.inputs}
 
 
 def parsed() -> argparse.Namespace:
@@ -245,9 +256,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--blind", action="store_true", help="mutate without guidance")
     parser.add_argument("--findings", default="fuzz-findings", help="a folder for what raised")
-    parser.add_argument("--grow", type=int, default=0, help="bytes to add to tests/corpus")
+    parser.add_argument("--grow", type=int, default=0, help="bytes of each file in tests/corpus")
     parser.add_argument("--add", action="append", help="a file to keep in tests/corpus")
     parser.add_argument("--json", help="a file for the reports")
+    parser.add_argument("--resume", action="store_true", help="go on with the run of --json")
     parser.add_argument("--list", action="store_true", help="the names of the parsers")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

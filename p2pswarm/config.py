@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.limits import AtMost, Between, OneOf, Text
+from p2pswarm.limits import AtMost, Between, OneOf, Text, Tokenizing, check_entries, entry_for
 
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
 """The codec registry's names; a test compares the two lists."""
@@ -59,10 +59,17 @@ class ModelConfig:
     """NAME==VERSION of the package that has the model's code; filled in."""
     weights: Annotated[str, AtMost(64)] = ""
     """A digest of the names of pretrained weights; filled in."""
+    tokenizer: Annotated[str, AtMost(64)] = ""
+    """A digest of `train.tokenizer`; empty for bytes; filled in."""
+    document_end: Annotated[int, Between(-1, 1 << 22)] = -1
+    """The token that ends a document; -1: none does; filled in."""
+    documents: Annotated[str, OneOf("joined", "apart")] = "joined"
+    """Whether a token sees the documents before its own in its row; apart: for `gpt`, with a
+    tokenizer (docs/data.md)."""
     tie: bool = True
     """Whether embedding and head that the config says are one tensor stay one."""
     vocabulary: Annotated[int, Between(256, 1 << 22)] = 256
-    """The number of tokens, 256 for bytes; `hf:` takes that of its config."""
+    """The number of tokens; left out: the tokenizer's, 256 for bytes; `hf:` has its config's."""
     d_model: Annotated[int, Between(2, 65_536)] = 128
     layers: Annotated[int, Between(1, 1_000)] = 4
     heads: Annotated[int, Between(1, 1_024)] = 4
@@ -118,6 +125,9 @@ class BatchConfig:
 
     microbatches: Count = 8
     rows: Count = 4
+    samples: Annotated[str, OneOf("drawn", "once", "packed")] = "drawn"
+    """drawn: windows from anywhere; once: each window once an epoch; packed: whole documents, with
+    a tokenizer (docs/data.md)."""
     window: Annotated[int, Between(0, 65_536)] = 0
     """The most microbatches in flight; 0: as the trainer measures (docs/training.md)."""
     evaluate_every: Annotated[int, Between(0, 10**9)] = 10
@@ -138,24 +148,16 @@ class CodecConfig:
     """Codecs of the gradients of single tensors, such as ["memory=int8-ef"]."""
 
     def __post_init__(self) -> None:
-        for name, allowed, entries in (
-            ("activation_keys", COMMON_CODEC, self.activation_keys),
-            ("gradient_keys", ANY_CODEC, self.gradient_keys),
-        ):
-            if len(entries) > CODEC_KEYS_MAX:
-                raise ValueError(f"{name} has more than {CODEC_KEYS_MAX} entries")
-            for entry in entries:
-                key, _, codec = entry.partition("=")
-                if not key.isidentifier() or codec not in allowed.choices:
-                    raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
+        check_entries("activation_keys", self.activation_keys, COMMON_CODEC, CODEC_KEYS_MAX)
+        check_entries("gradient_keys", self.gradient_keys, ANY_CODEC, CODEC_KEYS_MAX)
 
     def activation_of(self, key: str) -> str | None:
         """The codec that was set for one tensor of a bundle, if any."""
-        return _set_for(key, self.activation_keys)
+        return entry_for(key, self.activation_keys)
 
     def gradient_of(self, key: str) -> str | None:
         """The codec that was set for the gradient of one tensor, if any."""
-        return _set_for(key, self.gradient_keys)
+        return entry_for(key, self.gradient_keys)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,8 +246,11 @@ class TrainConfig:
     rows are documents: corpus/*.jsonl (docs/data.md); required."""
     field: Annotated[str, Text(64)] = "text"
     """Which field of a row is the document."""
+    tokenizer: Annotated[str, Tokenizing()] = "bytes"
+    """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; or "train:32000", as
+    many learnt from the text (docs/data.md)."""
     cache: Path | None = None
-    """A folder for what is prepared of the rows; left out: p2pswarm in the user's cache folder."""
+    """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
     suffixes: tuple[str, ...] = ()
     """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
     held_out_share: Annotated[float, Between(0.001, 0.5)] = HELD_OUT_SHARE
@@ -390,8 +395,3 @@ class NodeConfig:
                 'run.on_stage_lost = "rewind" needs checkpoints to go back to: set '
                 "checkpoint.target, a folder or URL that all servers reach"
             )
-
-
-def _set_for(key: str, entries: tuple[str, ...]) -> str | None:
-    pairs = (entry.partition("=") for entry in entries)
-    return next((codec for name, _, codec in pairs if name == key), None)

@@ -4,6 +4,7 @@ Units:   as the setting's.
 Errors:  none: `settings.py` checks values against them.
 """
 
+import re
 from dataclasses import dataclass
 
 
@@ -53,3 +54,51 @@ class AtMost:
 
     def __str__(self) -> str:
         return f"at most {self.longest} printable characters"
+
+
+BYTES = "bytes"
+"""The tokenizer that is none: a byte is a token."""
+TRAIN = "train:"
+TRAINED_TOKENS = Between(300, 1_000_000)  # 256 bytes, and something learnt
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizing:
+    """A text names a tokenizer: "bytes", a folder, or "train:" and how many tokens."""
+
+    longest: int = 1_000
+
+    def allows(self, text: str) -> bool:
+        """Whether it does."""
+        if text.startswith(TRAIN):
+            number = trained_tokens(text) or 0
+            return TRAINED_TOKENS.low <= number <= TRAINED_TOKENS.high
+        return 1 <= len(text) <= self.longest and text.isprintable()
+
+    def __str__(self) -> str:
+        number = TRAINED_TOKENS.whole.removeprefix("a whole number ")
+        return f'"bytes", a folder with a tokenizer.json, or "train:N", N {number}'
+
+
+def trained_tokens(text: str) -> int | None:
+    """How many tokens are to be learnt; None if it is not "train:" and a number."""
+    if not text.startswith(TRAIN):
+        return None
+    digits = text.removeprefix(TRAIN)
+    return int(digits) if re.fullmatch("[0-9]{1,9}", digits) else None
+
+
+def check_entries(name: str, entries: tuple[str, ...], allowed: OneOf, most: int) -> None:
+    """Raise ValueError unless each entry is KEY=CODEC and there are at most `most`."""
+    if len(entries) > most:
+        raise ValueError(f"{name} has more than {most} entries")
+    for entry in entries:
+        key, _, codec = entry.partition("=")
+        if not key.isidentifier() or codec not in allowed.choices:
+            raise ValueError(f"{name}: {entry!r} is not KEY=CODEC, CODEC {allowed}")
+
+
+def entry_for(key: str, entries: tuple[str, ...]) -> str | None:
+    """What was set for a key, if anything."""
+    pairs = (entry.partition("=") for entry in entries)
+    return next((value for name, _, value in pairs if name == key), None)

@@ -66,7 +66,6 @@ EXPLAINED = {
         "a run ends after steps, in [run], however often they pass over the text",
     ),
     "betas": "they are beta1 and beta2 in [run.optimizer]",
-    "tokenizer": "text is read as bytes, the only tokenizer so far",
 }
 """What has no single name here."""
 

@@ -14,7 +14,8 @@ from p2pswarm.config import (
     ServeConfig,
     TrainConfig,
 )
-from p2pswarm.data.sources import check_there
+from p2pswarm.data.sources import check_there, tokenizer_file
+from p2pswarm.limits import BYTES, trained_tokens
 from p2pswarm.outfile import check_target
 from p2pswarm.swarm.schedule import learning_rate
 
@@ -28,6 +29,9 @@ def check_files(config: NodeConfig) -> None:
     data, weights = config.train.data, config.train.weights
     if data is not None:
         check_there(data)
+    name = config.train.tokenizer
+    if name != BYTES and not trained_tokens(name):
+        tokenizer_file(Path(name))
     if weights is not None:
         check_target(weights)
 
@@ -89,6 +93,7 @@ def _train_rows(train: TrainConfig) -> list[Row]:
     only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
     return [
         ("text", f"{train.data}{only}; {train.held_out_share:.1%} held out"),
+        ("tokens", train.tokenizer),
         ("goes on from", train.resume or "the first weights"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),
     ]

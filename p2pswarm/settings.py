@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from p2pswarm.config import HF, ModelConfig, NodeConfig, RunConfig
+from p2pswarm.config import HF, ModelConfig, NodeConfig, RunConfig, TrainConfig
 from p2pswarm.errors import BadMessage, Unusable
-from p2pswarm.limits import AtMost, Between, OneOf, Text
+from p2pswarm.limits import BYTES, TRAIN, AtMost, Between, OneOf, Text, Tokenizing
 from p2pswarm.setting_names import unknown
 
 RUN_VERSION = 2  # rises when the meaning of a manifest, or the messages of a run, change
@@ -152,6 +152,8 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
     """An instance of the dataclass `kind`; ValueError names the wrong key."""
     if kind is ModelConfig:
         table = _model_table(table)
+    if kind is TrainConfig:
+        table = _train_table(table, base)
     if not isinstance(table, Mapping):
         raise ValueError(f"{key} is a table, not {_show(table)}")  # noqa: TRY004 - the user's, not ours
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -181,6 +183,16 @@ def _model_table(table: object) -> object:
     if isinstance(family, str) and family.startswith(HF) and not (table.get("config") or folder):
         return {**table, "family": HF.rstrip(":"), "folder": family.removeprefix(HF)}
     return table
+
+
+def _train_table(table: object, base: Path) -> object:
+    """The folder of a tokenizer is relative to the file, as other paths are."""
+    name = table.get("tokenizer") if isinstance(table, Mapping) else None
+    if not isinstance(name, str) or name == BYTES or name.startswith(TRAIN) or not name:
+        return table
+    assert isinstance(table, Mapping), "it has a name"
+    path = PurePath(name) if "\0" in name or name.startswith("~") else base / name
+    return {**table, "tokenizer": str(path)}
 
 
 def _convert(hint: Any, value: object, key: str, base: Path) -> object:
@@ -238,6 +250,8 @@ def _fits(limit: object, value: Any) -> bool:
             return bool(low <= value <= high)  # false for NaN
         case OneOf():
             return value in limit.choices
+        case Tokenizing():
+            return limit.allows(value)
         case Text(longest):
             return 1 <= len(value) <= longest and value.isprintable()
         case AtMost(longest):

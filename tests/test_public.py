@@ -2,6 +2,8 @@
 
 import ast
 import asyncio
+import dataclasses
+import json
 import subprocess
 import sys
 from dataclasses import fields
@@ -12,6 +14,7 @@ import pytest
 import p2pswarm as ps
 from p2pswarm.api.run import RunSettings
 from p2pswarm.config import RunConfig
+from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.roles.run_folder import RunFolder
 from p2pswarm.settings import load
 
@@ -382,6 +385,25 @@ def test_train_starts_what_a_run_needs_and_writes_the_weights(text, tmp_path, ca
     assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
     assert path.exists()
     assert '"event":"ended"' in capsys.readouterr().out
+
+
+def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_path, monkeypatch):
+    learnt = json.loads(train_tokenizer(300, [b"some text to learn"]).text)
+    learnt["added_tokens"].append({**learnt["added_tokens"][0], "id": 70_000, "content": "some"})
+    learnt["model"]["vocab"]["some"] = 70_000
+    (tmp_path / "tokenizer.json").write_text(json.dumps(learnt))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path, data = tmp_path / "weights.safetensors", ps.data.Tokenised(text, tmp_path)
+
+    run = tiny_run(stages=2, model=dataclasses.replace(TINY, documents="apart"))
+
+    ended = ps.train(run, data, weights=path, device="cpu", progress="json")
+
+    assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
+    model = ps.load(path)
+    assert model.run.model.vocabulary == model.tokenizer.size == 70_001
+    assert model.tokenizer.encode([b"some text"])[0][0] == 70_000
+    assert len(list(model.generate("some", tokens=5))) == 5
 
 
 def test_train_refuses_an_unknown_kind_of_progress(text):

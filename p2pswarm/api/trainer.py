@@ -16,7 +16,7 @@ from p2pswarm.api.event_queue import EventQueue
 from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
 from p2pswarm.config import TrainConfig
-from p2pswarm.data.byte_text import Bytes
+from p2pswarm.data.byte_text import Bytes, Tokenised
 from p2pswarm.outfile import Written
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.roles.closed_run import closed_by_us
@@ -51,10 +51,17 @@ class RunTrainer:
     """
 
     def __init__(
-        self, node: Node, run: Run, *, data: Bytes, closed: bool = False, standby: bool = False
+        self,
+        node: Node,
+        run: Run,
+        *,
+        data: Bytes | Tokenised,
+        closed: bool = False,
+        standby: bool = False,
     ) -> None:
         values = {
             "data": Path(data.path),
+            "tokenizer": str(data.tokenizer),
             "suffixes": data.suffixes,
             "held_out_share": data.held_out_share,
             "field": data.field,
@@ -73,12 +80,14 @@ class RunTrainer:
     async def __aenter__(self) -> Self:
         stack = self._node.stack
         self._role = await load_role("trainer")
-        model = await asyncio.to_thread(self._role.checked_model, self._run)
+        own = dataclasses.replace(stack.config, train=self._train)
+        self._tokenizer = await asyncio.to_thread(self._role.tokenizer_of, own)
+        model = await asyncio.to_thread(self._role.checked_model, self._run, self._tokenizer)
         self._settings = settings = await asyncio.to_thread(
             closed_by_us,
             dataclasses.replace(stack.config, role="trainer", run=model, train=self._train),
         )
-        corpus = await asyncio.to_thread(self._role.read_corpus, settings)
+        corpus = await asyncio.to_thread(self._role.read_corpus, settings, self._tokenizer)
         text = await asyncio.to_thread(corpus.digest)
         stack = dataclasses.replace(stack, config=settings)
         self._entry = await self._role.enter_run(stack, text, log.info)
@@ -143,7 +152,7 @@ class RunTrainer:
         """Fetch the weights from the servers and write them as one safetensors file.
 
         The tensors are named `blocks.NUMBER.PARAMETER`, those of a model of transformers as there.
-        Call it after `Ended`, inside the block.
+        Call it after `Ended`, inside the block. A tokenizer is written beside it.
 
         Returns:
             The path of the file: `path`, or one beside it if `path` could not be written or is
@@ -153,7 +162,9 @@ class RunTrainer:
             p2pswarm.errors.NoRoute: A stage has no server left that holds its weights.
             p2pswarm.errors.Unusable: The file cannot be written.
         """
-        written: Written = await self._role.save(self._trainer, self._run, Path(path))
+        written: Written = await self._role.save(
+            self._trainer, self._run, Path(path), self._tokenizer
+        )
         return written.path
 
     def _tell(self, event: Event) -> None:

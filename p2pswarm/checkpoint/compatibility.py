@@ -17,7 +17,7 @@ from p2pswarm.errors import OtherCheckpoint
 from p2pswarm.ids import PeerId
 from p2pswarm.swarm.schedule import learning_rate
 
-SAME_BATCH = ("microbatches", "rows")  # what decides which samples a step has
+SAME_BATCH = ("microbatches", "rows", "samples")  # what decides which samples a step has
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,13 +48,13 @@ def check(signed: SignedManifest, wanted: Wanted) -> None:
             f"a checkpoint of run {there.name!r} ({manifest.run.hex()[:12]}), not of run "
             f"{wanted.run.hex()[:12]}: name the folder of this run's checkpoints"
         )
+    if wanted.config is not None:  # before the text: another tokenizer makes other tokens of it
+        _check_config(manifest.step, manifest.cursor.next_learning_rate, there, wanted.config)
     if wanted.corpus is not None and manifest.cursor.corpus != wanted.corpus:
         raise OtherCheckpoint(
             f"a checkpoint of run {there.name!r} on another text: name the text that it was "
             "trained on, with the same suffixes and held_out_share"
         )
-    if wanted.config is not None:
-        _check_config(manifest.step, manifest.cursor.next_learning_rate, there, wanted.config)
 
 
 def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
@@ -72,10 +72,14 @@ def differences(there: RunConfig, here: RunConfig) -> Iterator[str]:
         # the schedule then ends with the run
         pairs.append(("steps", there.steps, here.steps))
     yield from (
-        f"run.{name} is {one} in the checkpoint and {other} here"
+        f"run.{name} is {_shown(one)} in the checkpoint and {_shown(other)} here"
         for name, one, other in pairs
         if one != other
     )
+
+
+def _shown(value: object) -> object:
+    return "not set" if value == "" else value
 
 
 def _check_config(step: int, next_rate: float, there: RunConfig, here: RunConfig) -> None:

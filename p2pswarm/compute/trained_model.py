@@ -6,6 +6,7 @@ Errors:  Unusable, one line, for a file that does not hold a run's weights.
 """
 # ruff: noqa: N803, N806  shapes are written at the end of names
 
+import codecs
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,15 +16,22 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from p2pswarm.compute.flat_parameters import bare_blocks, bind, block_layout, zero_buffer
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
+from p2pswarm.data.sources import TOKENIZER_FILE
+from p2pswarm.data.tokenizer import Tokenizer, read_tokenizer, tokenizer_beside
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
-from p2pswarm.models.blocks import block_count, make_blocks
+from p2pswarm.models.blocks import block_count
 from p2pswarm.models.chance import run_blocks
+from p2pswarm.models.documents import APART
 from p2pswarm.settings import run_from_json
 
 BYTE_TOKENS = 256
+AVERAGE_ENDING = "-average"
+"""The end of the name of a file with the average of weights over time."""
+CPU = torch.device("cpu")
 FIRST = b"\n"  # what stands before a text begins; an empty prompt needs one token
 EXPONENT_MAX = 700.0  # the exponential of more is no float
 
@@ -34,6 +42,8 @@ class Quality:
 
     tokens: int
     loss: float
+    bytes_per_token: float = 1.0
+    """Of the text; 1 where a token is a byte."""
 
     @property
     def perplexity(self) -> float:
@@ -42,18 +52,22 @@ class Quality:
 
     @property
     def bits_per_byte(self) -> float:
-        """Of a text as bytes, where a token is a byte."""
-        return self.loss / math.log(2)
+        """What a tokenizer does not change: models with different ones can be compared."""
+        return self.loss / math.log(2) / self.bytes_per_token
 
 
 class TrainedModel:
     """The whole model of a run, with its weights.
 
-    `run` holds the settings that it was trained with.
+    `run` holds the settings that it was trained with, `tokenizer` what makes its tokens: None where
+    a token is a byte, or where the tokenizer's file is not beside the weights.
     """
 
-    def __init__(self, run: RunConfig, blocks: list[nn.Module]) -> None:
+    def __init__(
+        self, run: RunConfig, blocks: list[nn.Module], tokenizer: Tokenizer | None = None
+    ) -> None:
         self.run = run
+        self.tokenizer = tokenizer
         self._blocks = [block.eval() for block in blocks]  # dropout lets all pass
 
     @torch.inference_mode()
@@ -81,20 +95,52 @@ class TrainedModel:
     def generate(
         self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, seed: int = 1
     ) -> Iterator[int]:
-        """The bytes that go on from `prompt`, one at a time.
+        """The tokens that go on from `prompt`, one at a time; bytes, if it was trained on them.
 
-        At temperature 0 it is always the likeliest one. The model sees as many of the last tokens
-        as a sequence had in training.
+        It ends early where the model ends the text. At temperature 0 it is always the likeliest
+        one. The model sees as many of the last tokens as a sequence had in training.
         """
-        if self.run.model.vocabulary != BYTE_TOKENS:
-            raise Unusable("this model was not trained on bytes: it has no tokenizer here")
         generator = torch.Generator().manual_seed(seed)
-        seen = list(prompt.encode("utf-8", "replace") or FIRST)
+        model = self.run.model
+        seen = self._tokens_of(prompt)
+        known = BYTE_TOKENS if self.tokenizer is None else self.tokenizer.size
         for _ in range(tokens):
-            recent_BT = torch.tensor([seen[-self.run.model.sequence_length :]])
-            scores_V = self.scores(recent_BT)[0, -1].double()
+            recent_BT = torch.tensor([seen[-model.sequence_length :]])
+            scores_V = self.scores(recent_BT)[
+                0, -1, :known
+            ].double()  # a vocabulary may be rounded up
             seen.append(_drawn(scores_V, temperature, generator))
+            if seen[-1] == model.document_end:
+                return
             yield seen[-1]
+
+    def generate_text(
+        self, prompt: str, *, tokens: int = 200, temperature: float = 0.8, seed: int = 1
+    ) -> Iterator[str]:
+        """What goes on from `prompt`, in pieces of text."""
+        found = self.generate(prompt, tokens=tokens, temperature=temperature, seed=seed)
+        if self.tokenizer is not None:
+            yield from self.tokenizer.decode(found)
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in found:
+            yield decoder.decode(bytes([token]))
+        yield decoder.decode(b"", final=True)
+
+    def _tokens_of(self, prompt: str) -> list[int]:
+        text = prompt.encode("utf-8", "replace")
+        if self.tokenizer is None:
+            if self.run.model.tokenizer:
+                raise Unusable(
+                    "the tokenizer that this model was trained with is not here: put the file "
+                    f"that the run wrote beside its weights, NAME.{TOKENIZER_FILE}, back there"
+                )
+            return list(text or FIRST)
+        end = self.run.model.document_end
+        tokens: list[int] = self.tokenizer.encode([text])[0].tolist()
+        if end >= 0 and (not tokens or self.run.model.documents == APART):
+            return [end, *tokens]  # where documents are apart, each was seen to begin so
+        return tokens or self.tokenizer.encode([FIRST])[0].tolist()
 
 
 def load_model(path: str | Path) -> TrainedModel:
@@ -110,7 +156,9 @@ def load_model(path: str | Path) -> TrainedModel:
                 raise Unusable(f"{path}: no weights of p2pswarm: it does not say of which run")
             run = run_from_json(about.encode())
             numbers = range(block_count(run.model))
-            blocks = make_blocks(run, numbers)
+            blocks = bare_blocks(run, numbers, CPU)
+            layout = block_layout(run, numbers, blocks)
+            bind(blocks, layout, zero_buffer(layout, CPU))
             named = dict(named_parameters(numbers, blocks))
             there = set(file.keys())
             if unlike := sorted(there ^ named.keys()):
@@ -123,7 +171,27 @@ def load_model(path: str | Path) -> TrainedModel:
     except (OSError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise Unusable(f"{path}: cannot be read as safetensors: {reason}") from error
-    return TrainedModel(run, blocks)
+    return TrainedModel(run, blocks, _tokenizer(Path(path), run.model.tokenizer))
+
+
+def _tokenizer(weights: Path, digest: str) -> Tokenizer | None:
+    """The tokenizer beside the weights, or in their folder; None if it is neither there."""
+    if not digest:
+        return None
+    of_run = weights.with_stem(
+        weights.stem.removesuffix(AVERAGE_ENDING)
+    )  # it has the same tokenizer
+    beside = tokenizer_beside(weights), tokenizer_beside(of_run)
+    for place in (*beside, weights.with_name(TOKENIZER_FILE)):
+        if place.is_file():
+            found = read_tokenizer(place)
+            if found.digest != digest:
+                raise Unusable(
+                    f"{place}: not the tokenizer that these weights were trained with: put that "
+                    "one here"
+                )
+            return found
+    return None
 
 
 def _fill(parameter: nn.Parameter, tensor: Tensor, where: str) -> None:

@@ -1,9 +1,9 @@
 """Text to train on: which samples a microbatch holds.
 
-Entrance: `text_files.load_corpus`. Trainers use it. For programs this folder is `p2pswarm.data`:
-`Bytes` names the text.
+Entrance: `text_files.load_corpus`; with a tokenizer `tokenised.load_tokenised`. Trainers use them.
+For programs this folder is `p2pswarm.data`: `Bytes` and `Tokenised` name the text.
 """
 
-from p2pswarm.data.byte_text import Bytes
+from p2pswarm.data.byte_text import Bytes, Tokenised
 
-__all__ = ["Bytes"]
+__all__ = ["Bytes", "Tokenised"]

@@ -1,9 +1,10 @@
-"""The text that a program names: a value; the trainer reads the files when it begins."""
+"""The text that a program names: values; the trainer reads the files when it begins."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from p2pswarm.config import HELD_OUT_SHARE
+from p2pswarm.limits import BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +19,21 @@ class Bytes:
     """Share of files (of bytes, if it is one; of rows) never trained on: 0.001 to 0.5."""
     field: str = "text"
     """Which field of a row is the document."""
+
+    @property
+    def tokenizer(self) -> str:
+        """None: a token is a byte."""
+        return BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """Text as the tokens of a tokenizer."""
+
+    path: str | Path
+    """As that of `Bytes`."""
+    tokenizer: str | Path
+    """A folder with a tokenizer.json; or "train:32000": as many are learnt from the text."""
+    suffixes: tuple[str, ...] = ()
+    held_out_share: float = HELD_OUT_SHARE
+    field: str = "text"

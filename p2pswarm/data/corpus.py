@@ -1,30 +1,29 @@
-"""A corpus of bytes: what each microbatch holds.
+"""A corpus of tokens: what each microbatch holds.
 
 A microbatch depends only on the run's seed and its number: any trainer can make any microbatch
 again, at any time.
 
-Shapes:  tokens_BS: B rows of S = sequence length + 1 bytes, uint8: inputs, then targets.
+Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens: inputs, then targets; uint8 where a
+         token is a byte, else int32.
 """
 
 import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from p2pswarm.data.tokens import Tokens, stacked
 
-Bytes = NDArray[np.uint8]
-DIGEST_BYTES = 1 << 20  # read at a time
+DIGEST_TOKENS = 1 << 20  # read at a time
 
 
-class ByteText(Protocol):
+class TokenText(Protocol):
     """Text in memory (an array) or on disk (`prepared_text.StoredText`)."""
 
     def __len__(self) -> int:
-        """Its length in bytes."""
+        """Its length in tokens."""
         ...
 
-    def __getitem__(self, part: slice, /) -> Bytes:
+    def __getitem__(self, part: slice, /) -> Tokens:
         """A part of it."""
         ...
 
@@ -33,36 +32,38 @@ class ByteText(Protocol):
 class Corpus:
     """The text to train on, and the held-out text."""
 
-    train: ByteText
-    held_out: ByteText
+    train: TokenText
+    held_out: TokenText
     files: int
     seed: int
     rows: int
     sequence_length: int
+    held_out_bytes: int = 0
+    """How many bytes the held-out text has; 0: as many as tokens."""
 
     def digest(self) -> bytes:
         """SHA-256 of all text, 32 bytes: trainers with the same make the same microbatches."""
         digest = hashlib.sha256(len(self.train).to_bytes(8))  # so that no border can be moved
         for text in (self.train, self.held_out):
-            for start in range(0, len(text), DIGEST_BYTES):
-                digest.update(text[start : start + DIGEST_BYTES].data)
+            for start in range(0, len(text), DIGEST_TOKENS):
+                digest.update(text[start : start + DIGEST_TOKENS].data)
         return digest.digest()
 
-    def microbatch(self, number: int) -> Bytes:
+    def microbatch(self, number: int) -> Tokens:
         """tokens_BS of a microbatch of the run."""
         return self._draw(self.train, "train", number)
 
-    def held_out_batch(self, number: int) -> Bytes:
+    def held_out_batch(self, number: int) -> Tokens:
         """tokens_BS of one of the batches that are never trained on."""
         return self._draw(self.held_out, "held out", number)
 
-    def _draw(self, text: ByteText, kind: str, number: int) -> Bytes:
+    def _draw(self, text: TokenText, kind: str, number: int) -> Tokens:
         length = self.sequence_length + 1
         places = len(text) - length + 1
         starts = [
             stable_hash(f"{kind}:{self.seed}:{number}:{row}") % places for row in range(self.rows)
         ]
-        return np.stack([text[start : start + length] for start in starts])
+        return stacked([text[start : start + length] for start in starts])
 
 
 def stable_hash(text: str) -> int:

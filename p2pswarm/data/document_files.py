@@ -8,9 +8,18 @@ from pathlib import Path
 
 from p2pswarm.config import TrainConfig
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.prepared_text import cached_name, fingerprint, open_prepared, prepare
+from p2pswarm.data.prepared_text import (
+    PreparedDocument,
+    cached_name,
+    fingerprint,
+    is_held_out_document,
+    open_prepared,
+    prepare,
+)
 from p2pswarm.data.rows import documents
 from p2pswarm.errors import Unusable
+
+SEPARATOR = b"\n"
 
 
 def load_documents(
@@ -22,12 +31,13 @@ def load_documents(
     """
     assert train.data is not None, "it named the files"
     data, field, share = train.data, train.field, train.held_out_share
-    mark = fingerprint(files, field, share)
-    path = cache / cached_name(data, field, share)
+    settings = f"{field!r} {share!r}"
+    mark = fingerprint(files, settings)
+    path = cache / cached_name(data, settings)
     texts = open_prepared(path, mark)
     if texts is None:
-        prepare(path, _all(files, field), share, mark)
-        if fingerprint(files, field, share) != mark:
+        prepare(path, _prepared(all_documents(files, field), share), mark)
+        if fingerprint(files, settings) != mark:
             raise Unusable(f"{data}: changed while it was read: start again when it is complete")
         texts = open_prepared(path, mark)
     if texts is None:
@@ -43,6 +53,13 @@ def load_documents(
     return Corpus(learnt, held_out, len(files), seed, rows, sequence_length)
 
 
-def _all(files: list[Path], field: str) -> Iterator[bytes]:
+def _prepared(found: Iterator[bytes], share: float) -> Iterator[PreparedDocument]:
+    for document in found:
+        written = document + SEPARATOR
+        yield PreparedDocument(is_held_out_document(document, share), written, len(written))
+
+
+def all_documents(files: list[Path], field: str) -> Iterator[bytes]:
+    """The documents of all files, in their order."""
     for file in files:
         yield from documents(file, field)

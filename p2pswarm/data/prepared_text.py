@@ -1,8 +1,9 @@
 """Documents prepared for training: one file on disk that is read in pieces, whatever its size.
 
-The file holds the text to train on, then the held-out text, then a trailer with their lengths and
-the fingerprint of the sources. It is written under another name and moved when it is whole. So it
-is there or not, and a file whose sources have changed since is written anew.
+The file holds the tokens to train on, then the held-out ones, then a trailer with their lengths,
+those of the text that they were made of, and the fingerprint of the sources. It is written under
+another name and moved when it is whole. So it is there or not, and a file whose sources have
+changed since is written anew.
 
 Units:   bytes.
 Errors:  Unusable when the disk is full, or the file is gone or torn while a run reads it.
@@ -18,19 +19,28 @@ import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p2pswarm.data.corpus import stable_hash
+from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable
 
-TRAILER = struct.Struct("<8s32sQQ")  # the tag, the fingerprint, the lengths of the two texts
-TAG = b"p2ptext1"  # rises when what is written changes
-SEPARATOR = b"\n"
+TRAILER = struct.Struct("<8s32sQQQQ")  # tag, fingerprint, lengths of the two parts, of their texts
+TAG = b"p2ptext2"  # rises when what is written changes
 COPY_BYTES = 1 << 20
+BYTE = np.dtype(np.uint8)
 ENDING = ".prepared"
+
+
+class PreparedDocument(NamedTuple):
+    """A document, or a part of one, as it is written."""
+
+    held_out: bool
+    written: bytes
+    text_bytes: int
+    """The length of its text."""
 
 
 class PreparedFile:
@@ -55,19 +65,23 @@ class PreparedFile:
 
 
 class StoredText:
-    """A part of the file, read when it is asked for: `text[start:stop]` is an array of bytes."""
+    """A part of the file, read when it is asked for: `text[start:stop]` is an array of tokens."""
 
-    def __init__(self, file: PreparedFile, begin: int, length: int) -> None:
-        self._file = file
-        self._begin, self._length = begin, length
+    def __init__(
+        self, file: PreparedFile, part: tuple[int, int], dtype: np.dtype[Any], text_bytes: int
+    ) -> None:
+        self._file, self._dtype = file, dtype
+        self._begin, self._length = part[0], part[1] // dtype.itemsize
+        self.text_bytes = text_bytes
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, part: slice, /) -> NDArray[np.uint8]:
+    def __getitem__(self, part: slice, /) -> Tokens:
         start, stop, _ = part.indices(self._length)
-        found = self._file.read(self._begin + start, max(0, stop - start))
-        return np.frombuffer(found, dtype=np.uint8)
+        size = self._dtype.itemsize
+        found = self._file.read(self._begin + size * start, size * max(0, stop - start))
+        return np.frombuffer(found, dtype=self._dtype)
 
 
 def is_held_out_document(document: bytes, share: float) -> bool:
@@ -76,9 +90,9 @@ def is_held_out_document(document: bytes, share: float) -> bool:
     return int.from_bytes(digest[:8]) / 2**64 < share
 
 
-def fingerprint(files: Iterable[Path], field: str, share: float) -> bytes:
-    """32 bytes that change when a file, its size or its time of writing changes."""
-    digest = hashlib.sha256(f"{field!r} {share!r}".encode())
+def fingerprint(files: Iterable[Path], settings: str) -> bytes:
+    """32 bytes that change when a file, its size or its time of writing changes, or a setting."""
+    digest = hashlib.sha256(settings.encode())
     for file in files:
         try:
             about = file.stat()
@@ -88,15 +102,17 @@ def fingerprint(files: Iterable[Path], field: str, share: float) -> bytes:
     return digest.digest()
 
 
-def cached_name(data: Path, field: str, share: float) -> str:
+def cached_name(data: Path, settings: str) -> str:
     """The name in the cache of what is prepared of `data`; one for each setting, however it grows.
 
     So the cache of a corpus that grows every day stays one file.
     """
-    return f"{stable_hash(f'{data.absolute()} {field!r} {share!r}'):016x}{ENDING}"
+    return f"{stable_hash(f'{data.absolute()} {settings}'):016x}{ENDING}"
 
 
-def open_prepared(path: Path, mark: bytes) -> tuple[StoredText, StoredText] | None:
+def open_prepared(
+    path: Path, mark: bytes, dtype: np.dtype[Any] = BYTE
+) -> tuple[StoredText, StoredText] | None:
     """The text to train on and the held-out text; None if there is none of these sources."""
     try:
         file = path.open("rb")
@@ -107,16 +123,20 @@ def open_prepared(path: Path, mark: bytes) -> tuple[StoredText, StoredText] | No
     size = os.fstat(file.fileno()).st_size
     if size >= TRAILER.size:
         file.seek(size - TRAILER.size)
-        tag, found, train, held_out = TRAILER.unpack(file.read(TRAILER.size))
+        tag, found, train, held_out, *texts = TRAILER.unpack(file.read(TRAILER.size))
         if (tag, found, train + held_out + TRAILER.size) == (TAG, mark, size):
             prepared = PreparedFile(file)
-            return StoredText(prepared, 0, train), StoredText(prepared, train, held_out)
+            return (
+                StoredText(prepared, (0, train), dtype, texts[0]),
+                StoredText(prepared, (train, held_out), dtype, texts[1]),
+            )
     file.close()
     return None
 
 
-def prepare(path: Path, documents: Iterable[bytes], share: float, mark: bytes) -> None:
+def prepare(path: Path, documents: Iterable[PreparedDocument], mark: bytes) -> None:
     """Write the documents, those that are held out at the end; `path` appears when it is whole."""
+    texts = [0, 0]
     part = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,12 +148,13 @@ def prepare(path: Path, documents: Iterable[bytes], share: float, mark: bytes) -
         ):
             part = train.name
             for document in documents:
-                side = held_out if is_held_out_document(document, share) else train
-                side.write(document + SEPARATOR)
+                side = held_out if document.held_out else train
+                side.write(document.written)
+                texts[document.held_out] += document.text_bytes
             lengths = train.tell(), held_out.tell()
             held_out.seek(0)
             shutil.copyfileobj(held_out, train, COPY_BYTES)
-            train.write(TRAILER.pack(TAG, mark, *lengths))
+            train.write(TRAILER.pack(TAG, mark, *lengths, *texts))
             train.flush()
             os.fsync(train.fileno())
         Path(part).replace(path)

@@ -1,4 +1,4 @@
-"""Which files a setting `train.data` means, and whether their rows are documents.
+"""Which files `train.data` and `train.tokenizer` mean; whether rows of them are documents.
 
 Errors:  Unusable when nothing is there, or for a mixture of files with and without rows.
 """
@@ -13,6 +13,7 @@ PARQUET = frozenset({".parquet"})
 ARROW = frozenset({".arrow"})
 ROWS = JSON_LINES | PARQUET | ARROW
 DATASET_STATE = "state.json"  # `save_to_disk` of Hugging Face datasets writes it beside the arrows
+TOKENIZER_FILE = "tokenizer.json"
 WILDCARDS = frozenset("*?[")
 
 
@@ -24,6 +25,18 @@ def check_there(data: Path) -> None:
         raise Unusable(f"train.data: {data}: there is no such file or folder to train on")
     if not _found(data):
         raise Unusable(f"train.data: {data}: no file is found by that pattern")
+
+
+def tokenizer_file(place: Path) -> Path:
+    """The tokenizer.json of a folder, or the file itself; Unusable if it is not there."""
+    file = place / TOKENIZER_FILE if place.is_dir() else place
+    if file.is_file():
+        return file
+    there = f"there is no {TOKENIZER_FILE} in it" if place.is_dir() else "there is no such folder"
+    raise Unusable(
+        f"train.tokenizer: {place}: {there}: name a folder that has one, as save_pretrained of "
+        'transformers writes it, or "bytes", or "train:32000"'
+    )
 
 
 def is_pattern(data: Path) -> bool:

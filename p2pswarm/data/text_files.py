@@ -37,20 +37,9 @@ def load_corpus(
 
     `shape` is rows, sequence length.
     """
-    base = path
-    if is_pattern(path):
-        files = [file for file in text_files(path) if not suffixes or file.suffix in suffixes]
-        base = _before_wildcards(path)
-    elif path.is_file() or path.is_dir():
-        files = [path] if path.is_file() else list(_files(path, suffixes))
-    else:
-        raise Unusable(f"{path}: there is no such file or folder to train on")
-    texts = {
-        file.relative_to(base).as_posix(): text
-        for file in files
-        if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
-    }
-    train, held_out = _split(texts, held_out_share)
+    files = files_of_text(path, suffixes)
+    texts = read_texts(path, files, file_bytes_max)
+    train, held_out = (SEPARATOR.join(side) for side in split_texts(texts, held_out_share))
     rows, sequence_length = shape
     for kind, text in (("training", train), ("held-out", held_out)):
         if len(text) <= sequence_length:
@@ -61,6 +50,29 @@ def load_corpus(
             )
     as_bytes = [np.frombuffer(text, dtype=np.uint8) for text in (train, held_out)]
     return Corpus(as_bytes[0], as_bytes[1], len(texts), seed, rows, sequence_length)
+
+
+def files_of_text(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The files that `path` means, in the order of their paths, text or not."""
+    if is_pattern(path):
+        return [file for file in text_files(path) if not suffixes or file.suffix in suffixes]
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return list(_files(path, suffixes))
+    raise Unusable(f"{path}: there is no such file or folder to train on")
+
+
+def read_texts(
+    path: Path, files: list[Path], file_bytes_max: int = FILE_BYTES_MAX
+) -> dict[str, bytes]:
+    """The files of `path` that are text, by their names relative to it."""
+    base = _before_wildcards(path) if is_pattern(path) else path
+    return {
+        file.relative_to(base).as_posix(): text
+        for file in files
+        if (text := _read(file, file_bytes_max)) and b"\0" not in text[:PROBE_BYTES]
+    }
 
 
 def is_held_out(name: str, share: float) -> bool:
@@ -104,16 +116,18 @@ def _read(file: Path, bytes_max: int) -> bytes:
     return text
 
 
-def _split(texts: Mapping[str, bytes], held_out_share: float) -> tuple[bytes, bytes]:
-    """The text to train on and the text that is held out, files in their order."""
+def split_texts(
+    texts: Mapping[str, bytes], held_out_share: float
+) -> tuple[list[bytes], list[bytes]]:
+    """The texts to train on and those that are held out, files in their order."""
     out = {name for name in texts if is_held_out(name, held_out_share)}
-    train = SEPARATOR.join(text for name, text in texts.items() if name not in out)
-    held_out = SEPARATOR.join(texts[name] for name in texts if name in out)
+    train = [text for name, text in texts.items() if name not in out]
+    held_out = [texts[name] for name in texts if name in out]
     if train and held_out:
         return train, held_out
     whole = SEPARATOR.join(texts.values())  # too few files for a hash to split: the end is held out
     cut = round(len(whole) * (1.0 - held_out_share))
-    return whole[:cut], whole[cut:]
+    return [whole[:cut]], [whole[cut:]]
 
 
 def _passed_over(files: int, texts: int) -> str:

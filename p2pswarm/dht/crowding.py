@@ -19,6 +19,7 @@ Source:  Sridhar et al., "Content Censorship in the InterPlanetary File System" 
          "Evaluation of Sybil Attacks Protection Schemes in KAD" (AIMS 2009).
 """
 
+import hashlib
 import random
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
@@ -43,9 +44,13 @@ PATIENCE_S = 2.0  # for each lookup that follows a suspicion: a put or get takes
 REGION_QUORUM = 8  # holders of a region whose answers a larger quorum merges: some lack a record
 REGION_FIRST = 32  # of these are asked at once by a put
 REGION_SUCCESS = 24  # of these must say that they keep a record: some lie
+ELSEWHERE = 2  # other keys under which records are, too: each needs a crowd of its own
 KEYS_MAX = 64  # crowded keys that are remembered: 2 MB, if all of their regions are
 CROWDED_S = 600.0  # how long a key counts as crowded; then it is looked at anew
 REGION_S = 60.0  # how long the peers of a region are remembered
+
+
+_TAG = b"p2pswarm-dht-elsewhere:"
 
 
 class Spread(Enum):
@@ -138,6 +143,11 @@ def closest_of(key: bytes, points: Sequence[bytes]) -> bytes:
     """The point that is closest to a key."""
     number = int.from_bytes(key)
     return min(points, key=lambda each: int.from_bytes(each) ^ number)
+
+
+def keys_elsewhere(key: bytes) -> list[bytes]:
+    """The keys under which the records of a key are stored, too, and sought if they are missed."""
+    return [hashlib.sha256(_TAG + bytes([number]) + key).digest() for number in range(ELSEWHERE)]
 
 
 class CrowdedKeys:

@@ -112,6 +112,14 @@ class HolderSearch:
             self.saw_crowd(key)
         return found, spread
 
+    def known(self, key: bytes) -> list[Contact]:
+        """The contacts of our table that are closest to a key."""
+        return [each.contact for each in self._table.nearest(key, self._config.k)]
+
+    def knows_all(self, key: bytes) -> bool:
+        """Whether the swarm is so small that all of it holds every record."""
+        return len(self.known(key)) < self._config.k
+
     def crowded(self, key: bytes) -> bool:
         """Whether a crowd was seen around a key a short time ago."""
         return self._crowded.holds(key, self._now_s())

@@ -18,7 +18,6 @@ from p2pswarm.dht.carrier import Carrier, to_be_carried
 from p2pswarm.dht.config import DhtConfig
 from p2pswarm.dht.crowding import Spread
 from p2pswarm.dht.find_node import FindNode
-from p2pswarm.dht.get_value import GetValue
 from p2pswarm.dht.holder_search import HolderSearch, learn
 from p2pswarm.dht.joining import Greeting, Joining, met_through, worth_a_lookup
 from p2pswarm.dht.lookup import Lookup
@@ -29,12 +28,12 @@ from p2pswarm.dht.publisher import Publisher, holders_of
 from p2pswarm.dht.put_value import PutValue
 from p2pswarm.dht.query_runner import QueryRunner, RunningQuery
 from p2pswarm.dht.record_store import RecordStore
-from p2pswarm.dht.records import SignatureCache, merge
+from p2pswarm.dht.records import SignatureCache
 from p2pswarm.dht.responder import Request, Responder
 from p2pswarm.dht.routing_table import Table
-from p2pswarm.dht.store_batches import BatchedRecord
 from p2pswarm.dht.timeouts import TimeoutEstimator
 from p2pswarm.dht.upkeep import Duty, GreetSeed, GreetStranger, LookRound, PublishAgain, Upkeep
+from p2pswarm.dht.value_getter import ValueGetter
 from p2pswarm.dht.value_reader import ValueReader
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Contact, PeerId
@@ -87,7 +86,9 @@ class Dht(Closing):
         )
         self._search = HolderSearch(self.table, self._runner, rng)
         self._parts = PartSearch(self.table, self._runner, self._upkeep, reunion)
-        self._gets: dict[tuple[bytes, int], tuple[RunningQuery, GetValue]] = {}
+        self._getter = ValueGetter(
+            self._reader, self._runner, self._search, wall_s, self._prove_soon
+        )
         self._joining: tuple[RunningQuery, Lookup] | None = None
         self._proving: Alarm | None = None
         if config.server:
@@ -256,17 +257,46 @@ class Dht(Closing):
         """Stop publishing a value; it is gone when its time to live is over."""
         self._publications.withdraw(key, subkey)
 
-    async def _place(self, record: Record, *, waited_for: bool) -> PutValue:
-        """Store a record with the peers closest to its key; we may be one of them."""
-        key = record.key
-        self._reader.misses.forget(key)
-        found, spread = await self._search.holders(key)
-        candidates = self._publisher.candidates(key, found, self.contact)
+    async def _place(self, record: Record, *, waited_for: bool, copy: bool = False) -> PutValue:
+        """Store a record with the peers closest to its key; we may be one of them.
+
+        It is stored under other keys, too, each a `copy`; who waits does so for a crowded key only.
+        """
+        self._reader.misses.forget(record.key)
+        found, spread = await self._search.holders(record.key)
+        near = self._publisher.candidates(record.key, found, self.contact)
+        copies = [] if copy or len(near) < self.config.k else self._publisher.copies(record)
         if spread is Spread.CROWDED:
-            candidates = await self._search.region(key, candidates)
+            storing = self._store_around(record, near, waited_for=waited_for)
+        else:
+            storing = self._store(record, near, spread, waited_for=waited_for)
+            if waited_for and copies:
+                self._runner.start(self._place_later(copies))
+                copies = []
+        if not copies:
+            return await storing
+        places = [self._place(each, waited_for=waited_for, copy=True) for each in copies]
+        placed, *elsewhere = await asyncio.gather(storing, *places)
+        for of_copy in elsewhere:
+            placed.held_by += of_copy.held_by
+        return placed
+
+    async def _place_later(self, copies: Sequence[Record]) -> None:
+        for each in copies:
+            await self._place(each, waited_for=False, copy=True)
+
+    async def _store_around(
+        self, record: Record, near: Sequence[Contact], *, waited_for: bool
+    ) -> PutValue:
+        region = await self._search.region(record.key, near)
+        return await self._store(record, region, Spread.CROWDED, waited_for=waited_for)
+
+    async def _store(
+        self, record: Record, holders: Sequence[Contact], spread: Spread, *, waited_for: bool
+    ) -> PutValue:
         failure_share = self.timeouts.failure_share
         options = self._publisher.options(failure_share, spread, waited_for=waited_for)
-        put_value = PutValue(record, candidates, options, self.timeouts)
+        put_value = PutValue(record, holders, options, self.timeouts)
         await self._runner.start_query(put_value).wait()
         return put_value
 
@@ -278,42 +308,7 @@ class Dht(Closing):
         With a quorum of 1 the first holder's answer counts, or our own if we are a holder. A
         larger quorum merges the answers of that many holders, so that nothing is missing.
         """
-        if quorum == 1 and (records := await self._held(key)):
-            return records
-        if self._search.crowded(key):
-            return await self._get_around(key, quorum)
-        under_way = self._gets.get((key, quorum))
-        if under_way is None:
-            if self._reader.misses.holds(key, self._now_s()):
-                return {}
-            under_way = self._start_get(key, quorum)
-        running, get_value = under_way
-        await running.wait()
-        records = dict(get_value.records)
-        if not get_value.lookup.crowded or (records and quorum == 1):
-            return records
-        self._search.saw_crowd(key)
-        merge(records, (await self._get_around(key, quorum)).values())
-        return records
-
-    async def _get_around(self, key: bytes, quorum: int) -> dict[bytes, Record]:
-        """Get from the region of a crowded key, whose closest peers may all be hostile."""
-        near = self.table.nearest(key, self.config.k)
-        holders = await self._search.region(key, [each.contact for each in near])
-        request = Get(key, b"", False, 0)
-        get_value = self._reader.among(request, quorum, holders, self._now_s(), self._wall_s())
-        await self._runner.start_query(get_value, lambda: self._got(key, quorum, get_value)).wait()
-        return dict(get_value.records) or await self._held(key, anyway=True)
-
-    async def _held(self, key: bytes, *, anyway: bool = False) -> dict[bytes, Record]:
-        """What we hold ourselves; between two pages others have their turn."""
-        records: dict[bytes, Record] = {}
-        for number, page in enumerate(self._reader.held(key, self._now_ms(), anyway=anyway)):
-            if number:
-                await asyncio.sleep(0)
-            records |= page
-        self._prove_soon()
-        return records
+        return await self._getter.get(key, quorum)
 
     @property
     def clocks_differ(self) -> bool:
@@ -324,19 +319,6 @@ class Dht(Closing):
     def unsure(self) -> bool:
         """Whether the last get found nothing, and not all who were asked have answered."""
         return self._reader.unsure
-
-    def _start_get(self, key: bytes, quorum: int) -> tuple[RunningQuery, GetValue]:
-        runner = self._runner
-        get_value = self._reader.query(key, quorum, self._now_s(), self._wall_s())
-        running = runner.start_query(get_value, lambda: self._got(key, quorum, get_value))
-        if not get_value.finished:
-            self._gets[key, quorum] = running, get_value
-        return running, get_value
-
-    def _got(self, key: bytes, quorum: int, get_value: GetValue) -> None:
-        self._gets.pop((key, quorum), None)
-        for contact, record in self._reader.ended(key, get_value, self._now_s()):
-            self._runner.post(contact, BatchedRecord(record, None))
 
     # Answering
 

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.dht.config import DhtConfig
-from p2pswarm.dht.crowding import REGION_FIRST, REGION_MAX, REGION_SUCCESS, Spread
+from p2pswarm.dht.crowding import (
+    REGION_FIRST,
+    REGION_MAX,
+    REGION_SUCCESS,
+    Spread,
+    keys_elsewhere,
+)
 from p2pswarm.dht.messages import Record
 from p2pswarm.dht.publications import Publication, Publications
 from p2pswarm.dht.put_value import PutOptions, PutValue
@@ -46,6 +52,11 @@ class Publisher:
         expires_ms = now_ms + int(1000 * publication.ttl_s)
         key, subkey = publication.key, publication.subkey
         return sign(self._identity, key, subkey, publication.value, publication.seq, expires_ms)
+
+    def copies(self, record: Record) -> list[Record]:
+        """The record under the other keys where it is sought if it is not found under its own."""
+        rest = record.subkey, record.value, record.seq, record.expires_ms
+        return [sign(self._identity, key, *rest) for key in keys_elsewhere(record.key)]
 
     def keep(self, publication: Publication, now_s: float) -> None:
         """Publish a value again from time to time; ValueError if there are too many values."""

@@ -76,7 +76,14 @@ class ValueReader:
             return True
         return self._own.distance(key) <= near[-1].number ^ int.from_bytes(key)
 
-    def query(self, key: bytes, quorum: int, now_s: float, wall_s: float) -> GetValue:
+    def query(
+        self,
+        key: bytes,
+        quorum: int,
+        now_s: float,
+        wall_s: float,
+        patience_s: float | None = None,
+    ) -> GetValue:
         """The query of a get that `held` cannot answer."""
         config = self._config
         near = self._table.nearest(key, config.k)
@@ -85,7 +92,7 @@ class ValueReader:
         options = LookupOptions(
             width=config.k,
             settle=config.replicas,
-            patience_s=config.lookup_s,
+            patience_s=patience_s or config.lookup_s,
             first=quorum if sure else config.alpha,
             choice=config.replicas_success if sure else 1,
             least_scope=config.least_scope,

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  torch's own name for it
 
 from p2pswarm.config import ModelConfig
-from p2pswarm.models.base import DTYPES, Block
+from p2pswarm.models.base import DTYPES, LONE_KEY, Block, Value, bundle_of
+from p2pswarm.models.documents import APART, POSITION_KEY, check_length, positions_of, seen_of
 
 MLP_RATIO = 4  # hidden features of the MLP over D, as in GPT-2
 ROTARY_BASE = 10_000.0  # as in the paper on rotary positions
@@ -25,6 +26,8 @@ NORM_EPS = 1e-6
 
 def gpt(config: ModelConfig) -> list[nn.Module]:
     """Embedding, `config.layers` layers, head. Their costs are multiplications per token."""
+    if config.documents == APART:
+        check_length(config.sequence_length)
     dtype = DTYPES[config.dtype]
     layers = [Layer(config, dtype) for _ in range(config.layers)]
     return [Embedding(config, dtype), *layers, Head(config, dtype)]
@@ -37,12 +40,16 @@ class Embedding(Block):
         super().__init__()
         self.cost = model.d_model  # a look-up
         self.token_VD = nn.Parameter(torch.empty(model.vocabulary, model.d_model, dtype=dtype))
+        self.apart, self.end = model.documents == APART, model.document_end
 
     def draw(self, generator: torch.Generator) -> None:
         _normal(self.token_VD, 1.0, generator)
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return F.embedding(tokens_BT, self.token_VD)
+    def forward(self, tokens_BT: Tensor) -> Value:
+        x_BTD = F.embedding(tokens_BT, self.token_VD)
+        if not self.apart:
+            return x_BTD
+        return {LONE_KEY: x_BTD, POSITION_KEY: positions_of(tokens_BT, self.end)}
 
 
 class Layer(Block):
@@ -75,20 +82,31 @@ class Layer(Block):
         _normal(self.attention_out, out_std, generator)
         _normal(self.mlp_out, out_std, generator)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, value: Value) -> Value:
+        bundle = bundle_of(value)
+        x_BTD, position_BT = bundle[LONE_KEY], bundle.get(POSITION_KEY)
         rows, length, width = x_BTD.shape
         normed_BTD = F.rms_norm(x_BTD, (width,), self.attention_norm_D, NORM_EPS)
         qkv = F.linear(normed_BTD, self.qkv).view(rows, length, 3, self.heads, -1)
         q_BHTK, k_BHTK, v_BHTK = qkv.permute(2, 0, 3, 1, 4)
         cos_TK, sin_TK = self._angles(x_BTD, q_BHTK.shape[-1])
+        seen = None
+        if position_BT is not None:
+            cos_TK, sin_TK = (angles[position_BT].unsqueeze(1) for angles in (cos_TK, sin_TK))
+            seen = seen_of(position_BT)
         attended_BHTK = F.scaled_dot_product_attention(
-            _rotate(q_BHTK, cos_TK, sin_TK), _rotate(k_BHTK, cos_TK, sin_TK), v_BHTK, is_causal=True
+            _rotate(q_BHTK, cos_TK, sin_TK),
+            _rotate(k_BHTK, cos_TK, sin_TK),
+            v_BHTK,
+            attn_mask=seen,
+            is_causal=seen is None,
         )
         joined_BTD = attended_BHTK.transpose(1, 2).reshape(rows, length, width)
         x_BTD = x_BTD + F.linear(joined_BTD, self.attention_out)
         normed_BTD = F.rms_norm(x_BTD, (width,), self.mlp_norm_D, NORM_EPS)
         hidden = F.relu(F.linear(normed_BTD, self.mlp_in)).square()
-        return x_BTD + F.linear(hidden, self.mlp_out)
+        x_BTD = x_BTD + F.linear(hidden, self.mlp_out)
+        return x_BTD if position_BT is None else {LONE_KEY: x_BTD, POSITION_KEY: position_BT}
 
     def _angles(self, x_BTD: Tensor, features: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's rotation, made once for each length."""
@@ -116,7 +134,8 @@ class Head(Block):
         self.norm_D.fill_(1.0)
         _normal(self.score_VD, self.score_VD.shape[1] ** -0.5, generator)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, value: Value) -> Tensor:
+        x_BTD = bundle_of(value)[LONE_KEY]
         normed_BTD = F.rms_norm(x_BTD, (x_BTD.shape[-1],), self.norm_D, NORM_EPS)
         return F.linear(normed_BTD, self.score_VD)
 

@@ -47,6 +47,7 @@ def library() -> ModuleType:
             f"a model of transformers needs {error.name}: pip install 'p2pswarm[hf]'"
         ) from error
     found.logging.set_verbosity_error()  # what it warns of are tokens and files, not models
+    found.logging.disable_progress_bar()  # stderr is ours
     return found
 
 

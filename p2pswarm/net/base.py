@@ -11,7 +11,7 @@ Errors:  DialFailed from `dial`; Unusable from `listen`; LinkLost from a raw con
          ended. Once it is a pipe, whatever ends it reaches its user once, as `lost`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -155,8 +155,20 @@ class Listener(Protocol):
         """The bound address, with the real port."""
         ...
 
+    @property
+    def in_a_row(self) -> int:
+        """How many connections were accepted since none was waiting."""
+        ...
+
     async def accept(self) -> Connection:
         """The next connection; raises LinkLost when the listener fails or is closed."""
+        ...
+
+    def thin(self, levels: Mapping[str, int]) -> None:
+        """Let only one of 4 ** level new connections of these networks arrive, and all others.
+
+        The others are tried again by their diallers' systems. Where ours cannot, nothing happens.
+        """
         ...
 
     def close(self) -> None:

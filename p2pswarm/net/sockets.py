@@ -11,19 +11,27 @@ Errors:  an OSError becomes Unusable in `listen`, DialFailed in `dial`, LinkLost
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
+import struct
+import sys
 import threading
+from array import array
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
 from p2pswarm.errors import DialFailed, LinkLost, NobodyThere, Unusable
 from p2pswarm.ids import Address
+from p2pswarm.net import arrival_filter
 from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.net.bulk_threads import SocketBulkPipe
 from p2pswarm.net.control_protocol import ControlProtocol
 from p2pswarm.net.happy_eyeballs import first_connected
 from p2pswarm.net.os_errors import GONE_IN_BACKLOG, OUT_OF_FILES, reason_of
 from p2pswarm.net.resolver import Resolved, Resolver
+
+_log = logging.getLogger(__name__)
 
 BACKLOG = 256  # length of the kernel's queue; the transport limits what it accepts
 USER_TIMEOUT_MS = 20_000  # the path is gone if data stays unacknowledged this long
@@ -37,6 +45,8 @@ EVERYWHERE_V6 = "::"
 EVERYWHERE = ("0.0.0.0", EVERYWHERE_V6)  # noqa: S104  to bind
 
 IPPROTO_TCP = socket.IPPROTO_TCP
+SO_ATTACH_FILTER = 26 if sys.platform == "linux" else None  # the socket module does not name it
+_PROGRAM = struct.Struct("@HP")  # how many instructions, and where they are
 TCP_CONGESTION = getattr(socket, "TCP_CONGESTION", None)  # these three exist on Linux only
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -108,7 +118,8 @@ class SocketListener:
         self._sock = sock
         self._pause_s = pause_s
         self._address = _address(sock.getsockname())
-        self._in_a_row = 0
+        self.in_a_row = 0
+        """How many connections were accepted since none was waiting."""
 
     @property
     def address(self) -> Address:
@@ -121,20 +132,47 @@ class SocketListener:
         A crowd that connects as fast as we accept does not hold the event loop, and who was
         displaced is closed before many more come.
         """
-        self._in_a_row += 1
-        if self._in_a_row > ACCEPTED_IN_A_ROW:
-            self._in_a_row = 0
+        if self.in_a_row % ACCEPTED_IN_A_ROW == ACCEPTED_IN_A_ROW - 1:
             await asyncio.sleep(0)
         while True:
             try:
-                sock, name = await _accept(self._sock)
+                sock, name = await self._accepted()
             except OSError as error:
                 if error.errno in OUT_OF_FILES:
+                    self.in_a_row = 0  # that others wait says nothing of how fast they come
                     await asyncio.sleep(self._pause_s)
                 elif error.errno not in GONE_IN_BACKLOG:
                     raise LinkLost(f"listener {self._address}: {reason_of(error)}") from error
             else:
+                self.in_a_row += 1
                 return SocketConnection(sock, _address(name))
+
+    async def _accepted(self) -> tuple[socket.socket, tuple[str | int, ...]]:
+        """Accept without losing a connection when cancelled, which `loop.sock_accept` may."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return self._sock.accept()
+            except BlockingIOError:
+                self.in_a_row = 0
+            readable = asyncio.Event()
+            loop.add_reader(self._sock, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(self._sock)
+
+    def thin(self, levels: Mapping[str, int]) -> None:
+        """Have the kernel drop first packets from these networks, where it can: on Linux."""
+        if SO_ATTACH_FILTER is None:
+            return
+        code = array("B", arrival_filter.program(levels))
+        at, length = code.buffer_info()
+        described = _PROGRAM.pack(length // arrival_filter.INSTRUCTION_BYTES, at)
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, described)
+        except OSError as error:  # the memory of a socket's options is used up: the old one stays
+            _log.info("%s: no filter for floods: %s", self._address, reason_of(error))
 
     def close(self) -> None:
         """Stop listening."""
@@ -209,22 +247,6 @@ class SocketConnection:
         """Give the socket away; this object must not be used any more."""
         sock, self._sock = self._socket(), None
         return sock
-
-
-async def _accept(listener: socket.socket) -> tuple[socket.socket, tuple[str | int, ...]]:
-    """Accept without losing a connection when cancelled, which `loop.sock_accept` may."""
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            return listener.accept()
-        except BlockingIOError:
-            pass
-        readable = asyncio.Event()
-        loop.add_reader(listener, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(listener)
 
 
 async def _connect(to: Resolved, own: Address | None) -> SocketConnection:

@@ -81,6 +81,7 @@ class HeldOut:
     seconds: float
     step: int
     nats_per_byte: float
+    """Of a run with a tokenizer: per token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,21 +16,15 @@ from random import Random
 import torch
 
 from p2pswarm.checkpoint.saving import on_thread
-from p2pswarm.compute.bundle_spec import check_model
-from p2pswarm.compute.model_check import check_once
 from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.document_files import load_documents
-from p2pswarm.data.sources import row_files
-from p2pswarm.data.text_files import load_corpus
+from p2pswarm.data.tokenizer import Tokenizer, tokenizer_beside
 from p2pswarm.errors import RunEnded, SwarmError
 from p2pswarm.gossip.messages import RunStanding
 from p2pswarm.gossip.record import Activity, FigureKey, RunRole, figures
 from p2pswarm.ids import PeerId
-from p2pswarm.models.resolving import resolved
-from p2pswarm.outfile import Written, check_target
+from p2pswarm.outfile import Written, check_target, write_text
 from p2pswarm.progress.events import Event
-from p2pswarm.roles.cache_folder import default_cache
 from p2pswarm.roles.closed_run import closed_by_us, run_calls, until_out
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
@@ -42,6 +36,13 @@ from p2pswarm.roles.run_balance import LatestBalance
 from p2pswarm.roles.run_entry import RunEntry, enter_run
 from p2pswarm.roles.run_members import keep_saying, run_directory, trainers_named
 from p2pswarm.roles.run_status import LatestStatus
+from p2pswarm.roles.run_text import (
+    checked_model,
+    describe,
+    keep_with_checkpoints,
+    read_corpus,
+    tokenizer_of,
+)
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.stage import tensors_within, unless
 from p2pswarm.roles.weights_file import (
@@ -79,17 +80,19 @@ Say = Callable[[str], None]
 async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     """Train from the first step to the last, or until asked to leave."""
     config = closed_by_us(stack.config)
-    config = dataclasses.replace(config, run=await asyncio.to_thread(checked_model, config.run))
+    tokenizer = await asyncio.to_thread(tokenizer_of, config)
+    checked = await asyncio.to_thread(checked_model, config.run, tokenizer)
+    config = dataclasses.replace(config, run=checked)
     stack = dataclasses.replace(stack, config=config)
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
-    corpus = await asyncio.to_thread(read_corpus, config)
-    files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
-    say(f"{files}: {len(corpus.train):,} bytes to train on, {len(corpus.held_out):,} held out")
+    corpus = await asyncio.to_thread(read_corpus, config, tokenizer)
+    say(describe(corpus, tokenizer))
     text = await asyncio.to_thread(corpus.digest)
+    await asyncio.to_thread(keep_with_checkpoints, config, tokenizer)
     entry = await unless(leaving, enter_run(stack, text, say))
     if entry is None:
         return LEFT_EARLY
@@ -104,7 +107,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
                     leaving.set()  # nothing is left to do; this starts the time limit of leaving
                 with leaving.saved():
                     await _save_state(trainer, config, ended, say)
-                    saved = await _save(trainer, config, ended, patient=leaving.patient)
+                    saved = await _save(trainer, config, ended, tokenizer, patient=leaving.patient)
                 if ended is not None and not ended.failed:
                     await asyncio.to_thread(entry.finished)
                     await _leave_word(stack, entry.identity, trainer, ended)
@@ -116,14 +119,6 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     if ended.failed:
         raise RunEnded(ended.reason)
     return 0
-
-
-def checked_model(run: RunConfig) -> RunConfig:
-    """The run with its model as the manifest names it; Unusable for one that cannot be cut."""
-    run = resolved(run)
-    check_model(run)
-    check_once(run)
-    return run
 
 
 class RunReports:
@@ -266,23 +261,6 @@ async def _leave_word(
         await announce_end(stack, run, RunOver(run.run, run.config.steps, reason))
 
 
-def read_corpus(config: NodeConfig) -> Corpus:
-    """The text of the settings, as the run's batches need it."""
-    train, model, batch = config.train, config.run.model, config.run.batch
-    assert train.data is not None, "the command line requires it"
-    shape = batch.rows, model.sequence_length
-    if files := row_files(train.data):
-        cache = train.cache or default_cache()
-        return load_documents(train, files, cache=cache, seed=config.run.seed, shape=shape)
-    return load_corpus(
-        train.data,
-        suffixes=train.suffixes,
-        held_out_share=train.held_out_share,
-        seed=config.run.seed,
-        shape=shape,
-    )
-
-
 async def _save_state(
     trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, say: Say
 ) -> None:
@@ -295,7 +273,12 @@ async def _save_state(
 
 
 async def _save(
-    trainer: Trainer, config: NodeConfig, ended: act.RunFinished | None, *, patient: bool
+    trainer: Trainer,
+    config: NodeConfig,
+    ended: act.RunFinished | None,
+    tokenizer: Tokenizer | None,
+    *,
+    patient: bool,
 ) -> str:
     """Fetch and write the weights; returns what to print about it.
 
@@ -308,7 +291,7 @@ async def _save(
         return "" if ended is None else "the trainer that coordinated the run has the weights"
     try:
         async with asyncio.timeout(SAVE_S if ended is None and not patient else None):
-            written = await save(trainer, config.run, path, named=True)
+            written = await save(trainer, config.run, path, tokenizer, named=True)
     except TimeoutError:
         return "left before the weights could be fetched"
     except SwarmError as error:
@@ -319,7 +302,12 @@ async def _save(
 
 
 async def save(
-    trainer: Trainer, run_config: RunConfig, path: Path, *, named: bool = False
+    trainer: Trainer,
+    run_config: RunConfig,
+    path: Path,
+    tokenizer: Tokenizer | None = None,
+    *,
+    named: bool = False,
 ) -> Written:
     """Fetch the weights from their servers and write them; returns where they are.
 
@@ -329,4 +317,7 @@ async def save(
     if named:
         step = min(snapshot.version for snapshot in snapshots)
         path = weights_name(path, run_config, step)
-    return await asyncio.to_thread(write_run, path, run_config, snapshots)
+    written = await asyncio.to_thread(write_run, path, run_config, snapshots)
+    if tokenizer is not None:
+        await asyncio.to_thread(write_text, tokenizer_beside(written.path), tokenizer.text)
+    return written

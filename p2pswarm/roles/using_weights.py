@@ -3,7 +3,6 @@
 Errors:  Unusable for weights or text that cannot be used.
 """
 
-import codecs
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import torch
 from p2pswarm.compute.trained_model import Quality, load_model
 from p2pswarm.data.held_out_pass import held_out_pass
 from p2pswarm.errors import Unusable
-from p2pswarm.roles.trainer import read_corpus
+from p2pswarm.roles.run_text import read_corpus, tokenizer_of
 from p2pswarm.settings import load
 
 LAYOUT = frozenset("\n\t")
@@ -25,10 +24,8 @@ def generate(
 ) -> Iterator[str]:
     """Pieces of text that go on from `prompt`, as a terminal may show them."""
     model = load_model(weights)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for token in model.generate(prompt, tokens=tokens, temperature=temperature, seed=seed):
-        yield _shown(decoder.decode(bytes([token])))
-    yield _shown(decoder.decode(b"", final=True))
+    for piece in model.generate_text(prompt, tokens=tokens, temperature=temperature, seed=seed):
+        yield _shown(piece)
 
 
 def evaluate(
@@ -39,9 +36,19 @@ def evaluate(
     config = dataclasses.replace(load(settings), run=model.run)
     if config.train.data is None:
         raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
-    corpus = read_corpus(config)
-    tell(f"{len(corpus.held_out):,} bytes are held out")
-    return model.evaluate(torch.from_numpy(x) for x in held_out_pass(corpus, tokens_max))
+    tokenizer = model.tokenizer or tokenizer_of(config)
+    digest = tokenizer.digest if tokenizer else ""
+    if digest != model.run.model.tokenizer:
+        raise Unusable(
+            f"{settings}: train.tokenizer is not that of the weights: name it, or put its file "
+            "beside them"
+        )
+    corpus = read_corpus(config, tokenizer)
+    unit = "tokens" if tokenizer else "bytes"
+    tell(f"{len(corpus.held_out):,} {unit} are held out")
+    found = model.evaluate(torch.from_numpy(x) for x in held_out_pass(corpus, tokens_max))
+    held_out_bytes = corpus.held_out_bytes or len(corpus.held_out)
+    return dataclasses.replace(found, bytes_per_token=held_out_bytes / len(corpus.held_out))
 
 
 def as_json(found: Quality) -> str:
@@ -57,9 +64,10 @@ def as_json(found: Quality) -> str:
 
 def as_text(found: Quality) -> str:
     """One line for people."""
+    one = "byte" if found.bytes_per_token == 1 else "token"
     return (
-        f"loss {found.loss:.4f} nats a byte, perplexity {found.perplexity:.3f}, "
-        f"{found.bits_per_byte:.4f} bits a byte, over {found.tokens:,} bytes"
+        f"loss {found.loss:.4f} nats a {one}, perplexity {found.perplexity:.3f}, "
+        f"{found.bits_per_byte:.4f} bits a byte, over {found.tokens:,} {one}s"
     )
 
 

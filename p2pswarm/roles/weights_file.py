@@ -19,6 +19,7 @@ from p2pswarm.checkpoint.names import slug
 from p2pswarm.compute.digest import digest_of
 from p2pswarm.compute.flat_parameters import FlatParameters, state_of
 from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.trained_model import AVERAGE_ENDING
 from p2pswarm.config import RunConfig
 from p2pswarm.errors import BadMessage
 from p2pswarm.models.blocks import block_count, make_blocks
@@ -91,7 +92,7 @@ def write_run(path: Path, run: RunConfig, snapshots: Sequence[Snapshot]) -> Writ
     about = run_to_json(run).decode()
     written = write_weights(path, named_weights(run, snapshots), about)
     if run.optimizer.average_decay:
-        beside = written.path.with_stem(f"{written.path.stem}-average")
+        beside = written.path.with_stem(f"{written.path.stem}{AVERAGE_ENDING}")
         write_weights(beside, named_weights(run, snapshots, average=True), about)
     return written
 

@@ -24,7 +24,8 @@ from p2pswarm.allreduce.base import Sums
 from p2pswarm.compute.base import BackwardSpec, Engine, Key, LossResult, Update
 from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.config import RunConfig
-from p2pswarm.data.corpus import Bytes, ByteText, Corpus
+from p2pswarm.data.corpus import Corpus, TokenText
+from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import NotServing
 from p2pswarm.models.base import Bundle
 from p2pswarm.sim.state import CountingState
@@ -46,7 +47,7 @@ class NumberedCorpus(Corpus):
 
     __slots__ = ()
 
-    def _draw(self, text: ByteText, kind: str, number: int) -> Bytes:
+    def _draw(self, text: TokenText, kind: str, number: int) -> Tokens:
         del text, kind
         tokens_BS = np.zeros((self.rows, self.sequence_length + 1), np.uint8)
         tokens_BS[0, :NUMBER_BYTES] = np.frombuffer(number.to_bytes(NUMBER_BYTES), np.uint8)

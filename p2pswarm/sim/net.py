@@ -9,16 +9,19 @@ Errors:  as `net/base.py`.
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from p2pswarm.errors import DialFailed, NobodyThere, SwarmError, Unusable
 from p2pswarm.ids import Address, PeerId
+from p2pswarm.net.address_groups import address_groups
 from p2pswarm.net.base import BulkMachine, BulkPipe, ControlMachine
 from p2pswarm.sim.pipes import SimBulkPipe, SimControlPipe
 from p2pswarm.sim.tcp import Socket
 from p2pswarm.sim.world import Host, World, WorldConfig
 
 SYN_S = 127.0  # Linux gives a dial up after this: six retries
+SYN_AGAIN_S = 1.0  # before the first of them; twice as long before each further one
 BACKLOG = 256  # connections that wait to be accepted
 EPHEMERAL_PORT = 32768
 
@@ -86,6 +89,13 @@ class SimNet:
         way_s = world.one_way_s(self._host, target)
         await asyncio.sleep(2 * way_s)
         listener = internet.listeners.get(to)
+        wait_s = SYN_AGAIN_S
+        while listener is not None and listener.drops(self._host.address.host):
+            if wait_s >= SYN_S / 2:
+                raise DialFailed(f"{to}: no answer")
+            await asyncio.sleep(wait_s)
+            wait_s *= 2
+            listener = internet.listeners.get(to)
         if listener is None or listener.full:
             raise NobodyThere(f"{to}: Connection refused")
         here = internet.socket(self._host, to)
@@ -108,6 +118,10 @@ class SimListener:
         """The address that was bound."""
         self._internet = internet
         self._waiting: asyncio.Queue[SimConnection] = asyncio.Queue(BACKLOG)
+        self._levels: Mapping[str, int] = {}
+        self._dropped = 0
+        self.in_a_row = 0
+        """How many connections were accepted since none was waiting."""
 
     @property
     def full(self) -> bool:
@@ -121,8 +135,21 @@ class SimListener:
         else:
             self._waiting.put_nowait(connection)
 
+    def thin(self, levels: Mapping[str, int]) -> None:
+        """See `Listener`."""
+        self._levels = levels
+
+    def drops(self, host: str) -> bool:
+        """Whether the first packet of a dial from a host is dropped."""
+        if not self._levels:
+            return False
+        of = [self._levels[name] for name in address_groups(host) if name in self._levels]
+        self._dropped += bool(of)
+        return bool(of) and self._dropped % 4 ** of[-1] != 0
+
     async def accept(self) -> "SimConnection":
         """The next connection. Cancel this before `close`."""
+        self.in_a_row = 0 if self._waiting.empty() else self.in_a_row + 1
         return await self._waiting.get()
 
     def close(self) -> None:

@@ -5,7 +5,8 @@ Errors:  none; the coordinator is told of failures. An answer of the wrong type 
          lost link.
 """
 
-from p2pswarm.data.corpus import Bytes, Corpus
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import BadMessage, SwarmError
 from p2pswarm.swarm.messages.membership import MemberRecord
 from p2pswarm.swarm.messages.microbatch import CHECK_BASE, Handed, Push, Undelivered
@@ -27,8 +28,8 @@ Order = act.Launch | Call
 """What the coordinator asks servers to do."""
 
 
-def tokens(order: act.Launch, corpus: Corpus) -> Bytes:
-    """The samples of a microbatch, its check or a held-out batch; uint8, (rows, sequence + 1)."""
+def tokens(order: act.Launch, corpus: Corpus) -> Tokens:
+    """The samples of a microbatch, its check or a held-out batch, (rows, sequence + 1)."""
     if order.work is Work.EVALUATE:
         return corpus.held_out_batch(order.microbatch - EVALUATION_BASE)
     return corpus.microbatch(order.microbatch % CHECK_BASE)

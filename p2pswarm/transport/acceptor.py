@@ -1,7 +1,8 @@
 """Acceptor: greets every connection that arrives, and finds out what it is for.
 
 A peer that stalls, sends garbage or belongs to another network costs one of a limited number of
-handshakes and a line in the log. Decisions: `handshake_limiter`, `handshake_turns`.
+handshakes and a line in the log. Decisions: `handshake_limiter`, `handshake_turns`,
+`flood_thinning`.
 
 Units:   seconds.
 Errors:  none: what goes wrong with a connection is logged, and ends it alone.
@@ -20,6 +21,7 @@ from p2pswarm.net.circuit import CircuitRequest, CircuitStatus, answer
 from p2pswarm.transport import observation
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
+from p2pswarm.transport.flood_thinning import FloodThinning
 from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.handshaker import Handshaker
@@ -78,6 +80,9 @@ class Acceptor:
         self.on_greeting = None
         self._limiter = HandshakeLimiter(config.silent_max, config.answered_max)
         self._gate = HandshakeGate()
+        self._loop = asyncio.get_running_loop()
+        self._looks: dict[Listener, asyncio.TimerHandle] = {}
+        """When to look at who floods each listener."""
         self._greeting: dict[int, asyncio.Task[None]] = {}
         self._passed_on: set[int] = set()
 
@@ -88,23 +93,48 @@ class Acceptor:
     def close(self) -> None:
         """Let no computation of a handshake wait any longer."""
         self._gate.close()
+        for look in self._looks.values():
+            look.cancel()
 
-    def greet(self, connection: Connection) -> None:
-        """Greet a connection that has arrived, at a listener or by another way."""
+    def greet(self, connection: Connection, flood: FloodThinning | None = None) -> None:
+        """Greet a connection that has arrived, at a listener with its `flood` or by another way."""
         ticket, displaced = self._limiter.enter(connection.remote.host)
         self._displace(displaced)
         end = partial(self._end_greeting, connection, ticket)
-        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket), end)
+        used = _ignore if flood is None else flood.used
+        self._greeting[ticket] = self._tasks.spawn(self._greet(connection, ticket, used), end)
 
     async def _accept(self, listener: Listener) -> None:
+        flood = FloodThinning()
         while True:
-            self.greet(await listener.accept())
+            connection = await listener.accept()
+            host, now_s = connection.remote.host, self._loop.time()
+            greeted = flood.arrived(host, listener.in_a_row, now_s)
+            self._plan_thinning(listener, flood)
+            if greeted:
+                self.greet(connection, flood)
+            else:
+                connection.close()
 
     def _displace(self, ticket: int | None) -> None:
         if ticket is not None:
             self._greeting[ticket].cancel()
 
-    async def _greet(self, connection: Connection, ticket: int) -> None:
+    def _plan_thinning(self, listener: Listener, flood: FloodThinning) -> None:
+        at_s = flood.next_deadline_s()
+        if listener not in self._looks and at_s is not None:
+            self._looks[listener] = self._loop.call_at(at_s, self._thin, listener, flood)
+
+    def _thin(self, listener: Listener, flood: FloodThinning) -> None:
+        del self._looks[listener]
+        if flood.on_deadline(listener.in_a_row, self._loop.time()):
+            _log.info("connections of %d networks are thinned", len(flood.levels))
+            listener.thin(flood.levels)
+        self._plan_thinning(listener, flood)
+
+    async def _greet(
+        self, connection: Connection, ticket: int, used: Callable[[str], None]
+    ) -> None:
         try:
             async with asyncio.timeout(self._config.handshake_s):
                 accepted = await self._handshaker.accepted(
@@ -112,6 +142,7 @@ class Acceptor:
                     lambda: self._displace(self._limiter.answered(ticket)),
                     partial(self._compute, ticket, connection.remote.host),
                 )
+                used(connection.remote.host)
                 if accepted.knock is not None:
                     self.on_knock(accepted.knock)
                 elif accepted.circuit is not None:
@@ -162,5 +193,5 @@ class Acceptor:
         del self._greeting[ticket]
 
 
-def _ignore(_token: bytes) -> None:
-    """Drop a knock: nobody has asked to be dialled back."""
+def _ignore(_said: bytes | str) -> None:
+    """Drop a knock that nobody has asked for, or what nobody counts."""

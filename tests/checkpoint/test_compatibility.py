@@ -95,3 +95,12 @@ def test_another_run_text_or_signer_is_named(wanted, part):
     assert part in str(caught.value)
     assert "\n" not in str(caught.value)
     assert checkpoint_id().run == RUN_ID
+
+
+def test_another_tokenizer_is_named_before_the_tokens_that_it_made():
+    other = replaced("model", tokenizer="ab" * 32)
+
+    with pytest.raises(
+        OtherCheckpoint, match=r"run\.model\.tokenizer is not set in the checkpoint and abab"
+    ):
+        check(SIGNED, Wanted(config=other, corpus=b"0" * 32))

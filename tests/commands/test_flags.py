@@ -176,6 +176,7 @@ COMMANDS = [
     "verify",
     "generate",
     "evaluate",
+    "export",
     "plan",
     "simulate",
     "invite",

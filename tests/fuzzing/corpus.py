@@ -4,12 +4,18 @@ A file has its inputs one after another, as `joined` writes them.
 """
 
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from fuzzing.base import joined, parts
+from fuzzing.base import Parse, joined, parts
 from fuzzing.seeds import SEEDS
 
+Branch = tuple[str, int, int]
+"""A file, and two lines of it that were run one after the other."""
+OURS = "/p2pswarm/"
 CORPUS = Path(__file__).parents[1] / "corpus"
 WHOLE_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1 << 63) - 1)
 
@@ -29,6 +35,53 @@ def keep(name: str, inputs: Sequence[bytes]) -> None:
 def beginnings(name: str) -> list[bytes]:
     """What a fuzzer of the parser begins with: valid inputs, and those that are kept."""
     return [*SEEDS[name](), *kept(name)]
+
+
+def smallest_that_reach(
+    parse: Parse, known: Sequence[bytes], inputs: Sequence[bytes], most_bytes: int
+) -> list[bytes]:
+    """The inputs, from small to large, that take a branch which none before and no known one takes.
+
+    Together they have at most `most_bytes`; a larger one is left out, and one after it may fit.
+    """
+    taken = {branch for data in known for branch in branches_of(parse, data)}
+    chosen: list[bytes] = []
+    for data in sorted(set(inputs) - set(known), key=lambda each: (len(each), each)):
+        if 0 < len(data) <= most_bytes:
+            new = branches_of(parse, data) - taken
+            if new:
+                taken |= new
+                chosen.append(data)
+                most_bytes -= len(data)
+    return chosen
+
+
+def branches_of(parse: Parse, data: bytes) -> set[Branch]:
+    """The branches of the package that a parser takes for an input."""
+    taken: set[Branch] = set()
+
+    def called(frame: FrameType, _event: str, _arg: Any) -> Any:
+        file = frame.f_code.co_filename
+        if OURS not in file:
+            return None
+        before = 0
+
+        def moved(frame: FrameType, event: str, _arg: Any) -> Any:
+            nonlocal before
+            if event == "line":
+                taken.add((file, before, frame.f_lineno))
+                before = frame.f_lineno
+            return moved
+
+        return moved
+
+    earlier = sys.gettrace()
+    sys.settrace(called)
+    try:
+        parse(data)
+    finally:
+        sys.settrace(earlier)
+    return taken
 
 
 def mutations(inputs: Sequence[bytes], seed: int) -> Iterator[bytes]:

@@ -7,7 +7,14 @@ from pathlib import Path
 import msgpack
 import pytest
 from fuzzing.base import joined, parts
-from fuzzing.corpus import CORPUS, beginnings, kept, mutations
+from fuzzing.corpus import (
+    CORPUS,
+    beginnings,
+    branches_of,
+    kept,
+    mutations,
+    smallest_that_reach,
+)
 from fuzzing.examples import examples
 from fuzzing.parsers import PARSERS
 from fuzzing.seeds import SEEDS
@@ -78,3 +85,27 @@ def test_mutations_differ_and_repeat_from_their_seed():
     assert first == again
     assert len(set(first)) > 25
     assert kept("nobody") == []
+
+
+def test_the_smallest_inputs_are_kept_that_take_every_branch_which_larger_ones_take():
+    parse, known = PARSERS["address"], SEEDS["address"]()
+    inputs = list(itertools.islice(mutations(known, seed=5), 100))
+
+    chosen = smallest_that_reach(parse, known, inputs, most_bytes=10_000)
+
+    def all_of(these: list[bytes]) -> set[tuple[str, int, int]]:
+        return {branch for data in these for branch in branches_of(parse, data)}
+
+    assert all_of([*known, *chosen]) == all_of([*known, *inputs])
+    assert 0 < len(chosen) < len(inputs) / 2
+    for left_out in chosen:
+        assert not all_of([left_out]) <= all_of([*known, *chosen[: chosen.index(left_out)]])
+
+
+def test_no_more_bytes_are_kept_than_allowed():
+    parse, known = PARSERS["address"], SEEDS["address"]()
+    inputs = list(itertools.islice(mutations(known, seed=5), 100))
+
+    chosen = smallest_that_reach(parse, known, inputs, most_bytes=40)
+
+    assert 0 < sum(len(data) for data in chosen) <= 40

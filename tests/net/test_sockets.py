@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import sys
 
 import pytest
 from net.harness import HERE, PATIENCE_S, connected
@@ -295,3 +296,48 @@ async def test_a_port_from_which_is_dialled_is_still_taken():
     with pytest.raises(Unusable, match="in use"):
         await net.listen(listener.address)
     listener.close()
+
+
+async def test_a_listener_tells_how_many_it_accepted_since_nobody_waited():
+    listener = await SocketNet().listen(HERE)
+    at = listener.address.host, listener.address.port
+    crowd = [socket.create_connection(at) for _ in range(3)]
+
+    accepted, counts = [], []
+    for _ in crowd:
+        accepted.append(await listener.accept())
+        counts.append(listener.in_a_row)
+    accepting = asyncio.create_task(listener.accept())
+    await asyncio.sleep(0.01)
+    crowd.append(socket.create_connection(at))
+    accepted.append(await accepting)
+
+    assert counts == [1, 2, 3]
+    assert listener.in_a_row == 1
+    for each in (*accepted, *crowd, listener):
+        each.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux runs a program where they arrive")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::"])
+async def test_new_connections_of_a_thinned_network_are_dropped_and_others_go_on(host: str):
+    """Of one at the highest level one of 1,024 passes: that a test fails by chance is as likely."""
+    try:
+        listener = await SocketNet().listen(Address(host, 0))
+    except Unusable:
+        pytest.skip("this machine has no IPv6")
+    port = listener.address.port
+    ours = socket.create_connection(("127.0.0.1", port), source_address=("127.77.1.1", 0))
+    theirs = await listener.accept()
+    listener.thin({"127.77.0.0/16": 5, "2001:db8::/32": 1})
+
+    ours.sendall(b"still here")  # a connection that is up
+    assert await theirs.receive(10) == b"still here"
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("127.0.0.1", port), 0.3, source_address=("127.77.1.2", 0))
+    other = socket.create_connection(("127.0.0.1", port), 5.0, source_address=("127.78.1.2", 0))
+    listener.thin({})
+    again = socket.create_connection(("127.0.0.1", port), 5.0, source_address=("127.77.1.2", 0))
+
+    for each in (ours, theirs, other, again, listener):
+        each.close()

@@ -7,7 +7,7 @@ import torch
 
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
-from p2pswarm.roles.trainer import read_corpus
+from p2pswarm.roles.run_text import read_corpus
 from p2pswarm.settings import load
 from p2pswarm.swarm.schedule import learning_rate
 

@@ -209,7 +209,7 @@ def test_lines_tell_what_matters():
         "training begins: 12,345 parameters",
         "step     2  loss 3.0000     1000 tokens/s  counted 16  replayed 0",
         "a note",
-        "step     3  held-out loss 2.5000 nats/byte",
+        "step     3  held-out loss 2.5000 nats/token",
         "checkpoint of step 3 in 0.2 s: /there",
         None,
         "done after 4 steps: all steps are done        1 tokens/s  counted 1  replayed 0",

@@ -1,6 +1,8 @@
 """`generate` and `evaluate`, from their command lines to what they print."""
 
+import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,10 @@ import pytest
 from p2pswarm.commands.run import main
 from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.compute.trained_model import load_model
 from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
+from p2pswarm.roles.run_text import tokenised_run
 from p2pswarm.roles.using_weights import _shown
 from p2pswarm.roles.weights_file import write_weights
 from p2pswarm.settings import run_to_json
@@ -80,3 +85,63 @@ def test_a_temperature_that_is_none_is_refused(temperature: str, capsys):
 
 def test_what_a_model_writes_moves_no_cursor():
     assert _shown("a\n\tb\x1b[2J\r") == "a\n\tb\ufffd[2J\ufffd"
+
+
+TOKENIZER = train_tokenizer(300, [Path(__file__).read_bytes()])
+
+
+@pytest.fixture
+def token_weights(tmp_path: Path) -> Path:
+    run = tokenised_run(RUN, TOKENIZER)
+    flat = ReferenceTrainer(run).flat
+    named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
+    path = write_weights(tmp_path / "w.safetensors", named, run_to_json(run).decode()).path
+    tokenizer_beside(path).write_text(TOKENIZER.text)
+    return path
+
+
+def test_tokens_become_text_again(token_weights: Path, capsys):
+    assert main(["generate", str(token_weights), "Once", "--tokens", "30", "--seed", "3"]) == 0
+    assert len(capsys.readouterr().out) > len("Once\n")
+
+
+def test_a_text_that_the_model_ends_ends(token_weights: Path):
+    model = load_model(token_weights)
+    model.run = dataclasses.replace(
+        model.run, model=dataclasses.replace(model.run.model, document_end=_first(model))
+    )
+
+    assert list(model.generate("Once", temperature=0)) == []
+
+
+def _first(model) -> int:
+    return next(model.generate("Once", temperature=0))
+
+
+def test_bits_a_byte_count_bytes_and_not_tokens(token_weights: Path, settings: str, capsys):
+    assert main(["evaluate", str(token_weights), settings, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    held_out = b"some text to read " * 10
+    per_token = len(held_out) / (len(TOKENIZER.encode([held_out])[0]) + 1)
+
+    bits = found["loss"] / math.log(2)
+    assert found["bits_per_byte"] == pytest.approx(bits / per_token, rel=1e-6)
+    main(["evaluate", str(token_weights), settings])
+    assert "nats a token" in capsys.readouterr().out
+
+
+def test_a_tokenizer_that_is_gone_or_another_is_one_line(token_weights: Path, capsys):
+    tokenizer_beside(token_weights).write_text(train_tokenizer(301, [b"abc"]).text)
+    assert main(["generate", str(token_weights), "a"]) != 0
+    assert "not the tokenizer that these weights were trained with" in capsys.readouterr().err
+
+    tokenizer_beside(token_weights).unlink()
+    assert main(["generate", str(token_weights), "a"]) != 0
+    assert "put the file that the run wrote beside its weights" in capsys.readouterr().err
+
+
+def test_the_average_of_weights_has_the_tokenizer_of_the_run(token_weights: Path):
+    average = token_weights.with_stem(f"{token_weights.stem}-average")
+    token_weights.rename(average)
+
+    assert load_model(average).tokenizer.digest == TOKENIZER.digest

@@ -6,6 +6,7 @@ import random
 import pytest
 from sim.seed import SEED
 
+from p2pswarm.dht.crowding import PATIENCE_S
 from p2pswarm.sim.dht_attack import AttackConfig, AttackedDht, public_address
 from p2pswarm.sim.loop import run
 
@@ -79,6 +80,18 @@ def test_200_ids_of_as_many_networks_next_to_a_key_do_not_eclipse_the_peers_arou
     config = AttackConfig(nodes=300, hostile=0.2, ground=200, seed=SEED)
 
     gets, good, _ = run(found_by(config, values=2, readers=20), SEED)
+
+    assert good >= gets - 1
+
+
+def test_200_ids_scattered_around_a_key_do_not_hide_it():
+    """They look nearly as chance does to who knows few of them, so no crowd need be seen."""
+    gets = good = 0
+    for seed in range(SEED, SEED + 3):
+        config = AttackConfig(nodes=500, hostile=0.2, ground=200, radius=32.0, seed=seed)
+        of_seed, good_of_seed, longest_s = run(found_by(config, values=1, readers=12), seed)
+        gets, good = gets + of_seed, good + good_of_seed
+        assert longest_s < TOO_LONG_S + PATIENCE_S
 
     assert good >= gets - 1
 

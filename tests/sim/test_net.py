@@ -12,6 +12,7 @@ from sim.seed import SEED
 from p2pswarm.crypto.identity import Identity
 from p2pswarm.errors import DialFailed, Late, LinkLost, Unusable
 from p2pswarm.ids import Address, Contact
+from p2pswarm.net.address_groups import address_groups
 from p2pswarm.rpc.base import Priority, Stream
 from p2pswarm.rpc.link_rpc import LinkRpc
 from p2pswarm.sim.loop import run
@@ -239,3 +240,31 @@ def whole_stack(seed: int) -> str:
 def test_same_seed_gives_the_same_run_of_the_whole_stack() -> None:
     assert whole_stack(SEED) == whole_stack(SEED)
     assert whole_stack(SEED) != whole_stack(SEED + 1)
+
+
+def test_a_dial_from_a_thinned_network_is_tried_again_as_a_kernel_does():
+    async def main() -> None:
+        internet = SimInternet(SEED, WorldConfig())
+        server, client = (
+            internet.net(Identity.generate(name * 32).peer_id) for name in (b"s", b"c")
+        )
+        listener = await server.listen(Address("0.0.0.0", 4001))
+        host = internet.world.hosts[Identity.generate(b"c" * 32).peer_id.raw].address.host
+        network = address_groups(host)[1]
+        begun_s = now_s()
+
+        listener.thin({network: 1})  # one of four: the third packet after the first, 7 s later
+        await client.dial(listener.address)
+        assert 7.0 <= now_s() - begun_s < 8.0
+
+        listener.thin({network: 5})
+        with pytest.raises(DialFailed, match="no answer"):
+            await client.dial(listener.address)
+        assert 60.0 < now_s() - begun_s < 200.0
+
+        listener.thin({})
+        begun_s = now_s()
+        await client.dial(listener.address)
+        assert now_s() - begun_s < 1.0
+
+    run(main(), SEED)

@@ -1,0 +1,59 @@
+"""`p2pswarm export`: trained weights as a folder that other programs load.
+
+Errors:  Unusable for weights that cannot be used, or a folder that is there.
+"""
+
+import argparse
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2pswarm.commands.arguments import Commands, whole
+from p2pswarm.commands.printing import say
+
+TEXT = (
+    "Writes a folder out of the weights of a run: for a model of transformers what from_pretrained "
+    "takes, for any other what p2pswarm.load takes; with its tokenizer."
+)
+SHARD_MIB = 4_096  # the hub shows and loads files of up to 5 GB best
+SHARD_MIB_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCommand:
+    """Write a folder."""
+
+    weights: Path
+    folder: Path
+    shard_mib: int
+
+    def run(self, begun_s: float) -> int:
+        """Write it, and say how large it is."""
+        del begun_s
+        exporting = importlib.import_module("p2pswarm.roles.exporting")
+        written = exporting.export(self.weights, self.folder, self.shard_mib)
+        say(f"{self.folder}: {written:,} bytes; its README.md shows how to load it")
+        return 0
+
+
+def add(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "export", help="trained weights as a folder for other programs", description=TEXT
+    )
+    parser.set_defaults(read=_read)
+    parser.add_argument(
+        "weights", type=Path, metavar="WEIGHTS", help="the .safetensors file that a run wrote"
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to make")
+    parser.add_argument(
+        "--shard-mib",
+        type=whole(1, SHARD_MIB_MAX),
+        default=SHARD_MIB,
+        metavar="MIB",
+        help=f"no file of a model of transformers is larger; default {SHARD_MIB:,}",
+    )
+
+
+def _read(flags: argparse.Namespace) -> ExportCommand:
+    return ExportCommand(flags.weights, flags.folder, flags.shard_mib)

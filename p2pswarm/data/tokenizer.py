@@ -1,0 +1,171 @@
+"""Tokenizers: text to tokens and back, as the library `tokenizers` reads a tokenizer.json.
+
+A tokenizer is a value: its JSON text, from which every machine makes the same tokens. What a run's
+identity holds of it is a digest of that text, without white space and without what a run never
+uses (truncation, padding). The library is loaded when a tokenizer is asked for.
+
+Units:   bytes; tokens are numbers below `size`.
+Errors:  Unusable, one line with the remedy.
+"""
+
+import functools
+import hashlib
+import importlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from p2pswarm.data.sources import TOKENIZER_FILE, tokenizer_file
+from p2pswarm.data.tokens import Tokens
+from p2pswarm.errors import Unusable
+from p2pswarm.infile import read_small
+
+LIBRARY = "tokenizers"
+CONFIG_FILE = "tokenizer_config.json"
+FILE_BYTES_MAX = 128 << 20  # that of a vocabulary of 262,144 has 33 MB
+CONFIG_BYTES_MAX = 16 << 20  # some list every token that was added
+END = "<|endoftext|>"
+ENDS = (END, "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
+"""What ends a document where no tokenizer_config.json says so: GPT-2, Llama 2, Gemma, Llama 3."""
+UNUSED = ("truncation", "padding")
+SMALL_TOKENS = 1 << 16  # below it a token fits two bytes
+HALF = "\ufffd"  # bytes that are no character (yet)
+
+
+class Tokenizer:
+    """One tokenizer, as its JSON text describes it; `end` is the token that ends a document."""
+
+    def __init__(self, text: str, where: str, end: str = "") -> None:
+        try:
+            found = json.loads(text)
+            assert_table(found)
+            bare = {key: value for key, value in found.items() if key not in UNUSED}
+            self.text = json.dumps(bare, ensure_ascii=False, indent=1)
+            canonical = json.dumps(bare, sort_keys=True, separators=(",", ":"))
+            whole = json.dumps(dict.fromkeys(UNUSED) | bare)
+            self._tokenizer = library().Tokenizer.from_str(whole)
+        except Unusable:
+            raise
+        except Exception as error:  # the library raises nothing narrower
+            reason = " ".join(str(error).split())
+            raise Unusable(f"{where}: no tokenizer that can be read: {reason}") from error
+        self.digest = hashlib.sha256(canonical.encode()).hexdigest()
+        self.size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        if self.size < 1:
+            raise Unusable(f"{where}: a tokenizer without tokens: name another")
+        names = (end,) if end else ENDS
+        known = (self._tokenizer.token_to_id(name) for name in names)
+        self.end: int | None = next((number for number in known if number is not None), None)
+        if end and self.end is None:
+            raise Unusable(
+                f"{where}: {CONFIG_FILE} says that {end!r} ends a text, and {TOKENIZER_FILE} has "
+                "no such token: copy both files of one model"
+            )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """How tokens lie on disk."""
+        return np.dtype("<u2" if self.size <= SMALL_TOKENS else "<u4")
+
+    @property
+    def end_text(self) -> str | None:
+        """How the token that ends a document is written; None without one."""
+        return None if self.end is None else str(self._tokenizer.id_to_token(self.end))
+
+    def encode(self, texts: Sequence[bytes]) -> list[Tokens]:
+        """The tokens of each text, without any that its beginning or end would be marked by."""
+        read = [text.decode("utf-8", "replace") for text in texts]
+        found = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
+        return [np.array(each.ids, dtype=self.dtype) for each in found]
+
+    def decode(self, tokens: Iterable[int]) -> Iterator[str]:
+        """The text of tokens, in pieces, each as soon as its characters are whole."""
+        waiting: list[int] = []
+        shown = ""
+        for token in tokens:
+            waiting.append(token)
+            text = self._tokenizer.decode(waiting, skip_special_tokens=True)
+            if text.endswith(HALF) and len(waiting) < WAITING_MAX:
+                continue
+            if not text.startswith(shown):
+                shown = ""  # a character that was given up was one after all
+            if piece := text[len(shown) :]:
+                yield piece
+            # the last one stays: some decoders put a space between two tokens, and none before one
+            waiting = waiting[-1:]
+            shown = self._tokenizer.decode(waiting, skip_special_tokens=True)
+        if waiting:
+            text = self._tokenizer.decode(waiting, skip_special_tokens=True)
+            yield text.removeprefix(shown)
+
+
+WAITING_MAX = 16  # tokens of which none ends a character: those bytes are no text
+
+
+def library() -> ModuleType:
+    """The module; Unusable where it is not installed."""
+    try:
+        return importlib.import_module(LIBRARY)
+    except ImportError as error:
+        raise Unusable("a tokenizer needs tokenizers: pip install 'p2pswarm[data]'") from error
+
+
+def assert_table(found: object) -> None:
+    """Raise ValueError for JSON that is no object."""
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - the user's, not ours
+
+
+def read_tokenizer(place: Path) -> Tokenizer:
+    """The tokenizer of a folder, or of a tokenizer.json."""
+    file = tokenizer_file(place)
+    text = read_small(file, FILE_BYTES_MAX, "it is no tokenizer")
+    return Tokenizer(text.decode("utf-8", "replace"), str(file), _end_in(file))
+
+
+def tokenizer_beside(weights: Path) -> Path:
+    """The name of the tokenizer's file that belongs to a file of weights."""
+    return weights.with_name(f"{weights.stem}.{TOKENIZER_FILE}")
+
+
+def _end_in(file: Path) -> str:
+    """The token that ends a text, as the file beside a tokenizer says it; empty if it does not."""
+    config = file.with_name(CONFIG_FILE)
+    if not config.is_file():
+        return ""
+    try:
+        found = json.loads(read_small(config, CONFIG_BYTES_MAX, "it is no config of a tokenizer"))
+        assert_table(found)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{config} is not JSON: {error}") from error
+    end = found.get("eos_token")
+    end = end.get("content") if isinstance(end, dict) else end
+    return end if isinstance(end, str) else ""
+
+
+def train_tokenizer(size: int, texts: Iterable[bytes]) -> Tokenizer:
+    """Byte-level BPE of `size` tokens, learnt from texts; the same texts give the same tokenizer.
+
+    Every text can be written in it: the 256 bytes are tokens, too. The first token ends documents.
+    """
+    part = functools.partial(_part, library())
+    tokenizer = library().Tokenizer(part("models").BPE())
+    tokenizer.pre_tokenizer = part("pre_tokenizers").ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = part("decoders").ByteLevel()
+    trainer = part("trainers").BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END],
+        initial_alphabet=part("pre_tokenizers").ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    read = (text.decode("utf-8", "replace") for text in texts)
+    tokenizer.train_from_iterator(read, trainer)
+    return Tokenizer(tokenizer.to_str(), f"train.tokenizer: train:{size}", END)
+
+
+def _part(module: ModuleType, name: str) -> Any:
+    return getattr(module, name)

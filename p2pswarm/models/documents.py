@@ -1,0 +1,47 @@
+"""Documents in one row that do not see each other: positions that begin again, and what is seen.
+
+The token that ends a document stands at the beginning of the next one, so nothing of a document
+reaches another, not even the guess of its first token. A row may begin within a document.
+
+What travels from block to block is each token's position in its document. The rest follows from
+it: a document begins where the position is 0.
+
+Shapes:  B rows, T tokens a row.
+Errors:  Unusable for rows that are too long.
+"""
+# ruff: noqa: N803, N806  shapes are written at the end of names
+
+import torch
+from torch import Tensor
+
+from p2pswarm.errors import Unusable
+
+APART = "apart"
+"""The setting `run.model.documents` that asks for it."""
+POSITION_KEY = "position"
+TOKENS_MAX = 32_768  # of a row: its mask takes 1 GiB; a stranger's run may ask for any length
+
+
+def check_length(tokens: int) -> None:
+    """Raise Unusable for rows whose mask would be too large."""
+    if tokens > TOKENS_MAX:
+        raise Unusable(
+            f'run.model.documents = "{APART}" is for sequences of up to {TOKENS_MAX:,} tokens, not '
+            f"{tokens:,}: the mask takes a byte for each pair; shorten them, or leave it out"
+        )
+
+
+def positions_of(tokens_BT: Tensor, end: int) -> Tensor:
+    """The position of each token in its document; int32."""
+    place_T = torch.arange(tokens_BT.shape[1], dtype=torch.int32, device=tokens_BT.device)
+    begin_BT = torch.where(tokens_BT == end, place_T, torch.zeros_like(place_T))
+    return place_T - begin_BT.cummax(dim=1).values
+
+
+def seen_of(position_BT: Tensor) -> Tensor:
+    """Whether a token sees another: one of its document, not after it; bool, (B, 1, T, T)."""
+    length = position_BT.shape[1]
+    number_BT = (position_BT == 0).cumsum(dim=1)
+    same_BTT = number_BT.unsqueeze(2) == number_BT.unsqueeze(1)
+    earlier_TT = torch.ones(length, length, dtype=torch.bool, device=position_BT.device).tril()
+    return (same_BTT & earlier_TT).unsqueeze(1)

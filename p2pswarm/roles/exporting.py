@@ -1,0 +1,110 @@
+"""What `p2pswarm export` does: a run's weights as a folder that other programs load.
+
+A model of `transformers` becomes what `from_pretrained` takes, written by the library itself. Any
+other model becomes one file that `p2pswarm.load` takes. The tokenizer stands beside it, and a
+README that shows how to load it. The folder appears under its name when it is whole.
+
+Units:   bytes.
+Errors:  Unusable for a file that holds no weights of a run, or a folder that cannot be written.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from p2pswarm.compute.trained_model import TrainedModel, load_model
+from p2pswarm.config import HF
+from p2pswarm.data.sources import TOKENIZER_FILE
+from p2pswarm.data.tokenizer import CONFIG_FILE, Tokenizer
+from p2pswarm.errors import Unusable
+from p2pswarm.models.base import DTYPES
+from p2pswarm.models.hf_library import library_model
+from p2pswarm.models.pretrained import ONE_FILE
+from p2pswarm.settings import run_to_json
+
+README = "README.md"
+OF_TRANSFORMERS = """\
+from transformers import AutoModelForCausalLM{and_tokenizer}
+
+model = AutoModelForCausalLM.from_pretrained("."){tokenizer}
+"""
+AND_TOKENIZER, TOKENIZER = ", AutoTokenizer", '\ntokenizer = AutoTokenizer.from_pretrained(".")'
+OF_OURS = """\
+import p2pswarm as ps
+
+model = ps.load("{file}")
+print("".join(model.generate_text("Once upon a time", tokens=100)))
+"""
+
+
+def export(weights: Path, folder: Path, shard_mib: int) -> int:
+    """Write the folder, which must not be there; returns how many bytes it has.
+
+    Of a model of transformers no file is larger than `shard_mib`, unless one tensor is.
+    """
+    if folder.exists():
+        raise Unusable(f"{folder} is there already, and is kept: name another folder")
+    model = load_model(weights)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            dir=folder.parent, prefix=f"{folder.name}.", suffix=".part"
+        ) as part:
+            whole = Path(part) / "whole"  # has the mode that the user's folders have
+            whole.mkdir()
+            _write(model, weights, whole, shard_mib)
+            whole.rename(folder)
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise Unusable(
+            f"{folder} cannot be written: {reason}: name a folder on another disk"
+        ) from error
+
+
+def _write(model: TrainedModel, weights: Path, folder: Path, shard_mib: int) -> None:
+    run, tokenizer = model.run, model.tokenizer
+    with safe_open(weights, "pt", "cpu") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+    if run.model.family.startswith(HF):
+        theirs = library_model(run.model, DTYPES[run.model.dtype])
+        found = theirs.load_state_dict(tensors, strict=False, assign=True)
+        lacking = set(found.missing_keys) & {name for name, _ in theirs.named_parameters()}
+        if lacking or found.unexpected_keys:
+            name = min([*lacking, *found.unexpected_keys])
+            raise Unusable(f"{weights}: does not fit {run.model.family}: {name}")
+        theirs.save_pretrained(folder, max_shard_size=shard_mib << 20)  # type: ignore[operator]
+        both = {"and_tokenizer": AND_TOKENIZER, "tokenizer": TOKENIZER} if tokenizer else {}
+        program = OF_TRANSFORMERS.format(**{"and_tokenizer": "", "tokenizer": ""} | both)
+    else:
+        about = {"run": run_to_json(run).decode(), "format": "pt"}
+        save_file(tensors, folder / ONE_FILE, metadata=about)
+        program = OF_OURS.format(file=ONE_FILE)
+    if tokenizer is not None:
+        _write_tokenizer(tokenizer, model, folder)
+    (folder / README).write_text(_readme(model, program))
+
+
+def _write_tokenizer(tokenizer: Tokenizer, model: TrainedModel, folder: Path) -> None:
+    (folder / TOKENIZER_FILE).write_text(tokenizer.text)
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.run.model.sequence_length,
+    }
+    if (end := tokenizer.end_text) is not None:
+        about["eos_token"] = end
+    (folder / CONFIG_FILE).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def _readme(model: TrainedModel, program: str) -> str:
+    run = model.run
+    tokens = "bytes, without a tokenizer" if model.tokenizer is None else f"`{TOKENIZER_FILE}`"
+    return (
+        f"# {run.name}\n\n"
+        f"Trained with p2pswarm: {run.steps} steps at most, sequences of "
+        f"{run.model.sequence_length} tokens. Family: `{run.model.family}`. Tokens: {tokens}.\n\n"
+        f"```python\n{program}```\n"
+    )

@@ -1,0 +1,172 @@
+"""The text of a trainer's settings as its run needs it: tokenizer, vocabulary, corpus.
+
+A tokenizer that is learnt ("train:32000") is kept beside the prepared text, under a name that says
+from which text; it is learnt anew, and comes out the same, where that file is not there.
+
+Errors:  Unusable, one line with the remedy.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+from p2pswarm.checkpoint.targets import open_store
+from p2pswarm.compute.bundle_spec import check_model
+from p2pswarm.compute.model_check import check_once
+from p2pswarm.config import NodeConfig, RunConfig, TrainConfig
+from p2pswarm.data.corpus import Corpus
+from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.ordered_corpus import ordered
+from p2pswarm.data.sources import TOKENIZER_FILE, row_files
+from p2pswarm.data.text_files import load_corpus
+from p2pswarm.data.tokenised import load_tokenised, sources_of, texts_to_learn
+from p2pswarm.data.tokenizer import (
+    FILE_BYTES_MAX,
+    Tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+)
+from p2pswarm.errors import Unusable
+from p2pswarm.limits import BYTES, trained_tokens
+from p2pswarm.models.documents import APART
+from p2pswarm.models.resolving import resolved
+from p2pswarm.outfile import write_text
+from p2pswarm.roles.cache_folder import default_cache
+
+BYTE_TOKENS = 256
+KEY_DIGITS = 16  # of a hash, in the name of a file
+KEPT = re.compile(r"tokenizer\.[0-9a-f]{16}\.json")
+KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a target
+
+
+def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
+    """How much there is to learn from, in a line."""
+    files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
+    unit = "bytes" if tokenizer is None else f"tokens (of {tokenizer.size:,})"
+    return f"{files}: {len(corpus.train):,} {unit} to train on, {len(corpus.held_out):,} held out"
+
+
+def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
+    """The tokenizer of the settings, read or learnt; None for bytes."""
+    train = config.train
+    if train.tokenizer == BYTES:
+        return None
+    size = trained_tokens(train.tokenizer)
+    if size is None:
+        return read_tokenizer(Path(train.tokenizer))
+    sources = sources_of(train)
+    name = f"{sources.mark.hex()[:KEY_DIGITS]}.train-{size}.{TOKENIZER_FILE}"
+    places = [folder / name for folder in (config.state, _cache(train)) if folder is not None]
+    tokenizer = next((read_tokenizer(place) for place in places if place.is_file()), None)
+    if tokenizer is None and train.resume:
+        tokenizer = _of_checkpoints(train.resume, size)
+    if tokenizer is None:
+        tokenizer = train_tokenizer(size, texts_to_learn(sources))
+    for place in places:
+        if not place.is_file():
+            write_text(place, tokenizer.text)
+    return tokenizer
+
+
+def keep_with_checkpoints(config: NodeConfig, tokenizer: Tokenizer | None) -> None:
+    """Write the tokenizer to the target of checkpoints, if the run has both."""
+    if tokenizer is None or not config.checkpoint.target:
+        return
+    store = open_store(config.checkpoint.target)
+    name = f"tokenizer.{tokenizer.digest[:KEY_DIGITS]}.json"
+    data = tokenizer.text.encode()
+    try:
+        if name not in store.entries():
+            file = store.create(name, len(data))
+            file.write(data)
+            file.commit()
+    except FileExistsError:
+        return  # another trainer of the run was faster; the name says what is in it
+    except OSError as error:
+        raise Unusable(f"{store.place}: {name} cannot be written: {error.strerror}") from error
+
+
+def _of_checkpoints(target: str, size: int) -> Tokenizer | None:
+    """The tokenizer of so many tokens that lies beside checkpoints, if there is exactly one."""
+    store = open_store(target)
+    try:
+        names = [name for name in store.entries() if KEPT.fullmatch(name)]
+        texts = [store.read(name, 0, FILE_BYTES_MAX) for name in sorted(names)[:KEPT_MAX]]
+    except OSError as error:
+        raise Unusable(f"{store.place}: cannot be read: {error.strerror}") from error
+    found = [Tokenizer(text.decode("utf-8", "replace"), store.place) for text in texts]
+    fitting = [each for each in found if each.size == size]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def checked_model(run: RunConfig, tokenizer: Tokenizer | None = None) -> RunConfig:
+    """The run with its model as the manifest names it; Unusable for one that cannot be cut."""
+    run = resolved(run if tokenizer is None else tokenised_run(run, tokenizer))
+    if tokenizer is not None and tokenizer.size > run.model.vocabulary:
+        raise Unusable(
+            f"train.tokenizer has {tokenizer.size:,} tokens and the model {run.model.vocabulary:,}:"
+            " name the tokenizer that belongs to the model, or leave run.model.vocabulary out"
+        )
+    _check_documents(run)
+    check_model(run)
+    check_once(run)
+    return run
+
+
+def _check_documents(run: RunConfig) -> None:
+    model = run.model
+    if run.batch.samples == "packed" and model.document_end < 0:
+        raise Unusable(
+            'run.batch.samples = "packed" needs a token that ends a document: set train.tokenizer '
+            'to one that has it, such as "train:32000"'
+        )
+    if model.documents != APART:
+        return
+    if model.family != "gpt":
+        raise Unusable(
+            f'run.model.documents = "{APART}": the family {model.family!r} cannot keep documents '
+            'apart, gpt can: leave it out, or set it to "joined"'
+        )
+    if model.document_end < 0:
+        raise Unusable(
+            f'run.model.documents = "{APART}" needs a token that ends a document: set '
+            'train.tokenizer to one that has it, such as "train:32000"'
+        )
+
+
+def tokenised_run(run: RunConfig, tokenizer: Tokenizer) -> RunConfig:
+    """The run with what its manifest says of a tokenizer; a model that names no size gets its."""
+    model = run.model
+    vocabulary = model.vocabulary
+    if vocabulary == BYTE_TOKENS:
+        vocabulary = max(tokenizer.size, BYTE_TOKENS)
+    end = -1 if tokenizer.end is None else tokenizer.end
+    named = dataclasses.replace(
+        model, vocabulary=vocabulary, tokenizer=tokenizer.digest, document_end=end
+    )
+    return dataclasses.replace(run, model=named)
+
+
+def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpus:
+    """The text of the settings, as the run's batches need it."""
+    train, model, batch = config.train, config.run.model, config.run.batch
+    assert train.data is not None, "the command line requires it"
+    shape, seed = (batch.rows, model.sequence_length), config.run.seed
+    cache = _cache(train)
+    if tokenizer is not None:
+        corpus = load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
+    elif files := row_files(train.data):
+        corpus = load_documents(train, files, cache=cache, seed=seed, shape=shape)
+    else:
+        corpus = load_corpus(
+            train.data,
+            suffixes=train.suffixes,
+            held_out_share=train.held_out_share,
+            seed=seed,
+            shape=shape,
+        )
+    return ordered(corpus, batch.samples, batch.microbatches, model.document_end)
+
+
+def _cache(train: TrainConfig) -> Path:
+    return train.cache or default_cache()

@@ -1,0 +1,125 @@
+"""Tokenizers: read from a folder or learnt, the same everywhere, and refused in one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pswarm.data.tokenizer import END, Tokenizer, read_tokenizer, train_tokenizer
+from p2pswarm.errors import Unusable
+
+TEXTS = [Path(__file__).read_bytes(), "né à Zürich".encode()]
+
+
+@pytest.fixture(scope="module")
+def learnt() -> Tokenizer:
+    return train_tokenizer(300, TEXTS)
+
+
+def folder(tmp_path: Path, tokenizer: Tokenizer, **config) -> Path:
+    (tmp_path / "tokenizer.json").write_text(tokenizer.text)
+    if config:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_the_same_text_gives_the_same_tokenizer(learnt: Tokenizer):
+    again = train_tokenizer(300, iter(TEXTS))
+
+    assert again.digest == learnt.digest
+    assert (learnt.size, learnt.end, learnt.dtype) == (300, 0, np.uint16)
+    assert train_tokenizer(301, TEXTS).digest != learnt.digest
+
+
+@settings(max_examples=50)
+@given(text=st.text())
+def test_every_text_comes_back(learnt: Tokenizer, text: str):
+    (tokens,) = learnt.encode([text.encode("utf-8", "replace")])
+    plain = text.encode("utf-8", "replace").decode()
+
+    if END not in plain:
+        assert "".join(learnt.decode(tokens.tolist())) == plain
+    assert all(0 <= token < learnt.size for token in tokens)
+
+
+@settings(max_examples=50)
+@given(tokens=st.lists(st.integers(1, 299), max_size=30))
+def test_pieces_are_the_text_as_a_whole(learnt: Tokenizer, tokens: list[int]):
+    pieces = list(learnt.decode(tokens))
+    whole = learnt._tokenizer.decode(tokens)
+
+    assert "".join(pieces).replace("\ufffd", "") == whole.replace("\ufffd", "")
+
+
+def test_bytes_that_are_no_text_are_shown_and_do_not_hold_back_the_rest(learnt: Tokenizer):
+    (broken,) = (learnt._tokenizer.encode("ü").ids[:1],)
+    (after,) = learnt.encode([b"abc" * 20])
+
+    assert "abcabc" in "".join(learnt.decode([*broken, *after.tolist()]))
+
+
+def test_a_folder_is_read_and_means_the_same(learnt: Tokenizer, tmp_path: Path):
+    read = read_tokenizer(folder(tmp_path, learnt))
+
+    assert (read.digest, read.size, read.end) == (learnt.digest, learnt.size, learnt.end)
+    assert read_tokenizer(tmp_path / "tokenizer.json").digest == learnt.digest
+
+
+def test_truncation_padding_and_white_space_make_no_other_tokenizer(learnt, tmp_path: Path):
+    found = json.loads(learnt.text)
+    found["truncation"] = {
+        "direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found, indent=7))
+    read = read_tokenizer(tmp_path)
+
+    assert read.digest == learnt.digest
+    assert len(read.encode([TEXTS[0]])[0]) == len(learnt.encode([TEXTS[0]])[0]) > 4
+
+
+def test_the_config_beside_it_says_what_ends_a_text(learnt: Tokenizer, tmp_path: Path):
+    token = learnt._tokenizer.id_to_token(7)
+
+    assert read_tokenizer(folder(tmp_path, learnt, eos_token=token)).end == 7
+    assert read_tokenizer(folder(tmp_path, learnt, eos_token={"content": token})).end == 7
+    assert read_tokenizer(folder(tmp_path, learnt, eos_token=None)).end == 0
+    with pytest.raises(Unusable, match=r"says that '<gone>' ends a text, .* copy both files"):
+        read_tokenizer(folder(tmp_path, learnt, eos_token="<gone>"))
+
+
+def test_tokens_over_65536_take_four_bytes(learnt: Tokenizer):
+    found = json.loads(learnt.text)
+    found["added_tokens"].append({**found["added_tokens"][0], "id": 65_536, "content": "<far>"})
+    found["model"]["vocab"]["<far>"] = 65_536
+    far = Tokenizer(json.dumps(found), "here")
+
+    assert (far.size, far.dtype) == (65_537, np.uint32)
+    assert far.encode([b"<far>"])[0].tolist() == [65_536]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no tokenizer that can be read"),
+        ("[]", "it is no JSON object"),
+        ("{}", "no tokenizer that can be read"),
+        ('{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}', "no tokenizer that can"),
+        ('{"model": {"type": "BPE", "vocab": {}, "merges": []}}', "without tokens"),
+    ],
+)
+def test_what_is_no_tokenizer_is_one_line(tmp_path: Path, text: str, why: str):
+    (tmp_path / "tokenizer.json").write_text(text)
+
+    with pytest.raises(Unusable, match=why) as told:
+        read_tokenizer(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_place_without_a_tokenizer_names_what_would_do(tmp_path: Path):
+    with pytest.raises(Unusable, match=r'no tokenizer.json in it: .* or "train:32000"'):
+        read_tokenizer(tmp_path)
+    with pytest.raises(Unusable, match="there is no such folder"):
+        read_tokenizer(tmp_path / "gone")

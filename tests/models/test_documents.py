@@ -1,0 +1,98 @@
+"""Documents in one row that do not see each other, in the blocks of the GPT."""
+# ruff: noqa: N806  shapes are written at the end of names
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pswarm.compute.model_check import check_once
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.errors import Unusable
+from p2pswarm.models.boundary import boundaries
+from p2pswarm.models.chance import run_blocks
+from p2pswarm.models.documents import positions_of, seen_of
+
+END = 7
+MODEL = ModelConfig(
+    d_model=16, layers=2, heads=2, sequence_length=12, dtype="float64",
+    documents="apart", document_end=END,
+)  # fmt: skip
+RUN = RunConfig(model=MODEL, stages=2)
+TOKENS = st.lists(st.sampled_from((1, 2, END)), min_size=1, max_size=24)
+
+
+@given(TOKENS)
+def test_positions_begin_again_where_a_document_ends(tokens):
+    found, place = [], -1
+    for token in tokens:
+        place = 0 if token == END else place + 1
+        found.append(place)
+
+    assert positions_of(torch.tensor([tokens]), END).tolist() == [found]
+
+
+@given(TOKENS)
+def test_a_token_sees_its_own_document_up_to_itself(tokens):
+    position_BT = positions_of(torch.tensor([tokens]), END)
+    number = torch.tensor([x == END for x in tokens]).cumsum(0)
+    seen = seen_of(position_BT)[0, 0]
+
+    for i in range(len(tokens)):
+        for j in range(len(tokens)):
+            assert seen[i, j].item() == (j <= i and bool(number[i] == number[j]))
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    return ReferenceTrainer(RUN).flat.blocks
+
+
+@torch.no_grad()
+def scores(blocks, tokens):
+    return run_blocks(blocks, torch.tensor([tokens]))[0]
+
+
+def test_a_packed_row_gives_each_document_the_scores_it_has_alone(blocks):
+    one, two = [END, 1, 2, 3, 4], [END, 5, 6, 5, 1, 1, 9]
+    packed = scores(blocks, one + two)
+
+    assert torch.allclose(packed[:5], scores(blocks, one), atol=1e-12)
+    assert torch.allclose(packed[5:], scores(blocks, two), atol=1e-12)
+
+
+def test_joined_documents_do_see_each_other(blocks):
+    joined = dataclasses.replace(RUN, model=dataclasses.replace(MODEL, documents="joined"))
+    blocks_joined = ReferenceTrainer(joined).flat.blocks
+    one, two = [END, 1, 2, 3, 4], [END, 5, 6]
+
+    assert not torch.allclose(
+        scores(blocks_joined, one + two)[5:], scores(blocks_joined, two), atol=1e-3
+    )
+    alone = scores(blocks_joined, two)  # a row of one document is the same either way
+    assert torch.allclose(alone, scores(blocks, two), atol=1e-12)
+
+
+def test_positions_travel_exactly_and_get_no_gradient():
+    first = boundaries(RUN)[0]
+
+    assert [(each.key, each.dtype) for each in first.tensors] == [
+        ("x", torch.float64),
+        ("position", torch.int32),
+    ]
+    assert first.differentiable == ("x",)
+
+
+def test_stages_compute_what_the_whole_does():
+    check_once(RUN)
+
+
+def test_rows_whose_mask_would_fill_the_memory_are_refused():
+    long = dataclasses.replace(MODEL, sequence_length=32_769)
+
+    with pytest.raises(Unusable, match=r"up to 32,768 tokens, not 32,769: .* shorten them"):
+        boundaries(dataclasses.replace(RUN, model=long))
+    boundaries(dataclasses.replace(RUN, model=dataclasses.replace(long, documents="joined")))

@@ -1,0 +1,103 @@
+"""A run's weights as a folder: what `from_pretrained` and `p2pswarm.load` make of it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from models.families import family_run
+
+from p2pswarm.commands.run import main
+from p2pswarm.compute.parameter_names import named_parameters
+from p2pswarm.compute.reference import ReferenceTrainer
+from p2pswarm.compute.trained_model import load_model
+from p2pswarm.config import ModelConfig, RunConfig
+from p2pswarm.data.tokenizer import tokenizer_beside, train_tokenizer
+from p2pswarm.models.hf_library import library
+from p2pswarm.roles.run_text import tokenised_run
+from p2pswarm.roles.weights_file import write_weights
+from p2pswarm.settings import run_to_json
+
+TOKENIZER = train_tokenizer(300, [Path(__file__).read_bytes()])
+OWN = RunConfig(model=ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8))
+
+
+def tiny(name: str, **also: int) -> RunConfig:
+    run = family_run(name, vocab_size=TOKENIZER.size, **also)
+    return dataclasses.replace(run, model=dataclasses.replace(run.model, vocabulary=TOKENIZER.size))
+
+
+def written(run: RunConfig, folder: Path, tokenizer=None) -> Path:
+    flat = ReferenceTrainer(run).flat
+    named = ((name, x.detach()) for name, x in named_parameters(flat.numbers, flat.blocks))
+    path = write_weights(folder / "w.safetensors", named, run_to_json(run).decode()).path
+    if tokenizer is not None:
+        tokenizer_beside(path).write_text(tokenizer.text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "qwen3 with sliding layers", "gemma2", "mixtral"]
+)
+def test_from_pretrained_computes_the_same_scores(name: str, tmp_path: Path, capsys):
+    run = tiny(name)
+    weights = written(run, tmp_path)
+    tokens = torch.arange(10).reshape(1, 10)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    theirs = library().AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=getattr(torch, run.model.dtype), local_files_only=True
+    )
+    with torch.no_grad():
+        scores = theirs.eval()(tokens, use_cache=False).logits
+    assert torch.allclose(scores, load_model(weights).scores(tokens), atol=1e-5)
+    assert "README.md shows how to load it" in capsys.readouterr().out
+
+
+def test_a_tokenizer_goes_along(tmp_path: Path):
+    run = tiny("llama")
+    weights = written(tokenised_run(run, TOKENIZER), tmp_path, TOKENIZER)
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 0
+    theirs = library().AutoTokenizer.from_pretrained(tmp_path / "out", local_files_only=True)
+    text = "some text, né à Zürich"
+    assert theirs(text)["input_ids"] == TOKENIZER.encode([text.encode()])[0].tolist()
+    assert theirs.eos_token_id == TOKENIZER.end
+    assert "AutoTokenizer" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_large_models_are_written_in_parts(tmp_path: Path):
+    run = tiny("llama", hidden_size=256, intermediate_size=512)
+    weights = written(run, tmp_path)
+
+    assert main(["export", str(weights), str(tmp_path / "out"), "--shard-mib", "1"]) == 0
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) > 1
+    assert library().AutoModelForCausalLM.from_pretrained(tmp_path / "out", local_files_only=True)
+
+
+def test_a_model_of_ours_is_loaded_as_its_readme_shows(tmp_path: Path, monkeypatch, capsys):
+    weights = written(tokenised_run(OWN, TOKENIZER), tmp_path, TOKENIZER)
+    assert main(["export", str(weights), str(tmp_path / "deep" / "out")]) == 0
+    capsys.readouterr()
+    readme = (tmp_path / "deep" / "out" / "README.md").read_text()
+    program = readme.partition("```python\n")[2].partition("```")[0]
+
+    monkeypatch.chdir(tmp_path / "deep" / "out")
+    exec(compile(program, "README.md", "exec"), {})
+    assert capsys.readouterr().out
+    assert load_model("model.safetensors").tokenizer.digest == TOKENIZER.digest
+
+
+def test_what_is_there_is_kept_and_what_fails_leaves_nothing(tmp_path: Path, capsys):
+    weights = written(OWN, tmp_path)
+    (tmp_path / "out").mkdir()
+
+    assert main(["export", str(weights), str(tmp_path / "out")]) == 2
+    assert "is there already, and is kept" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["export", str(weights), str(tmp_path / "file" / "out")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "gone"), str(tmp_path / "new")]) == 2
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["file", "out", "w.safetensors"]

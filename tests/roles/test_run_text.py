@@ -1,0 +1,158 @@
+"""A run's tokenizer: its vocabulary, what its manifest says, where it is kept."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from p2pswarm.checkpoint.compatibility import differences
+from p2pswarm.config import (
+    BatchConfig,
+    CheckpointConfig,
+    ModelConfig,
+    NodeConfig,
+    RunConfig,
+    TrainConfig,
+)
+from p2pswarm.data.tokenizer import train_tokenizer
+from p2pswarm.errors import Unusable
+from p2pswarm.roles.run_matching import _other
+from p2pswarm.roles.run_text import (
+    checked_model,
+    describe,
+    keep_with_checkpoints,
+    read_corpus,
+    tokenised_run,
+    tokenizer_of,
+)
+from p2pswarm.settings import load, run_from_json, run_to_json
+
+SMALL = ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8)
+TEXT = Path(__file__).read_bytes()
+
+
+def node(tmp_path: Path, tokenizer: str = "train:320", **settings) -> NodeConfig:
+    (tmp_path / "text.txt").write_bytes(TEXT)
+    train = TrainConfig(data=tmp_path / "text.txt", tokenizer=tokenizer, cache=tmp_path / "cache")
+    return NodeConfig(role="trainer", run=RunConfig(model=SMALL), train=train, **settings)
+
+
+def sized(vocabulary: int) -> RunConfig:
+    model = {"d_model": 8, "layers": 1, "heads": 2, "vocabulary": vocabulary}
+    return RunConfig(model=ModelConfig(**model))
+
+
+def test_the_vocabulary_follows_from_the_tokenizer(tmp_path):
+    config = node(tmp_path)
+    tokenizer = tokenizer_of(config)
+    run = checked_model(config.run, tokenizer)
+
+    assert run.model.vocabulary == tokenizer.size == 320
+    assert (run.model.tokenizer, run.model.document_end) == (tokenizer.digest, 0)
+    assert run_from_json(run_to_json(run)) == run
+    assert checked_model(run, tokenizer) == run
+
+
+def test_a_vocabulary_may_be_rounded_up_and_not_be_too_small():
+    tokenizer = train_tokenizer(320, [TEXT])
+
+    assert checked_model(sized(384), tokenizer).model.vocabulary == 384
+    with pytest.raises(Unusable, match=r"tokenizer has 320 tokens and the model 300: name the"):
+        checked_model(sized(300), tokenizer)
+
+
+def test_bytes_leave_a_run_as_it_is(tmp_path):
+    config = node(tmp_path, "bytes")
+
+    assert tokenizer_of(config) is None
+    assert checked_model(config.run) == config.run
+    assert "bytes to train on" in describe(read_corpus(config), None)
+
+
+def test_a_learnt_tokenizer_is_kept_and_used_again(tmp_path):
+    config = node(tmp_path, state=tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    first = tokenizer_of(config)
+    (kept,) = (tmp_path / "state").iterdir()
+    found = json.loads(kept.read_text())
+    found["model"]["dropout"] = 0.25  # only who reads this file can know of it
+    kept.write_text(json.dumps(found))
+
+    assert tokenizer_of(config).digest != first.digest
+    kept.unlink()
+    assert tokenizer_of(config).digest == first.digest  # that in the cache
+    assert "tokens (of 320) to train on" in describe(read_corpus(config, first), first)
+
+
+def test_a_resumed_run_takes_the_tokenizer_beside_the_checkpoints(tmp_path):
+    (tmp_path / "one").mkdir()
+    target = str(tmp_path / "checkpoints")
+    config = node(tmp_path / "one", checkpoint=CheckpointConfig(target=target))
+    other = train_tokenizer(320, [TEXT[: len(TEXT) // 2]])
+    assert other.digest != tokenizer_of(config).digest
+    keep_with_checkpoints(config, other)
+    keep_with_checkpoints(config, other)  # it is there: nothing is written
+
+    (tmp_path / "two").mkdir()
+    elsewhere = node(tmp_path / "two")
+    train = TrainConfig(
+        data=elsewhere.train.data, tokenizer="train:320", cache=tmp_path / "new", resume=target
+    )
+    resumed = NodeConfig(role="trainer", run=elsewhere.run, train=train)
+    assert tokenizer_of(resumed).digest == other.digest
+
+
+def test_another_tokenizer_is_another_run_and_said_in_one_line():
+    one, other = (tokenised_run(sized(384), train_tokenizer(size, [TEXT])) for size in (320, 330))
+
+    assert "run.model.tokenizer" in _other(one, other)
+    assert [x for x in differences(one, other) if "model.tokenizer" in x]
+    assert run_to_json(one) != run_to_json(other)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("train:", '"train:N"'), ("train:12", "N from 300"), ("train:1e4", "N from"), ("", "bytes")],
+)
+def test_a_setting_that_names_no_tokenizer_is_refused(tmp_path, name: str, why: str):
+    (tmp_path / "run.toml").write_text(f'role = "trainer"\n[train]\ntokenizer = "{name}"\n')
+
+    with pytest.raises(Unusable, match="train.tokenizer is .*" + why):
+        load(tmp_path / "run.toml")
+
+
+def test_a_tokenizers_folder_is_relative_to_the_settings(tmp_path):
+    (tmp_path / "run.toml").write_text('[train]\ntokenizer = "model"\n')
+    assert load(tmp_path / "run.toml").train.tokenizer == str(tmp_path / "model")
+
+    (tmp_path / "run.toml").write_text('[train]\ntokenizer = "train:32000"\n')
+    assert load(tmp_path / "run.toml").train.tokenizer == "train:32000"
+
+
+def test_documents_apart_need_a_model_and_a_tokenizer_that_can():
+    apart = dataclasses.replace(SMALL, documents="apart")
+    tokenizer = train_tokenizer(320, [TEXT])
+
+    assert checked_model(RunConfig(model=apart), tokenizer).model.documents == "apart"
+    with pytest.raises(Unusable, match=r"needs a token that ends a document: .*train:32000"):
+        checked_model(RunConfig(model=apart))
+    other = dataclasses.replace(apart, family="mlp")
+    with pytest.raises(Unusable, match=r"the family 'mlp' cannot keep documents apart"):
+        checked_model(RunConfig(model=other), tokenizer)
+
+
+def test_samples_of_whole_documents_need_a_tokenizer_that_ends_them(tmp_path):
+    config = node(tmp_path)
+    batch = BatchConfig(microbatches=2, rows=2, samples="packed")
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, batch=batch))
+    tokenizer = tokenizer_of(config)
+    run = checked_model(config.run, tokenizer)
+    corpus = read_corpus(dataclasses.replace(config, run=run), tokenizer)
+
+    assert corpus.microbatch(7).shape == (2, 9)
+    assert corpus.microbatch(7)[:, 0].tolist() == [run.model.document_end] * 2
+    with pytest.raises(Unusable, match=r'"packed" needs a token that ends a document'):
+        checked_model(config.run)
+    other = dataclasses.replace(run, batch=dataclasses.replace(batch, samples="drawn"))
+    assert [x for x in differences(run, other) if "batch.samples" in x]
