@@ -257,6 +257,8 @@ class TrainConfig:
     """The share of files (of bytes, if it is one; of rows) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
+    curves: Path | None = None
+    """A .csv file that grows with each step, or a folder for TensorBoard; empty: none."""
     standby: bool = False
     """Found no run: stand by for one of the same settings and text, and lead it when needed."""
     closed: bool = False
