@@ -183,7 +183,8 @@ class Router:
         servers = self._servers.values()
         known_s = [s for one in servers if (s := one.measured_s.value) is not None]
         guess_s = statistics.median(known_s)
-        scale = guess_s / next(iter(servers)).guess_s if len(known_s) == 1 else 1.0
+        before_s = next(iter(servers)).guess_s  # 0 of servers whose clocks are too coarse
+        scale = guess_s / before_s if len(known_s) == 1 and before_s else 1.0
         self._level_s *= scale
         for one in servers:
             one.guess_s = guess_s

@@ -108,6 +108,18 @@ def test_who_came_before_anybody_was_measured_is_not_flooded_afterwards(takes_s,
     assert chosen[late.peer] <= 6 + 3  # those that the others had when it came, and one to round
 
 
+def test_times_of_nothing_are_measured_too():
+    one, two = member(1), member(2)
+    built = router(one)
+    built.settle(one.peer, PushTimes(1.0, 1.0))
+    built.update((one, two))
+    built.update((two,))
+
+    built.settle(two.peer, PushTimes(2.0, 2.5, compute_s=0.5))
+
+    assert built.choose(4.0) == two
+
+
 def test_a_newcomer_gets_the_next_microbatches_while_the_others_have_yet_to_answer():
     """At the end of a step a sender has few left to send: one that is idle must not miss them."""
     old, new = member(1), member(2)
