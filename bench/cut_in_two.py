@@ -204,8 +204,7 @@ def play(lab: Lab, nodes: Nodes, swarm: Swarm, run: Run, options: argparse.Names
     """One run, parted and mended; raises RunFailed for a side that does what it must not."""
     told, first, second = Told(), swarm.seen[FIRST], swarm.seen[SECOND]
     swarm.start()
-    swarm.until(lambda: len(swarm.ready(FIRST)) == SERVERS, "all servers are ready")
-    swarm.until(lambda: len(first.steps) > 1 and _voters(swarm) == VOTERS, "three voters")
+    swarm.until(lambda: _whole(swarm), "three voters and a step of all servers")
 
     text, part, mend = parting(lab, nodes, swarm, options)
     who = FIRST if options.cut == "kept" else SECOND
@@ -237,10 +236,20 @@ def play(lab: Lab, nodes: Nodes, swarm: Swarm, run: Run, options: argparse.Names
     return told
 
 
-def _voters(swarm: Swarm) -> int:
-    """How many vote on the next record; the last one may not be decided yet."""
-    chain = swarm.chain(FIRST)
-    return len(chain[-2].voters) if len(chain) > 1 else 0
+def _whole(swarm: Swarm) -> bool:
+    """All servers are ready and have the weights of a step that three voters decided.
+
+    A server that missed the last step has not its weights: on the majority's side it would be of
+    no use, and the majority would wait for the other side, as it should.
+    """
+    if len(swarm.ready(FIRST)) < SERVERS:
+        return False
+    decided = swarm.chain(FIRST)[:-1]  # the last one may not be decided yet
+    return (
+        len(decided) > 1
+        and len(decided[-1].voters) == VOTERS
+        and sum(len(members) for members, *_ in decided[-1].stages) == SERVERS
+    )
 
 
 def check_steps(first: list[int], second: list[int]) -> None:

@@ -35,8 +35,7 @@ HELD_OUT_SHARE = 0.1
 RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""
-
-
+SCHEDULE = OneOf("cosine", "linear", "warmup-stable-decay", "constant")
 ANY_CODEC = OneOf(*CODEC_NAMES)
 COMMON_CODEC = OneOf(*(name for name in CODEC_NAMES if name not in GRADIENT_CODEC_NAMES))
 Codec = Annotated[str, COMMON_CODEC]
@@ -89,12 +88,12 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up and a schedule (docs/optimizers.md)."""
+    """AdamW or Muon with linear warm-up and a schedule (docs/optimizers.md)."""
 
+    name: Annotated[str, OneOf("adamw", "muon")] = "adamw"
+    """muon: for matrices between the first and the last block, with `momentum`; AdamW elsewhere."""
     learning_rate: Annotated[float, Between(0.0, 1e3)] = 4e-3
-    schedule: Annotated[str, OneOf("cosine", "linear", "warmup-stable-decay", "constant")] = (
-        "cosine"
-    )
+    schedule: Annotated[str, SCHEDULE] = "cosine"
     """How the rate falls after the warm-up."""
     warmup_steps: Annotated[int, Between(0, 10**9)] = 20
     decay_steps: Annotated[int, Between(0, 10**9)] = 0
@@ -105,6 +104,7 @@ class OptimizerConfig:
     beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
     beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95
     epsilon: Annotated[float, Between(1e-16, 1.0)] = 1e-8
+    momentum: Annotated[float, Between(0.0, 0.999999)] = 0.95
     weight_decay: Annotated[float, Between(0.0, 100.0)] = 0.1
     decays: Annotated[str, OneOf("matrices", "inner-matrices", "all")] = "matrices"
     """To what: all matrices; those between the first and the last block; norms and biases too."""
@@ -257,6 +257,8 @@ class TrainConfig:
     """The share of files (of bytes, if it is one; of rows) that is never trained on."""
     weights: Path | None = Path("weights.safetensors")
     """The file to write at the end, with the run's name and the step added; "" writes none."""
+    curves: Path | None = None
+    """A .csv file that grows with each step, or a folder for TensorBoard; empty: none."""
     standby: bool = False
     """Found no run: stand by for one of the same settings and text, and lead it when needed."""
     closed: bool = False

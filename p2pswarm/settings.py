@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from p2pswarm.config import HF, ModelConfig, NodeConfig, RunConfig, TrainConfig
+from p2pswarm.config import HF, ModelConfig, NodeConfig, OptimizerConfig, RunConfig, TrainConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.limits import BYTES, TRAIN, AtMost, Between, OneOf, Text, Tokenizing
 from p2pswarm.setting_names import unknown
@@ -152,6 +152,8 @@ def _build(kind: type[T], table: object, key: str, base: Path) -> T:
     """An instance of the dataclass `kind`; ValueError names the wrong key."""
     if kind is ModelConfig:
         table = _model_table(table)
+    if kind is OptimizerConfig and isinstance(table, str):
+        table = {"name": table}
     if kind is TrainConfig:
         table = _train_table(table, base)
     if not isinstance(table, Mapping):

@@ -197,6 +197,7 @@ LATE_IMPORTS = {
     "models/packages.py",
     "net/web_net.py",
     "node_process.py",
+    "roles/curves.py",
     "roles/reaching.py",
     "roles/relaying.py",
 }

@@ -149,6 +149,12 @@ def test_the_files_that_we_ship_are_good(role, request):
     assert node.role == role
 
 
+def test_an_optimizer_may_be_named_alone(written):
+    assert settings.load(written('[run]\noptimizer = "muon"')).run.optimizer.name == "muon"
+    with pytest.raises(Unusable, match=r'run\.optimizer\.name is one of adamw, muon, not "sgd"'):
+        settings.load(written('[run]\noptimizer = "sgd"'))
+
+
 runs = st.builds(
     config.RunConfig,
     name=st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=64),

@@ -50,7 +50,7 @@ class RunSettings(TypedDict, total=False):
     emulated: bool
     """A rehearsal, whose servers only take the time of computing (docs/simulation.md)."""
     optimizer: OptimizerConfig | Table
-    """AdamW and its schedule: `learning_rate`, `warmup_steps`, ..."""
+    """AdamW or Muon and its schedule: `name`, `learning_rate`, `warmup_steps`, ..."""
     batch: BatchConfig | Table
     """The size of a step: `microbatches`, `rows`, ..."""
     codecs: CodecConfig | Table

@@ -18,8 +18,10 @@ class StateHasher:
 
     def __init__(self, layout: FlatLayout, piece_values: int = PIECE_VALUES) -> None:
         self._tensor_bytes = layout.length * layout.item_bytes
-        self._piece_bytes = piece_values * layout.item_bytes
-        self._pieces = [hashlib.sha256() for _ in piece_spans(layout.length, piece_values)]
+        spans = piece_spans(layout.length, piece_values, layout.row_blocks())
+        self._stops = [stop * layout.item_bytes for _, stop in spans]
+        self._pieces = [hashlib.sha256() for _ in spans]
+        self._number = 0
         self._bytes = layout.buffers * self._tensor_bytes
         self._taken = 0
 
@@ -28,12 +30,12 @@ class StateHasher:
         view = memoryview(data).cast("B")
         assert self._taken + view.nbytes <= self._bytes, "the layout's size"
         while view.nbytes:
-            at = self._taken % self._tensor_bytes
-            number, inside = divmod(at, self._piece_bytes)
-            part = view[: min(self._piece_bytes - inside, self._tensor_bytes - at)]
-            self._pieces[number].update(part)
+            part = view[: self._stops[self._number] - self._taken % self._tensor_bytes]
+            self._pieces[self._number].update(part)
             self._taken += part.nbytes
             view = view[part.nbytes :]
+            if self._taken % self._tensor_bytes in (0, self._stops[self._number]):
+                self._number = (self._number + 1) % len(self._pieces)
 
     def digest(self) -> bytes:
         """The digest of the whole state."""

@@ -79,7 +79,11 @@ class AdamW:
         work.mul_(correction).add_(config.epsilon)
         torch.div(mean, work, out=work)
         param.sub_(work.mul_(update.learning_rate / (1.0 - config.beta1**update.number)))
-        if flat.average_N is not None:
-            average = flat.average_N[start:stop]
-            torch.mul(param, 1.0 - config.average_decay, out=work)
-            average.mul_(config.average_decay).add_(work)
+        keep_average(config, flat, start, stop)
+
+
+def keep_average(config: OptimizerConfig, flat: FlatParameters, start: int, stop: int) -> None:
+    """Let the average of the weights follow the elements start..stop-1, if there is one."""
+    if flat.average_N is not None:
+        fresh = flat.params_N[start:stop] * (1.0 - config.average_decay)
+        flat.average_N[start:stop].mul_(config.average_decay).add_(fresh)

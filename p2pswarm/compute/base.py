@@ -211,3 +211,8 @@ class Engine:
         """The size of weights and optimizer state."""
         state = self.state
         return state.tensors * sum(state.part_bytes(piece) for piece in range(state.pieces))
+
+    @property
+    def part_bytes_max(self) -> int:
+        """The size of the largest piece's part of one tensor."""
+        return max(self.state.part_bytes(piece) for piece in range(self.state.pieces))

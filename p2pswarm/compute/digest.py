@@ -13,19 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from torch import Tensor
 
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_hash, piece_spans, root_of
+from p2pswarm.tensors.flat_layout import Span
+from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 THREADS = 8  # 14 GB/s, about as fast as bytes come from a GPU
 
 
-def digest_of(*tensors: Tensor, piece_values: int = PIECE_VALUES) -> bytes:
-    """The digest of contiguous tensors of one length, on any device."""
-    return root_of(piece_hashes(tensors, piece_values))
+def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span]) -> bytes:
+    """The digest of contiguous tensors of one length, on any device; `spans`: its pieces'."""
+    return root_of(piece_hashes(tensors, spans))
 
 
-def piece_hashes(tensors: Sequence[Tensor], piece_values: int = PIECE_VALUES) -> list[bytes]:
+def piece_hashes(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[bytes]:
     """The hash of each piece of contiguous tensors of one length, on any device."""
-    spans = piece_spans(tensors[0].numel(), piece_values)
     pieces = ([x.detach()[start:stop].cpu() for x in tensors] for start, stop in spans)
     if len(spans) == 1:  # no thread for a small stage
         return [_hash(next(pieces))]

@@ -21,7 +21,8 @@ from p2pswarm.compute.parameter_names import named_parameters
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import DTYPES
 from p2pswarm.models.blocks import block_count, draw_blocks, fill_buffers, make_blocks
-from p2pswarm.tensors.flat_layout import FlatLayout, flat_layout
+from p2pswarm.tensors.flat_layout import FlatLayout, Span, flat_layout
+from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
 
 NORM_CHUNK = 1 << 18  # elements widened to float64 at a time: 2 MiB stay in the cache
 
@@ -34,6 +35,8 @@ class Segment:
     stop: int
     decays: bool
     """Whether weight decay applies, as `OptimizerConfig.decays` says."""
+    inner: bool
+    """It is of a block that is neither the first nor the last."""
 
 
 class FlatParameters:
@@ -43,16 +46,16 @@ class FlatParameters:
         self.blocks = bare_blocks(run, numbers, device)
         self.numbers = numbers
         self._run = run
-        layout = block_layout(run, numbers, self.blocks)
+        self.layout = layout = block_layout(run, numbers, self.blocks)
         rule, last = run.optimizer.decays, block_count(run.model) - 1
-        which = (
-            decays(rule, parameter.dim(), inner=0 < number < last)
+        inner = (
+            0 < number < last
             for number, block in zip(numbers, self.blocks, strict=True)
-            for parameter in block.parameters()
+            for _ in block.parameters()
         )
         self.segments = [
-            Segment(t.start, t.stop, decaying)
-            for t, decaying in zip(layout.tensors, which, strict=True)
+            Segment(t.start, t.stop, decays(rule, len(t.shape), inner=within), within)
+            for t, within in zip(layout.tensors, inner, strict=True)
         ]
 
         def zeros() -> Tensor:
@@ -83,7 +86,11 @@ class FlatParameters:
 
     def digest(self) -> bytes:
         """The digest of weights, moments and average."""
-        return digest_of(*self.state())
+        return digest_of(self.state(), self.spans())
+
+    def spans(self, piece_values: int = PIECE_VALUES) -> list[Span]:
+        """Where the pieces of the state lie."""
+        return piece_spans(self.length, piece_values, self.layout.row_blocks())
 
     def state(self) -> tuple[Tensor, ...]:
         """The buffers that a snapshot holds and the digest covers, in their order."""

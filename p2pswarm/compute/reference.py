@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters, squared_norm
+from p2pswarm.compute.optimizer import optimizer_of
 from p2pswarm.compute.precision import FullPrecision, precision_of
 from p2pswarm.config import RunConfig
 from p2pswarm.models.base import LONE_KEY, bundle_of, loss_of
@@ -35,7 +35,7 @@ class ReferenceTrainer:
         )
         self.flat.draw()
         self._precision = precision_of(run, self.flat)
-        self._optimizer = AdamW(run.optimizer, self.flat)
+        self._optimizer = optimizer_of(run.optimizer, self.flat)
         for parameter, total in zip(self.flat.parameters, self.flat.sums, strict=True):
             parameter.grad = total
         self.version = 0

@@ -11,25 +11,25 @@ import torch
 from torch import Tensor
 
 from p2pswarm.allreduce.base import Sums
-from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Update
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.optimizer import Optimizer
 from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.errors import BadMessage
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
+from p2pswarm.tensors.state_tree import PIECE_VALUES
 
 
 class TorchState:
     """Implements `StateMemory` on flat memory."""
 
     def __init__(
-        self, flat: FlatParameters, optimizer: AdamW, piece_values: int = PIECE_VALUES
+        self, flat: FlatParameters, optimizer: Optimizer, piece_values: int = PIECE_VALUES
     ) -> None:
         self._flat = flat
         self.tensors = len(flat.state())
         self._optimizer = optimizer
-        self._spans = piece_spans(flat.length, piece_values)
+        self._spans = flat.spans(piece_values)
         self.pieces = len(self._spans)
 
     def part_bytes(self, piece: int) -> int:

@@ -7,11 +7,11 @@ Errors:  none.
 import torch
 
 from p2pswarm.allreduce.base import Sums
-from p2pswarm.compute.adamw import AdamW
 from p2pswarm.compute.base import Engine, Update
 from p2pswarm.compute.bundle_spec import boundary_above, bundle_spec
 from p2pswarm.compute.digest import piece_hashes
 from p2pswarm.compute.flat_parameters import FlatParameters
+from p2pswarm.compute.optimizer import optimizer_of
 from p2pswarm.compute.torch_errors import setting_up
 from p2pswarm.compute.torch_stage import TorchStage
 from p2pswarm.compute.torch_state import TorchState
@@ -25,10 +25,10 @@ class TorchWeights:
     """Implements `Weights` on flat memory."""
 
     def __init__(self, run: RunConfig, flat: FlatParameters, piece_values: int) -> None:
-        self._piece_values = piece_values
+        self._spans = flat.spans(piece_values)
         self._flat = flat
         self._codec_name = run.codecs.averaging
-        self._optimizer = AdamW(run.optimizer, flat)
+        self._optimizer = optimizer_of(run.optimizer, flat)
         self.state = TorchState(flat, self._optimizer, piece_values)
         self._gradients = GradientMemory(flat.sum_N)
 
@@ -40,7 +40,7 @@ class TorchWeights:
 
     def hashes(self) -> tuple[bytes, ...]:
         """Hash weights and moments; it reads them alone, so the stage may compute meanwhile."""
-        return tuple(piece_hashes(self._flat.state(), self._piece_values))
+        return tuple(piece_hashes(self._flat.state(), self._spans))
 
     def reduction(self) -> TorchSums:
         """Give memory that nothing else uses: the last one may be on its way to a newcomer."""

@@ -12,7 +12,7 @@ tokens_BT, the last gives scores_BTV. docs/bundle.md has the rules.
 Errors:  Unusable for a family that nobody registered; ValueError for a name that cannot be used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from p2pswarm.models.sliced import sliced
 
 NAME_CHARS_MAX = 64  # it is in the manifest and in one line of a terminal
 
-Family = Callable[[ModelConfig], Sequence[nn.Module]]
+Family = Callable[[ModelConfig], Iterable[nn.Module]]
 _FAMILIES: dict[str, Family] = {}
 
 

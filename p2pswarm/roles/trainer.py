@@ -26,6 +26,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.outfile import Written, check_target, write_text
 from p2pswarm.progress.events import Event
 from p2pswarm.roles.closed_run import closed_by_us, run_calls, until_out
+from p2pswarm.roles.curves import recorded, try_curves
 from p2pswarm.roles.discovery import announce, announce_end, ends, offered
 from p2pswarm.roles.first_states import proof_of
 from p2pswarm.roles.leave_request import LeaveRequest
@@ -87,6 +88,7 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     if config.train.weights is not None:
         last = weights_name(config.train.weights, config.run, config.run.steps)
         check_target(last, model_size(config.run).file_bytes)
+    try_curves(config.train.curves)
     if config.run.emulated:
         say("run.emulated: a rehearsal; its servers compute nothing, and its weights are worthless")
     corpus = await asyncio.to_thread(read_corpus, config, tokenizer)
@@ -100,7 +102,10 @@ async def run(stack: NodeStack, leaving: LeaveRequest, say: Say) -> int:
     stack = dataclasses.replace(stack, config=config)
     saved = ""
     try:
-        with output(config.train.progress, config.run.steps, f"run {config.run.name}") as tell:
+        with (
+            output(config.train.progress, config.run.steps, f"run {config.run.name}") as show,
+            recorded(config.train.curves, show) as tell,
+        ):
             async with open_trainer(stack, corpus, tell, entry) as trainer:
                 ended = await unless(leaving, trainer.run())
                 if ended is not None and ended.failed:

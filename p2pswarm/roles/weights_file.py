@@ -59,7 +59,7 @@ def state_sizes(run: RunConfig) -> list[StateSize]:
     meta = torch.device("meta")
     flats = [FlatParameters(run, stage_blocks(run, stage), meta) for stage in range(run.stages)]
     tensors = run.optimizer.state_tensors
-    return [StateSize(flat.length, flat.params_N.element_size(), tensors) for flat in flats]
+    return [StateSize(flat.spans(), flat.params_N.element_size(), tensors) for flat in flats]
 
 
 def named_weights(
@@ -73,7 +73,7 @@ def named_weights(
         flat = FlatParameters(run, stage_blocks(run, stage), torch.device("cpu"))
         state = state_of(snapshot.data, run)
         flat.params_N.copy_(state[AVERAGE if average else 0])
-        if digest_of(*state) != snapshot.digest:
+        if digest_of(state, flat.spans()) != snapshot.digest:
             raise BadMessage(f"the weights of stage {stage} are not those that were agreed on")
         for name, parameter in named_parameters(flat.numbers, flat.blocks):
             yield name, parameter.detach()

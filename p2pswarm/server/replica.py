@@ -75,7 +75,7 @@ class Replica:
         self._lock = asyncio.Lock()
         self._changed = Signal()
         self.reader = VersionReader(
-            engine.state, lambda: self.version, aside, window_bytes // engine.state.part_bytes(0)
+            engine.state, lambda: self.version, aside, window_bytes // engine.part_bytes_max
         )
         """Reads the weights between two commits, for newcomers and checkpoints."""
         self.loading: Loading | None = None

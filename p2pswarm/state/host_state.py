@@ -9,6 +9,7 @@ Errors:  none.
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from p2pswarm.flow.signal import Signal
@@ -16,7 +17,7 @@ from p2pswarm.ids import Contact
 from p2pswarm.state.piece_actions import DownloadLimits
 from p2pswarm.state.piece_download import PieceDownload
 from p2pswarm.state.snapshot import Snapshot
-from p2pswarm.tensors.state_tree import PIECE_VALUES, piece_spans
+from p2pswarm.tensors.flat_layout import Span
 
 STILL = DownloadLimits(versions=0)
 
@@ -25,12 +26,16 @@ STILL = DownloadLimits(versions=0)
 class StateSize:
     """The size of a stage's state."""
 
-    values: int
-    """Elements of each tensor."""
+    spans: Sequence[Span]
+    """Of its pieces."""
     value_bytes: int
     tensors: int = 3
     """Weights, first and second moments."""
-    piece_values: int = PIECE_VALUES
+
+    @property
+    def values(self) -> int:
+        """Elements of each tensor."""
+        return self.spans[-1][1]
 
     @property
     def nbytes(self) -> int:
@@ -44,8 +49,8 @@ class HostState:
     def __init__(self, size: StateSize, version: int, digest: bytes, moved: Signal) -> None:
         """`digest`: what the stage agrees on for that version; `moved`: donors have changed."""
         self._tensors, self._tensor_bytes = size.tensors, size.values * size.value_bytes
-        spans = piece_spans(size.values, size.piece_values)
-        self._spans = [(start * size.value_bytes, stop * size.value_bytes) for start, stop in spans]
+        item = size.value_bytes
+        self._spans = [(start * item, stop * item) for start, stop in size.spans]
         self._data = memoryview(bytearray(self._tensors * self._tensor_bytes))
         self._version, self._digest = version, digest
         self.rules = PieceDownload(len(self._spans), version, STILL)

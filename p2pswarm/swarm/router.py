@@ -160,7 +160,10 @@ class Router:
         took_s = max(0.0, times.answered_s - times.started_s)
         bytes_s = took_s - times.queue_s - times.compute_s - times.grant_s
         shown_s = max(times.compute_s, bytes_s, took_s / QUEUE_EXPLAINED)
+        first = server.measured_s.value is None
         server.measured_s.add(min(since_s, shown_s))
+        if first:
+            self._guess_anew()
         server.answer_s.add(max(0.0, times.answered_s - min(times.chosen_s, times.started_s)))
         server.settled_s = times.answered_s
         server.avoid_s = AVOID_FIRST_S
@@ -169,6 +172,23 @@ class Router:
             server.gradient_s = times.gradient_s
             told_s = [s.gradient_s for s in self._servers.values() if s.gradient_s]
             self._usual_gradient_s = statistics.median_low(told_s) if told_s else 0.0
+
+    def _guess_anew(self) -> None:
+        """Let servers that are not measured yet count as fast as those that are.
+
+        A guess from before is a number without a meaning beside a measured time: a server that came
+        when nobody was measured would look many times as fast as all others, and get it all. What
+        was charged by such guesses is counted anew in measured time.
+        """
+        servers = self._servers.values()
+        known_s = [s for one in servers if (s := one.measured_s.value) is not None]
+        guess_s = statistics.median(known_s)
+        before_s = next(iter(servers)).guess_s  # 0 of servers whose clocks are too coarse
+        scale = guess_s / before_s if len(known_s) == 1 and before_s else 1.0
+        self._level_s *= scale
+        for one in servers:
+            one.guess_s = guess_s
+            one.charged_s *= scale
 
     def busy(self, peer: bytes, until_s: float) -> None:
         """It is full: do not choose it before `until_s`, and take the charge back."""

@@ -4,19 +4,28 @@ Every parameter starts at a multiple of `ALIGN`; the gaps are zero. A stage has 
 weights, first moments and second moments; a fourth for an average of the weights, if the run has
 one. One after another they are its state.
 
+An optimizer that works on matrices takes *row blocks* of them, each of which lies in one piece of
+the state: so every piece can follow a commit alone (docs/optimizers.md). They depend on a matrix's
+shape alone, not on its place, or another cut into stages would train other weights.
+
 Units:   elements of the run's dtype; `_bytes` where bytes are meant.
 Shapes:  N elements in a buffer.
 """
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 ALIGN = 16  # elements: 64 bytes of float32, a cache line
 STATE_TENSORS = 3  # weights, first and second moments
 ITEM_BYTES = {"float32": 4, "float64": 8}
+MATRIX = 2  # dimensions
+ROW_BLOCK_VALUES = 1 << 19  # a piece of the state has as many
 
 Shape = tuple[int, ...]
+Span = tuple[int, int]
+"""The first element and the one after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,25 @@ class FlatLayout:
     def item_bytes(self) -> int:
         """The size of an element."""
         return ITEM_BYTES[self.dtype]
+
+    def row_blocks(self) -> Iterator[Span]:
+        """Where the row blocks of all matrices lie, in their order."""
+        for tensor in self.tensors:
+            for start, stop in row_blocks(tensor.shape):
+                yield tensor.start + start, tensor.start + stop
+
+
+def row_blocks(shape: Shape) -> list[Span]:
+    """The row blocks of a matrix, in its elements: as few as may be, nearly equal.
+
+    None for what is no matrix, is empty, or has rows longer than a block.
+    """
+    if len(shape) != MATRIX or 0 in shape or shape[1] > ROW_BLOCK_VALUES:
+        return []
+    rows, columns = shape
+    count = -(-rows // (ROW_BLOCK_VALUES // columns))
+    edges = [rows * k // count * columns for k in range(count + 1)]
+    return list(itertools.pairwise(edges))
 
 
 def flat_layout(

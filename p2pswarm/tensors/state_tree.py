@@ -1,9 +1,10 @@
 """The hash tree of a stage's state: so that one piece of it can be checked alone.
 
 The state is a list of tensors of one length: the weights, and the first and second moments of the
-optimizer. Piece k is the elements k * P .. k * P + P - 1 of each of them: what one part of a
-commit changes lies in one piece. The hash of a piece is the SHA-256 of its bytes, tensor after
-tensor. The digest of the state is the SHA-256 of the hashes of its pieces, one after another.
+optimizer. A piece is the same elements of each of them: what one part of a commit changes lies in
+one piece. It has P elements, or fewer where the next row block (`flat_layout.py`) would lie across
+its end. The hash of a piece is the SHA-256 of its bytes, tensor after tensor. The digest of the
+state is the SHA-256 of the hashes of its pieces, one after another.
 
 Digests can be compared only if they were made with the same P.
 
@@ -12,15 +13,31 @@ Errors:  none.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable
+
+from p2pswarm.tensors.flat_layout import Span
 
 PIECE_VALUES = 1 << 19  # 6 MiB of float32 in three tensors: 0.25 s at 200 Mbit/s, 3 ms of hashing
 
 
-def piece_spans(length: int, piece_values: int = PIECE_VALUES) -> list[tuple[int, int]]:
-    """The first element of each piece and the one after its last; an empty state has one piece."""
-    starts = range(0, max(length, 1), piece_values)
-    return [(start, min(start + piece_values, length)) for start in starts]
+def piece_spans(
+    length: int, piece_values: int = PIECE_VALUES, whole: Iterable[Span] = ()
+) -> list[Span]:
+    """Where the pieces of a state lie; an empty state has one piece.
+
+    `whole`: in their order, spans that lie in one piece each; one that is longer than a piece makes
+    a longer piece.
+    """
+    starts, bound = [0], 0
+    for start, stop in (*whole, (length, length)):
+        # From `bound` to `start` a piece may end anywhere.
+        while start > (end := max(starts[-1] + piece_values, bound)):
+            starts.append(end)
+        if stop > starts[-1] + piece_values and start > starts[-1]:
+            starts.append(start)
+        bound = stop
+    return list(itertools.pairwise((*starts, length)))
 
 
 def piece_hash(parts: Iterable[memoryview]) -> bytes:

@@ -21,7 +21,7 @@ from p2pswarm.net.circuit import CircuitRequest, CircuitStatus, answer
 from p2pswarm.transport import observation
 from p2pswarm.transport.bulk.join import BulkJoin
 from p2pswarm.transport.config import TransportConfig
-from p2pswarm.transport.flood_thinning import FloodThinning
+from p2pswarm.transport.flood_thinning import FloodThinning, thinned_text
 from p2pswarm.transport.handshake_gate import HandshakeGate
 from p2pswarm.transport.handshake_limiter import HandshakeLimiter
 from p2pswarm.transport.handshaker import Handshaker
@@ -127,8 +127,10 @@ class Acceptor:
 
     def _thin(self, listener: Listener, flood: FloodThinning) -> None:
         del self._looks[listener]
+        calm = not flood.levels
         if flood.on_deadline(listener.in_a_row, self._loop.time()):
-            _log.info("connections of %d networks are thinned", len(flood.levels))
+            level = logging.WARNING if calm else logging.INFO  # of one flood a user hears once
+            _log.log(level, "%s", thinned_text(flood.levels))
             listener.thin(flood.levels)
         self._plan_thinning(listener, flood)
 

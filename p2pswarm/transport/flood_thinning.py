@@ -40,6 +40,8 @@ HOLD_MAX_S = 64.0  # the same for a flood that goes on and on
 SCORES_MAX = 4096  # groups that are counted: 1 MB; a flood from more of them is not thinned
 FORGOTTEN = 0.1  # a score that does not matter any more
 
+NAMED_MAX = 4  # networks in a text for people
+
 _Path = tuple[str, ...]
 """A group after those that it is in, the widest first."""
 
@@ -185,3 +187,16 @@ class FloodThinning:
                     thinned.level -= 1
                 else:
                     del self._thinned[name]
+
+
+def thinned_text(levels: Mapping[str, int]) -> str:
+    """What `FloodThinning.levels` means, in one line for people."""
+    if not levels:
+        return "the flood of connections is over: nobody's are dropped any more"
+    worst = sorted(levels, key=lambda name: (-levels[name], name))
+    others = len(worst) - NAMED_MAX
+    names = ", ".join(worst[:NAMED_MAX]) + (f" and {others} more" if others > 0 else "")
+    return (
+        f"a flood of connections from {names}: most of theirs are dropped until it ends;"
+        " who is there waits a few seconds longer, all others are served"
+    )

@@ -15,7 +15,7 @@ from p2pswarm.checkpoint.folder import LocalFolder
 from p2pswarm.checkpoint.state_hash import StateHasher
 from p2pswarm.compute import digest
 from p2pswarm.errors import BadCheckpoint
-from p2pswarm.tensors.state_tree import PIECE_VALUES
+from p2pswarm.tensors.state_tree import piece_spans
 
 ALL = layout(range(4))
 
@@ -23,6 +23,7 @@ ALL = layout(range(4))
 @given(st.integers(1, 400), st.lists(st.integers(0, 10_000), max_size=5))
 def test_the_state_has_one_digest_however_its_bytes_come(piece_values, cuts):
     """Written out from the definition: the parts of a piece lie in all three buffers."""
+    spans = piece_spans(ALL.length, piece_values, ALL.row_blocks())
     state = state_of(ALL)
     edges = sorted({0, len(state), *(min(cut, len(state)) for cut in cuts)})
     hasher = StateHasher(ALL, piece_values)
@@ -31,10 +32,7 @@ def test_the_state_has_one_digest_however_its_bytes_come(piece_values, cuts):
         hasher.update(state[start:stop])
 
     values = torch.frombuffer(bytearray(state), dtype=torch.float32).chunk(3)
-    pieces = [
-        b"".join(x[i : i + piece_values].numpy().tobytes() for x in values)
-        for i in range(0, ALL.length, piece_values)
-    ]
+    pieces = [b"".join(x[start:stop].numpy().tobytes() for x in values) for start, stop in spans]
     hashes = b"".join(sha256(piece) for piece in pieces)
     assert hasher.digest() == sha256(hashes)
 
@@ -49,8 +47,8 @@ def test_the_digest_is_the_one_that_replicas_report():
     hasher = StateHasher(ALL)
     hasher.update(state_of(ALL))
 
-    assert hasher.digest() == digest.digest_of(*values)
-    assert digest.PIECE_VALUES == PIECE_VALUES
+    spans = piece_spans(ALL.length, whole=ALL.row_blocks())
+    assert hasher.digest() == digest.digest_of(values, spans)
 
 
 async def test_a_state_that_nobody_agreed_on_is_refused(tmp_path):

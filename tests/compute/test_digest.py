@@ -7,13 +7,17 @@ import torch
 
 from p2pswarm.compute.digest import digest_of, piece_hashes
 from p2pswarm.tensors.codecs.base import bytes_of
-from p2pswarm.tensors.state_tree import root_of
+from p2pswarm.tensors.state_tree import piece_spans, root_of
 
 PIECE_VALUES = 128
 
 
 def digest(*tensors):
-    return digest_of(*tensors, piece_values=PIECE_VALUES)
+    return digest_of(tensors, spans_of(tensors))
+
+
+def spans_of(tensors):
+    return piece_spans(len(tensors[0]), PIECE_VALUES)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -44,11 +48,11 @@ def test_any_bit_changes_it(place, tensor):
 
 def test_a_changed_bit_changes_the_hash_of_its_own_piece_only():
     tensors = [torch.randn(1000) for _ in range(3)]
-    before = piece_hashes(tensors, PIECE_VALUES)
+    before = piece_hashes(tensors, spans_of(tensors))
 
     tensors[2].view(torch.int32)[300] ^= 1
 
-    after = piece_hashes(tensors, PIECE_VALUES)
+    after = piece_hashes(tensors, spans_of(tensors))
     assert [k for k in range(8) if before[k] != after[k]] == [2]
     assert root_of(after) == digest(*tensors)
 

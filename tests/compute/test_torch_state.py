@@ -46,7 +46,7 @@ def test_pieces_hashed_alone_have_the_digest_of_the_whole_as_their_root():
     hashes = [piece_hash(read(state, k)) for k in range(state.pieces)]
 
     assert state.pieces > 3
-    assert root_of(hashes) == digest_of(*flat.state(), piece_values=PIECE)
+    assert root_of(hashes) == digest_of(flat.state(), flat.spans(PIECE))
 
 
 @pytest.mark.parametrize("average_decay", [0.0, 0.9])

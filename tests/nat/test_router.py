@@ -91,9 +91,10 @@ def test_doctor_tells_that_the_router_forwards_a_port():
     found = in_namespaces("upnp", "nat.doctor_probe")
 
     assert (found["reachable"], found["sure"]) == ("mapped", True)
-    ipv4, *ipv6 = found["addresses"]
-    assert ipv4 == f"{OUTSIDE}:4000"
-    assert set(ipv6) <= {f"[{OWN6}]:4000"}, "whether its firewall opens before the answer is chance"
+    ipv4, ipv6 = f"{OUTSIDE}:4000", f"[{OWN6}]:4000"
+    addresses = found["addresses"]
+    assert ipv4 in addresses
+    assert {*addresses} <= {ipv4, ipv6}, "whether and when the IPv6 firewall opens is chance"
     assert found["found"]["lease_protocol"] == "UPnP"
     assert abs(found["found"]["clock_ahead_s"]) < 1.0
 

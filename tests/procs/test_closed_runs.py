@@ -13,6 +13,8 @@ from procs.harness import plain_loop, tensors
 from procs.test_checkpoints import HERE, RUN
 
 import p2pswarm as ps
+import p2pswarm.roles.stage
+import p2pswarm.roles.trainer  # with these two all messages of a run are known here
 from p2pswarm.errors import SwarmError
 from p2pswarm.ids import Address, Contact
 from p2pswarm.wire import message as wire

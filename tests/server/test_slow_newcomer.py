@@ -45,7 +45,7 @@ async def step_of_the_ready(r, step_s):
     return late
 
 
-@pytest.mark.parametrize(("step_s", "gradient_s"), [(8.0, 6.0), (60.0, 40.0)])
+@pytest.mark.parametrize(("step_s", "gradient_s"), [(8.0, 6.0), (60.0, 30.0)])
 def test_it_catches_up_in_one_incarnation(step_s, gradient_s):
     """However late its copy of a reduction is, as long as it comes before the next one."""
     slow_bytes_per_s = GRADIENT_BYTES / gradient_s

@@ -85,6 +85,41 @@ def test_a_newcomer_is_tried_at_once_and_not_flooded():
     assert 4 <= sum(c == new for c in first) <= 6
 
 
+@given(st.floats(0.01, 100.0), st.integers(1, 4))
+def test_who_came_before_anybody_was_measured_is_not_flooded_afterwards(takes_s, early):
+    """The first step is on its way to the others when it comes; then all are equally fast."""
+    others = [member(n) for n in range(1, early + 1)]
+    late = member(early + 1)
+    built = router(*others)
+    given_at = [built.choose(0.0) for _ in range(2 * early)]
+    built.update((*others, late))
+    done = Counter[bytes]()
+    for one in given_at:
+        assert one is not None
+        before_s = done[one.peer] * takes_s
+        done[one.peer] += 1
+        times = PushTimes(0.0, before_s + takes_s, queue_s=before_s, compute_s=takes_s)
+        built.settle(one.peer, times)
+        built.over(one.peer, 0.0)
+
+    count = 6 * (early + 1)
+    chosen = Counter(one.peer for _ in range(count) if (one := built.choose(1e6)) is not None)
+
+    assert chosen[late.peer] <= 6 + 3  # those that the others had when it came, and one to round
+
+
+def test_times_of_nothing_are_measured_too():
+    one, two = member(1), member(2)
+    built = router(one)
+    built.settle(one.peer, PushTimes(1.0, 1.0))
+    built.update((one, two))
+    built.update((two,))
+
+    built.settle(two.peer, PushTimes(2.0, 2.5, compute_s=0.5))
+
+    assert built.choose(4.0) == two
+
+
 def test_a_newcomer_gets_the_next_microbatches_while_the_others_have_yet_to_answer():
     """At the end of a step a sender has few left to send: one that is idle must not miss them."""
     old, new = member(1), member(2)

@@ -123,7 +123,9 @@ class ManyTrainers:
         engines = [
             torch_engine(self.config, s, torch.device("cpu"), 0) for s in range(self.config.stages)
         ]
-        sizes = [StateSize(engine.state.part_bytes(0) // 8, 8) for engine in engines]  # one piece
+        sizes = [
+            StateSize([(0, engine.state.part_bytes(0) // 8)], 8) for engine in engines
+        ]  # one piece
         snapshots = await trainer.weights(sizes)
         values = [torch.frombuffer(s.data, dtype=torch.float64) for s in snapshots]
         return torch.cat([value[: len(value) // 3] for value in values])

@@ -3,8 +3,10 @@
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from p2pswarm.compute.base import Engine
@@ -132,7 +134,7 @@ async def trained(swarm: Swarm) -> tuple[act.RunFinished, torch.Tensor]:
         sizes = []
         for stage in range(swarm.config.stages):
             engine = torch_engine(swarm.config, stage, torch.device("cpu"), 0)
-            sizes.append(StateSize(engine.state.part_bytes(0) // VALUE_BYTES, VALUE_BYTES))
+            sizes.append(StateSize([(0, engine.state.part_bytes(0) // VALUE_BYTES)], VALUE_BYTES))
         snapshots = await trainer.weights(sizes)
     parts = []
     for snapshot in snapshots:
@@ -145,10 +147,13 @@ def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return ((ours - theirs).norm() / theirs.norm()).item()
 
 
-def test_a_calm_run_makes_the_weights_of_a_plain_loop():
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_calm_run_makes_the_weights_of_a_plain_loop(optimizer):
+    config = replace(CONFIG, optimizer=replace(CONFIG.optimizer, name=optimizer))
+
     async def story() -> tuple[act.RunFinished, torch.Tensor, Swarm]:
         async with asyncio.TaskGroup() as tasks:
-            swarm = Swarm(tasks)
+            swarm = Swarm(tasks, config)
             for number in range(2, 6):
                 swarm.serve(number)
             ended, weights = await trained(swarm)
@@ -157,7 +162,7 @@ def test_a_calm_run_makes_the_weights_of_a_plain_loop():
     ended, weights, swarm = run_simulated(story(), seed=1)
 
     assert not ended.failed
-    assert distance(weights, plain().flat.params_N.detach()) <= 1e-9
+    assert distance(weights, plain(config).flat.params_N.detach()) <= 1e-9
     assert [r.step for r in swarm.of_kind(act.StepDone)] == list(range(12))
     assert [r.version for r in swarm.of_kind(act.EvaluationDone)] == [0, 4, 8, 12]
     assert swarm.of_kind(act.MemberLost) == []

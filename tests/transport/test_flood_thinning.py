@@ -13,6 +13,7 @@ from p2pswarm.transport.flood_thinning import (
     PERIOD_S,
     SCORES_MAX,
     FloodThinning,
+    thinned_text,
 )
 
 CALM = "198.51.100.9"
@@ -182,3 +183,22 @@ def test_nothing_is_due_when_all_is_forgotten():
         looks += 1
 
     assert 0 < looks * PERIOD_S < 10.0
+
+
+def test_people_are_told_who_floods_the_worst_first_and_that_it_is_over():
+    levels = {
+        "60.1.0.0/16": 2,
+        "60.2.0.0/16": 3,
+        "60.3.0.0/16": 2,
+        "60.4.0.0/16": 2,
+        "x": 2,
+        "y": 2,
+    }
+
+    assert thinned_text({"60.1.0.0/16": 2}) == (
+        "a flood of connections from 60.1.0.0/16: most of theirs are dropped until it ends;"
+        " who is there waits a few seconds longer, all others are served"
+    )
+    names = "60.2.0.0/16, 60.1.0.0/16, 60.3.0.0/16, 60.4.0.0/16 and 2 more"
+    assert names in thinned_text(levels)
+    assert "over" in thinned_text({})
