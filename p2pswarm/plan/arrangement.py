@@ -45,6 +45,8 @@ class StagedServer:
     """Memory beside what its present stage takes."""
     queued: float = 0.0
     """Microbatches that wait there, in the mean of the last minute."""
+    leaves_first: frozenset[int] = frozenset()
+    """Stages that it cannot hold beside its own, whatever memory it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ class Arrangement:
         if (
             self.fetch_first
             and one.free_bytes is not None
+            and stage not in one.leaves_first
             and not self.lacks_beside_bytes(one, stage)
         ):
             return JOIN_AND_WARM_UP_S
