@@ -6,7 +6,11 @@ Errors:  none.
 
 from p2pswarm.ids import PeerId
 from p2pswarm.progress.events import Event, Note, Relocated
-from p2pswarm.trainer.balance import BalanceReport, OrderedMove, OrderedPreparation
+from p2pswarm.trainer.balance_reports import (
+    BalanceReport,
+    OrderedMove,
+    OrderedPreparation,
+)
 from p2pswarm.trainer.prepared_moves import StopPreparing
 
 

@@ -22,11 +22,18 @@ from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
 from p2pswarm.plan.priced_moves import Relocation
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
-from p2pswarm.progress.events import worth_text
-from p2pswarm.swarm.messages.capacity import NOT_MEASURED, Capacity
+from p2pswarm.swarm.messages.capacity import NOT_MEASURED
 from p2pswarm.swarm.messages.membership import CannotPrepare, Join, Load, PrepareStage
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.balance_reports import (
+    BalanceAsked,
+    BalanceReport,
+    KnownServer,
+    OrderedMove,
+    OrderedPreparation,
+    StageState,
+)
 from p2pswarm.trainer.membership import Member, Membership
 from p2pswarm.trainer.prepared_moves import (
     ChangeStage,
@@ -42,81 +49,6 @@ BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
 QUEUE_SAMPLES = 60  # a server tells once a second
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
-
-
-@dataclass(frozen=True, slots=True)
-class StageState:
-    """What limits one stage, as it was measured."""
-
-    rate_per_s: float
-    """Microbatches a second that its servers could do, with those that are on their way."""
-    queue_s: float | None
-    """Mean wait of a microbatch at its servers; None if nobody has measured it."""
-    ready: int
-    unmeasured: int
-    """Servers that count as the usual one."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownServer:
-    """What one server told of itself last."""
-
-    peer: bytes
-    stage: int
-    ready: bool
-    capacity: Capacity
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceAsked:
-    """Report: the rule was asked whether somebody should move."""
-
-    decision: Decision
-    stages: tuple[StageState, ...]
-    floor: int
-    """Ready servers that each stage keeps."""
-    servers: tuple[KnownServer, ...] = ()
-    """All that serve, in the order of their ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedMove:
-    """Report: a server moves to another stage."""
-
-    incarnation: Incarnation
-    source: int
-    target: int
-    gain: float
-    """Of the whole plan, for everybody, as a share."""
-    away_s: float
-    planned: int
-    """Moves of the whole plan."""
-
-    @property
-    def worth(self) -> str:
-        """What it brings and what it costs."""
-        return worth_text(self.gain, self.planned, self.away_s)
-
-    @property
-    def reason(self) -> str:
-        """Why its session ends."""
-        return f"it moves to stage {self.target}: {self.worth}"
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedPreparation:
-    """Report: a server fetches another stage's weights, and serves its own meanwhile."""
-
-    incarnation: Incarnation
-    source: int
-    target: int
-    gain: float
-    planned: int
-    order: PrepareStage
-    """What it is told."""
-
-
-BalanceReport = BalanceAsked | OrderedMove | OrderedPreparation | StopPreparing
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +187,8 @@ class Balance:
         if not self._prepared.moves:
             return []
         arrangement = self._arrangement(now_s)
-        self._prepared.look(arrangement.ready_counts(), arrangement.kept, now_s)
+        computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]
+        self._prepared.look(computing, arrangement.kept, now_s)
 
         def helps(moves: tuple[PreparedMove, ...]) -> bool:
             if any(move.mover in self._members.leaving for move in moves):

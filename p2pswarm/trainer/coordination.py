@@ -29,7 +29,10 @@ from p2pswarm.swarm.messages.membership import (
 from p2pswarm.swarm.messages.trainers import Trainers, Unheard
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import OrderedMove, OrderedPreparation
+from p2pswarm.trainer.balance_reports import (
+    OrderedMove,
+    OrderedPreparation,
+)
 from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper, newest_copy
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext

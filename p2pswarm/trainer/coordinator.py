@@ -22,7 +22,9 @@ from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.balance import Balance
+from p2pswarm.trainer.balance import (
+    Balance,
+)
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures

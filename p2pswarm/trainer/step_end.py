@@ -14,7 +14,9 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.apart_pairs import ApartPairs
-from p2pswarm.trainer.balance import OrderedMove
+from p2pswarm.trainer.balance_reports import (
+    OrderedMove,
+)
 from p2pswarm.trainer.decision import to_decide
 from p2pswarm.trainer.former_sums import FormerSums
 from p2pswarm.trainer.generations import Generations
