@@ -30,7 +30,12 @@ from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import Balance, OrderedMove
+from p2pswarm.trainer.balance import (
+    Balance,
+)
+from p2pswarm.trainer.balance_reports import (
+    OrderedMove,
+)
 from p2pswarm.trainer.membership import Membership
 
 STAGES, SERVERS = 4, 24
@@ -58,7 +63,9 @@ class Played:
     """Counted in a sum that a move voided."""
 
 
-def played(arrangement: tuple[tuple[float, ...], ...], rule: str, seed: int) -> Played:
+def played(
+    arrangement: tuple[tuple[float, ...], ...], rule: str, seed: int, free_bytes: int | None
+) -> Played:
     """Let 24 servers train; server n is given stage n % 4, because they come one by one."""
     speeds = tuple(arrangement[n % STAGES][n // STAGES] for n in range(SERVERS))
     batch = BatchConfig(microbatches=MICROBATCHES, rows=1, evaluate_every=0)
@@ -68,7 +75,14 @@ def played(arrangement: tuple[tuple[float, ...], ...], rule: str, seed: int) -> 
         stages=STAGES, steps=STEPS, min_replicas=each, batch=batch, balance=balance
     )
     cost = Cost(forward_s=FORWARD_S, state_bytes=STATE_BYTES)
-    config = SwarmConfig(seed=seed, run=run_config, servers=SERVERS, speeds=speeds, cost=cost)
+    config = SwarmConfig(
+        seed=seed,
+        run=run_config,
+        servers=SERVERS,
+        speeds=speeds,
+        cost=cost,
+        free_bytes=free_bytes,
+    )
     swarm = SimSwarm(config)
     ends_s: list[float] = []
     moves_s: list[float] = []
@@ -137,7 +151,7 @@ def quiet_moves(rule: str, hours: float, seed: int, *, drift: bool) -> int:
             told = Capacity.of(meter.measured(state_bytes=STATE_BYTES))
             load = Load(rng.randrange(4), 0.0, 0.0, 0.0, 0, capacity=told)
             balance.loaded(members.of_peer(peer), load)
-        for report in balance.after_commit(lambda _peer: False, now_s):
+        for report in balance.after_commit(ask, lambda _peer: False, now_s):
             if isinstance(report, OrderedMove):
                 moves += 1
                 peer = report.incarnation.peer
@@ -156,15 +170,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--hours", type=float, default=24.0, metavar="H", help="0: not played")
     parser.add_argument("--drift", action="store_true")
+    parser.add_argument(
+        "--leave-first", action="store_true", help="no server has memory for two stages"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.hours < 0:
         parser.error("no negative hours")
-    best = played(BEST, "off", options.seed)
+    room = None if options.leave_first else 1 << 30
+    best = played(BEST, "off", options.seed, room)
     results: dict[str, object] = {"seed": options.seed, "best_per_s": best.rate_per_s}
     print(f"best arrangement, nobody moves: {best.rate_per_s:.2f} microbatches/s", flush=True)
     for rule in options.rules:
-        one = played(WORST, rule, options.seed)
+        one = played(WORST, rule, options.seed, room)
         share = one.rate_per_s / best.rate_per_s
         results[rule] = {
             "share": round(share, 4),

@@ -7,7 +7,9 @@ Errors:  none.
 Source:  docs/rebalancing.md.
 """
 
+import math
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 LINK_ASSUMED_BYTES_PER_S = 12.5e6  # 100 Mbit/s, a slow line of a home, where nothing was measured
@@ -15,6 +17,8 @@ LINK_LEAST_BYTES_PER_S = 1.25e5  # 1 Mbit/s: who says less is not worth waiting 
 LOAD_MAX_S = 1e6  # so that no sum of what peers say overflows
 JOIN_AND_WARM_UP_S = 5.0  # to join again, and until routers know how fast it is
 ENGINE_BYTES_PER_STATE_BYTE = 5 / 3  # weights and two moments; the gradient's sum and its average
+ON_THEIR_WAY_BYTES = 36 << 20  # six pieces of 6 MiB, of three donors (docs/state.md)
+RISE_LEAST = 1e-9  # of the slower stage's rate: what is less is a rounding error
 ERROR_ASSUMED = 0.5  # of a time that is not known, or not for long enough: it may be half as much
 STAGE_LOST_EVERY_S = 30 * 86_400.0  # at most so often may a stage lose all its servers at once
 KEPT_LEAST = 2  # who leaves forgets its weights; a single other one may be dead, and not missed yet
@@ -41,6 +45,8 @@ class StagedServer:
     """Memory beside what its present stage takes."""
     queued: float = 0.0
     """Microbatches that wait there, in the mean of the last minute."""
+    leaves_first: frozenset[int] = frozenset()
+    """Stages that it cannot hold beside its own, whatever memory it says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +131,12 @@ class Arrangement:
 
     def away_s(self, one: StagedServer, stage: int) -> float:
         """How long a server computes nothing if it moves to a stage."""
-        free = one.free_bytes
-        if self.fetch_first and free is not None and free >= self.state_of(stage):
+        if (
+            self.fetch_first
+            and one.free_bytes is not None
+            and stage not in one.leaves_first
+            and not self.lacks_beside_bytes(one, stage)
+        ):
             return JOIN_AND_WARM_UP_S
         return self.load_s(one, stage)
 
@@ -141,6 +151,38 @@ class Arrangement:
             return 0
         more = self.state_of(stage) - self.state_of(one.stage)
         return max(0, int(more * ENGINE_BYTES_PER_STATE_BYTE) - one.free_bytes)
+
+    def lacks_beside_bytes(self, one: StagedServer, stage: int) -> int:
+        """How much memory a server lacks to hold a stage beside its own; 0 if none."""
+        if one.free_bytes is None:
+            return 0
+        return beside_bytes(self.state_of(stage), one.free_bytes)
+
+    def still_helps(self, moves: Iterable[tuple[bytes, int, int]]) -> bool:
+        """Whether moves that are under way are still worth making: server, source and target.
+
+        The servers count where they go. Without the moves, the slowest of all stages that they
+        concern would be slower.
+        """
+        speeds = {one.server: self.speed(one) for one in self.servers}
+        rates = self.rates()
+        without, stages = rates.copy(), set[int]()
+        for server, source, target in moves:
+            if (speed := speeds.get(server)) is not None:
+                without[target] -= speed / self.cost(target)
+                without[source] += speed / self.cost(source)
+                stages |= {source, target}
+        slowest = min((without[stage] for stage in stages), default=math.inf)
+        return min((rates[stage] for stage in stages), default=0.0) > slowest * (1 + RISE_LEAST)
+
+
+def beside_bytes(state_bytes: int, free_bytes: int) -> int:
+    """How much memory lacks for another stage beside the one that is served; 0 if none.
+
+    Its weights, moments, sum and average, and the pieces that are on their way.
+    """
+    needed = int(state_bytes * ENGINE_BYTES_PER_STATE_BYTE) + ON_THEIR_WAY_BYTES
+    return max(0, needed - free_bytes)
 
 
 def replicas_needed(deaths_per_s: float, replace_s: float, most: int) -> int:

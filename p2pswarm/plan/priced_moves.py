@@ -14,11 +14,10 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from p2pswarm.plan.arrangement import Arrangement, StagedServer
+from p2pswarm.plan.arrangement import RISE_LEAST, Arrangement, StagedServer
 
 STEPS_MAX = 64  # of a plan: then it is made anew; a tenth of a second for 1,000 servers
 EXCHANGED_MAX = 32  # servers of the slowest stage that are tried in an exchange, of all speeds
-RISE_LEAST = 1e-9  # of the slower stage's rate: what is less is a rounding error
 NEIGHBOURS = 3  # servers on each side of the wanted speed, of which the first that fits is taken
 HORIZON_MAX_S = 3600.0  # a gain is not counted for longer: by then other servers are here
 

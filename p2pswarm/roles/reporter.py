@@ -26,7 +26,9 @@ from p2pswarm.roles.checkpoint_news import checkpoint_event
 from p2pswarm.roles.trouble import trouble_text
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import BalanceReport
+from p2pswarm.trainer.balance_reports import (
+    BalanceReport,
+)
 from p2pswarm.trainer.checkpoint_reports import (
     CheckpointFailed,
     CheckpointProgress,

@@ -26,7 +26,11 @@ from p2pswarm.swarm.messages.balance import (
     StaysPut,
 )
 from p2pswarm.swarm.messages.types import REASON_CHARS
-from p2pswarm.trainer.balance import BalanceAsked, BalanceReport, OrderedMove
+from p2pswarm.trainer.balance_reports import (
+    BalanceAsked,
+    BalanceReport,
+    OrderedMove,
+)
 
 NOT_HERE = "that run is not trained here; look up the runs again"
 

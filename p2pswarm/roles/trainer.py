@@ -64,7 +64,9 @@ from p2pswarm.swarm.messages.run import RunOver
 from p2pswarm.swarm.messages.status import AskStatus, RunStatus
 from p2pswarm.swarm.messages.types import REASON_CHARS
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import BalanceReport
+from p2pswarm.trainer.balance_reports import (
+    BalanceReport,
+)
 from p2pswarm.trainer.context import TrainerContext
 from p2pswarm.trainer.trainer import Trainer
 from p2pswarm.transport.endpoint import Endpoint

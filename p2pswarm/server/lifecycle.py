@@ -16,14 +16,21 @@ Errors:  LinkLost and BadMessage for a message that the trainer should not have 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from p2pswarm.chain.record import term_of
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Contact
 from p2pswarm.server.join_pauses import REJOIN_MAX_S, SEEK_S, JoinPauses
+from p2pswarm.server.server_state import MOVES, ServerState
 from p2pswarm.server.trainer_search import TrainerSearch
-from p2pswarm.swarm.messages.membership import Assigned, MayLeave, MoveTo, StandsBy, View
+from p2pswarm.swarm.messages.membership import (
+    Assigned,
+    MayLeave,
+    MoveTo,
+    PrepareStage,
+    StandsBy,
+    View,
+)
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.messages.trainers import Alive, Trainers
 from p2pswarm.wire.message import Message
@@ -31,34 +38,7 @@ from p2pswarm.wire.message import Message
 JOIN_S = 300.0  # for the trainer's first message: it may come only when a step has closed
 SLEPT_S = 15.0  # a link is given up after as much silence: whoever slept so long has been evicted
 LEFT = "left"
-
-
-class ServerState(Enum):
-    """Where a server is between its start and its end."""
-
-    OUT = "is not in the run, and will join"
-    JOINING = "has asked the trainer for a stage"
-    PREPARING = "makes memory for its stage"
-    LOADING = "gets its weights"
-    SERVING = "computes"
-    STAYING = "was asked to leave, and computes until another server has its stage's weights"
-    FINISHING = "leaves after this step: it takes no new microbatch"
-    LEAVING = "says goodbye"
-    OVER = "will not join again"
-
-
-S = ServerState
-MOVES: dict[ServerState, tuple[ServerState, ...]] = {
-    S.OUT: (S.JOINING, S.OVER),
-    S.JOINING: (S.PREPARING, S.OUT, S.OVER),
-    S.PREPARING: (S.LOADING, S.LEAVING, S.OUT, S.OVER),
-    S.LOADING: (S.SERVING, S.LEAVING, S.OUT, S.OVER),
-    S.SERVING: (S.STAYING, S.FINISHING, S.OUT, S.OVER),
-    S.STAYING: (S.FINISHING, S.LEAVING, S.OVER),
-    S.FINISHING: (S.STAYING, S.LEAVING, S.OVER),
-    S.LEAVING: (S.OVER,),
-    S.OVER: (),
-}
+SessionNews = View | Trainers | MayLeave | Alive | PrepareStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +62,8 @@ class Lifecycle:
         self._due_s: float | None = None
         self._met = False
         self._called_away = False  # the session ends because another trainer leads
-        self._sent_on = False  # the coordinator has sent this server to another stage
+        self.sent_to: int | None = None
+        """The stage to which the coordinator has sent this server on; None if it has not."""
         self.thrown_out = False
         """Whether the coordinator has ended the last session: then its sum is void."""
         self._ever_met = False
@@ -177,7 +158,8 @@ class Lifecycle:
         """Begin to ask a trainer for a stage; returns which."""
         self._move(ServerState.JOINING)
         self._pauses.tries(now_s)
-        self._met = self._called_away = self._sent_on = False
+        self._met = self._called_away = False
+        self.sent_to = None
         return self.trainers.ask()
 
     def answered(self, message: Message | None) -> Assigned | None:
@@ -248,7 +230,7 @@ class Lifecycle:
         if self._state is ServerState.LOADING:
             self._move(ServerState.SERVING)
 
-    def told(self, message: Message | None) -> View | Trainers | MayLeave | Alive | None:
+    def told(self, message: Message | None) -> SessionNews | None:
         """Take a message of the trainer in a session; None if it ends the run."""
         match message:
             case Finished():
@@ -258,7 +240,7 @@ class Lifecycle:
                 self._rather(message.contact, self._pauses.tried_s)
                 raise LinkLost("the trainer hands the run over to another one")
             case MoveTo(stage=stage, reason=reason):
-                self.thrown_out = self._sent_on = True
+                self.thrown_out, self.sent_to = True, stage
                 raise LinkLost(f"it moves to stage {stage}: {reason}")
             case None:
                 self.thrown_out = True
@@ -270,7 +252,7 @@ class Lifecycle:
             case MayLeave(may=may):
                 self._may_leave(may=may)
                 return message
-            case View() | Alive():
+            case View() | Alive() | PrepareStage():
                 return message
         raise BadMessage(f"a {type(message).__name__} from the trainer")
 
@@ -336,9 +318,9 @@ class Lifecycle:
             self._remarks.append(f"out of the run, joining again: {reason}")
         self._move(ServerState.OUT)
         several = self.trainers.several
-        if self._met and several and not (self._called_away or self._sent_on):
+        if self._met and several and not (self._called_away or self.sent_to is not None):
             self.trainers.lost()
-        sent_on = self._sent_on and self._pauses.steady(now_s)
+        sent_on = self.sent_to is not None and self._pauses.steady(now_s)
         elsewhere = self._called_away or sent_on or (not self._met and self.trainers.others)
         wait_s = self._pauses.next_s(now_s, met=self._met, several=several, elsewhere=elsewhere)
         if wait_s and self._pauses.gone(now_s):

@@ -259,7 +259,7 @@ class Scheduler:
 
     def check_commit(self, order: Commit) -> None:
         """Raise NotServing unless the commit names our incarnation; `CommitLog` judges the rest."""
-        self._check_incarnation(order.incarnation)
+        self.check_incarnation(order.incarnation)
 
     def moved_to(self, version: int) -> Dropped:
         """Begin a new step with an empty ledger: the weights are of `version` now."""
@@ -340,12 +340,13 @@ class Scheduler:
         if item.work is Work.FORWARD:
             self._service.add(compute_s)
 
-    def _check_incarnation(self, incarnation: int) -> None:
+    def check_incarnation(self, incarnation: int) -> None:
+        """Raise NotServing for an order to another incarnation."""
         if incarnation != self.incarnation:
             raise NotServing(f"incarnation {incarnation} is over, this is {self.incarnation}")
 
     def _check_step(self, incarnation: int, step: int) -> None:
-        self._check_incarnation(incarnation)
+        self.check_incarnation(incarnation)
         if self.version is not None and not self.version <= step <= self.version + 1:
             raise NotServing(f"step {step}: the weights here are of version {self.version}")
 

@@ -4,30 +4,42 @@ Errors:  NotServing for an order that is cut short by the end of its session.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from p2pswarm.allreduce.averaging import Averaging, AveragingSettings
 from p2pswarm.allreduce.base import AveragedGradient
-from p2pswarm.errors import NotServing, SwarmError
+from p2pswarm.errors import BadMessage, NotServing, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.plan.capacity import CapacityMeter
+from p2pswarm.rpc.base import Stream
 from p2pswarm.server.checkpointing import Checkpointing
 from p2pswarm.server.commit_log import ClosedSum, HeldWeights
 from p2pswarm.server.expected import expected_tensors
 from p2pswarm.server.forwarder import Forwarder
 from p2pswarm.server.kept_boundaries import KeptBoundaries
+from p2pswarm.server.lifecycle import Lifecycle
 from p2pswarm.server.notes import NoteQueue, SignOfLife
-from p2pswarm.server.observing import ObserverPatience
+from p2pswarm.server.observed_reductions import ObservedReductions
+from p2pswarm.server.open_orders import OpenOrders
 from p2pswarm.server.piece_keeping import PieceKeeping
+from p2pswarm.server.preparation import Preparation
 from p2pswarm.server.replica import Replica
 from p2pswarm.server.scheduler import Scheduler, bitmap_of
 from p2pswarm.server.session import MemberSession, ServerContext
-from p2pswarm.server.work_plan import OVER
 from p2pswarm.server.worker import Worker
-from p2pswarm.swarm.messages.membership import LOSSES_MAX, Assigned, HeldSum, Load, Ready
+from p2pswarm.swarm.messages.membership import (
+    LOSSES_MAX,
+    Assigned,
+    CannotPrepare,
+    HeldSum,
+    Join,
+    Load,
+    PrepareStage,
+    Ready,
+)
 from p2pswarm.swarm.messages.road import Apart
 from p2pswarm.swarm.messages.step import Reduce
 from p2pswarm.swarm.messages.trainers import Alive
@@ -51,29 +63,12 @@ class SessionParts:
     """The roads to other servers, for pushes and for averaging."""
     failed: asyncio.Future[None]
     """Ends the session with an error."""
-    orders: list[asyncio.Timeout] = field(default_factory=list)
+    orders: OpenOrders = field(default_factory=OpenOrders)
     """The orders that are being carried out; they end with the session."""
-    patience: ObserverPatience = field(default_factory=ObserverPatience)
-    """While this server is an observer: how long it waits for a reduction."""
-    observed: dict[int, asyncio.Timeout] = field(default_factory=dict)
-    """The reductions that it waits for as one, by step."""
-
-    @asynccontextmanager
-    async def carrying_out(
-        self, end: Callable[[], SwarmError] = lambda: NotServing(OVER)
-    ) -> AsyncIterator[None]:
-        """Run a block; if the session ends first, the block ends with what `end` gives."""
-        scope = asyncio.timeout(None)
-        self.orders.append(scope)
-        try:
-            async with scope:
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise  # a Late of the work itself
-            raise end() from None
-        finally:
-            self.orders.remove(scope)
+    observed: ObservedReductions = field(default_factory=ObservedReductions)
+    """While this server is an observer: the reductions that it waits for."""
+    preparation: Preparation | None = None
+    """The stage that it is to serve next, if it was told to prepare for one."""
 
     def word(self, now_s: float, unheard_s: float) -> Load | Alive | None:
         """What to tell the trainer though nothing has happened, if that is due."""
@@ -86,12 +81,63 @@ class SessionParts:
             case _:
                 return None
 
+    async def tell(
+        self, stream: Stream, lifecycle: Lifecycle, unheard_s: Callable[[], float], changed: Signal
+    ) -> None:
+        """Send notes in the order they were made, and a word when there are none, to the end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while note := self.notes.take(loop.time()):
+                await stream.send(note)
+            if lifecycle.must_say_goodbye:
+                return
+            if (word := self.word(loop.time(), unheard_s())) is not None:
+                await stream.send(word)
+                continue
+            due_s = self.notes.next_deadline_s()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await changed.wait()
+            lifecycle.woke(loop.time() - due_s)
+
     def members_changed(self) -> None:
         """Follow a new view of the members."""
         self.session.route_anew()
+        if self.preparation is not None:
+            self.preparation.members_changed()
         self.averaging.members_changed()
         self._watch_mates()
         self.replica.donors_changed()
+
+    def prepare(self, order: PrepareStage, tasks: asyncio.TaskGroup) -> None:
+        """Hold another stage's state as well, as the trainer says; or no longer."""
+        if self.preparation is not None:
+            self.preparation.close()
+            self.preparation = None
+        if order.stage is None or order.stage == self.replica.stage:
+            return
+        session = self.session
+        if order.stage >= session.context.run.stages:
+            raise BadMessage(f"stage {order.stage} of {session.context.run.stages}")
+        if session.context.stage is not None:
+            session.note(CannotPrepare(order.stage, 0, "it was told which stage to serve"))
+            return
+        self.preparation = Preparation(session, order, order.stage, self.replica.era, tasks)
+
+    def prepares_for(self, stage: int) -> bool:
+        """Whether that is the stage that it was told to prepare for."""
+        return self.preparation is not None and self.preparation.stage == stage
+
+    async def prepared(self) -> Replica | None:
+        """The weights of the stage that the next session is to serve, if they are here."""
+        return None if self.preparation is None else await self.preparation.handed_over()
+
+    def prepares(self, stage: int, incarnation: int) -> Preparation:
+        """The stage that is prepared; NotServing if an order is not for it."""
+        self.session.scheduler.check_incarnation(incarnation)
+        if self.preparation is None or self.preparation.stage != stage:
+            raise NotServing(f"stage {stage} is not being prepared")
+        return self.preparation
 
     def _watch_mates(self) -> None:
         """Find out whether the others of the stage are there: all average with all."""
@@ -107,51 +153,11 @@ class SessionParts:
         if self.session.me in order.group:
             outcome = await self.replica.reduce(order, self.averaging)
         else:
-            outcome = await self._observe(order)
+            outcome = await self.observed.observe(order, self.replica, self.averaging)
         self.session.meter.averaged(outcome.bytes_per_s)
         _, roads = self.roads
         roads.averaged(order.group, clock() - begun_s)
         return outcome
-
-    async def _observe(self, order: Reduce) -> AveragedGradient:
-        """Take what the members have averaged; NotServing if it does not come."""
-        scope = asyncio.timeout_at(self.patience.give_up_s(order.step))
-        try:
-            async with scope:
-                self.observed[order.step] = scope
-                return await self.replica.reduce(order, self.averaging)
-        except TimeoutError:
-            if not scope.expired():
-                raise  # a Late of the work itself
-            raise NotServing(
-                f"step {order.step} is decided, and its reduction does not come"
-            ) from None
-        finally:
-            if self.observed.get(order.step) is scope:
-                del self.observed[order.step]
-
-    @asynccontextmanager
-    async def receiving(self, step: int) -> AsyncIterator[None]:
-        """Run a block in which a piece of a step's reduction comes."""
-        self.patience.piece_began(step)
-        self._wait_anew()
-        came = False
-        try:
-            yield
-            came = True
-        finally:
-            self.patience.piece_ended(step, asyncio.get_running_loop().time(), came=came)
-            self._wait_anew()
-
-    def decided(self, step: int) -> None:
-        """The commit of a step has come."""
-        self.patience.decided(step, asyncio.get_running_loop().time())
-        self._wait_anew()
-
-    def _wait_anew(self) -> None:
-        for step, scope in self.observed.items():
-            if not scope.expired():
-                scope.reschedule(self.patience.give_up_s(step))
 
     async def tell_states(self) -> None:
         """Tell the trainer the digest of each version, as soon as it is known."""
@@ -174,17 +180,33 @@ class SessionParts:
 
     def close(self) -> None:
         """End what is being carried out, and what waits to be computed."""
-        now_s = asyncio.get_running_loop().time()
         if not self.failed.cancel() and not self.failed.cancelled():
             self.failed.exception()  # the first error has been raised already
-        for scope in self.orders:
-            scope.reschedule(now_s)
+        self.orders.cut_short()
         self.worker.close()
         for watched in self.roads:
             watched.close()
 
 
-def held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
+async def join_of(context: ServerContext, replica: Replica | None, records: int) -> Join:
+    """What a server asks a trainer for; `records`: how many its voter knows."""
+    held = await replica.held() if replica else None
+    return Join(
+        context.run_id,
+        str(context.rpc.contact.address),
+        replica.stage if replica else context.first_stage,
+        held.version if held else None,
+        held.digest if held else b"",
+        held.reduction if held else None,
+        replica.era if replica else 0,
+        context.stage is not None,
+        records,
+        _held_sum(held, context.run.batch.microbatches) if held else None,
+        context.cards.of(context.me),
+    )
+
+
+def _held_sum(held: HeldWeights, microbatches: int) -> HeldSum | None:
     """What the trainer is told of the sum that the last session has left."""
     if (left := held.sum) is None:
         return None

@@ -22,17 +22,19 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Stream
 from p2pswarm.server.commit_log import ClosedSum
+from p2pswarm.server.fetching import fetch_weights, make_replica
 from p2pswarm.server.leadership import Leadership
-from p2pswarm.server.lifecycle import JOIN_S, Lifecycle, ServerState
+from p2pswarm.server.lifecycle import JOIN_S, Lifecycle
+from p2pswarm.server.preparation import Preparation
 from p2pswarm.server.replica import Replica, WeightsLost
 from p2pswarm.server.seeker import Seeker
+from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.session import ServerContext
-from p2pswarm.server.session_parts import SessionParts, held_sum, session_parts
+from p2pswarm.server.session_parts import SessionParts, join_of, session_parts
 from p2pswarm.state.donor import Donor
-from p2pswarm.state.download import Download
 from p2pswarm.swarm.member_cards import learn_all
 from p2pswarm.swarm.messages.averaging import Shard
-from p2pswarm.swarm.messages.membership import Assigned, Join, Leaving, View, WillLeave
+from p2pswarm.swarm.messages.membership import Assigned, Leaving, PrepareStage, View, WillLeave
 from p2pswarm.swarm.messages.microbatch import Push
 from p2pswarm.swarm.messages.state import FetchPieces
 from p2pswarm.swarm.messages.step import (
@@ -49,6 +51,7 @@ from p2pswarm.swarm.watched_rpc import WatchedRpc
 from p2pswarm.wire.message import Message
 
 log = logging.getLogger(__name__)
+NOTHING = PrepareStage(None)
 STRANGER_S = 0.2  # a newcomer may know us before we know it
 
 
@@ -176,23 +179,14 @@ class StageServer:
     async def _join(self, lifecycle: Lifecycle, trainer: Contact) -> None:
         """Keep one stream with a trainer, from `Join` to its end."""
         context, replica = self._context, self._replica
+        if self._former is not None and (prepared := await self._former.prepared()) is not None:
+            self._replica, self._donor = prepared, Donor(prepared)
+            replica = prepared
         former, self._former = self._former, None
         if former is not None and former.replica is replica:
             replica.session_over(await former.closed_sum(void=lifecycle.thrown_out))
-        held = await replica.held() if replica else None
-        join = Join(
-            context.run_id,
-            str(context.rpc.contact.address),
-            replica.stage if replica else context.first_stage,
-            held.version if held else None,
-            held.digest if held else b"",
-            held.reduction if held else None,
-            replica.era if replica else 0,
-            context.stage is not None,
-            self.leadership.records,
-            held_sum(held, context.run.batch.microbatches) if held else None,
-            context.cards.of(context.me),
-        )
+        del former  # it holds the memory of a stage that may not be ours any more
+        join = await join_of(context, replica, self.leadership.records)
         async with contextlib.AsyncExitStack() as blocks:
             opening = blocks.enter_async_context(context.rpc.open_stream(trainer, join, None))
             stream = await self.seeker.knocking(lifecycle.knock_s(), opening)
@@ -226,9 +220,7 @@ class StageServer:
                 if replica is not None:
                     self._context = replace(context, stage=replica.stage)  # it goes back, and stays
                 raise (Unusable if replica is None else LinkLost)(why) from error
-            threads = context.compute, context.aside, context.background
-            window_bytes = context.saving.window_bytes
-            replica = self._replica = Replica(assigned.stage, engine, *threads, window_bytes)
+            replica = self._replica = make_replica(context, assigned.stage, engine)
             self._donor = Donor(replica)
         return replica
 
@@ -250,7 +242,7 @@ class StageServer:
                 )
                 lifecycle.prepared()
                 self._moved()
-                tasks.create_task(self._listen(stream, parts, lifecycle))
+                tasks.create_task(self._listen(stream, parts, lifecycle, tasks))
                 tasks.create_task(self._tell(stream, parts, lifecycle))
                 tasks.create_task(parts.tell_states())
                 tasks.create_task(parts.worker.work())
@@ -261,50 +253,37 @@ class StageServer:
             finally:
                 self._session, self._former = None, parts
                 parts.close()
+                if lifecycle.sent_to is None or not parts.prepares_for(lifecycle.sent_to):
+                    parts.prepare(NOTHING, tasks)
 
     async def _load(self, parts: SessionParts, assigned: Assigned, kept: ClosedSum | None) -> None:
         """Get the weights, and begin with the sum that was kept."""
-        context, members, replica = self._context, parts.session.members, parts.replica
-        stage, me = replica.stage, context.rpc.contact.peer
-        opening = FetchPieces(context.run_id, stage)
+        replica = parts.replica
         if assigned.loads:
             await parts.checkpointing.load(assigned.since)
-        while replica.version is None and (loading := replica.loading) is not None:
-            await parts.keeping.begin(loading)
-            download = Download(context.rpc, opening, loading)
-            await download.run(lambda: members.donors(stage, me), lambda: loading.enough)
-            await replica.loaded()
+        await fetch_weights(self._context, replica, parts.session.members, parts.keeping.begin)
         assert replica.version is not None, "it was kept, drawn or loaded"
         parts.keeping.end()
         parts.worker.moved_to(replica.version)
         if kept is not None:
             parts.session.scheduler.resume(kept)
 
-    async def _listen(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
+    async def _listen(
+        self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle, tasks: asyncio.TaskGroup
+    ) -> None:
         """Take views, until the trainer ends the run or the link is lost."""
         while (part := lifecycle.told(await parts.checkpointing.receive(stream))) is not None:
             self.leadership.heard(part)
             if isinstance(part, View) and parts.session.members.receive(part):
                 parts.members_changed()
+            elif isinstance(part, PrepareStage):
+                parts.prepare(part, tasks)
             self._moved()
         raise _SessionOver
 
     async def _tell(self, stream: Stream, parts: SessionParts, lifecycle: Lifecycle) -> None:
-        """Send notes in the order they were made, a word when there are none, and goodbye."""
-        loop = asyncio.get_running_loop()
-        while True:
-            while note := parts.notes.take(loop.time()):
-                await stream.send(note)
-            if lifecycle.must_say_goodbye:
-                break
-            if (word := parts.word(loop.time(), self.leadership.unheard_s)) is not None:
-                await stream.send(word)
-                continue
-            due_s = parts.notes.next_deadline_s()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(due_s):
-                    await self._changed.wait()
-            lifecycle.woke(loop.time() - due_s)
+        """Tell the trainer what there is to tell, and goodbye."""
+        await parts.tell(stream, lifecycle, lambda: self.leadership.unheard_s, self._changed)
         await stream.send(Leaving())
         lifecycle.said_goodbye()
         self._moved()
@@ -331,14 +310,28 @@ class StageServer:
             raise Refused("only the trainer may ask this")
         return parts
 
+    def _prepares(self, peer: object, order: Reduce | Commit, stage: int) -> Preparation:
+        """The stage that is prepared, in this session or in the one that has just ended."""
+        parts = self._session or self._former
+        if parts is None or order.run != self._context.run_id:
+            raise NotServing("not in this run now")
+        if parts.session.trainer.peer not in (None, peer):
+            raise Refused("only the trainer may ask this")
+        return parts.prepares(stage, order.incarnation)
+
     async def _push(self, stream: Stream, push: Push) -> None:
         parts = self._serving(push.run)
-        async with parts.carrying_out(lambda: parts.worker.cut_short(push)):
+        async with parts.orders.carrying_out(lambda: parts.worker.cut_short(push)):
             await parts.worker.push(stream, push)
 
     async def _shard(self, stream: Stream, shard: Shard) -> None:
+        latest = self._session or self._former  # what is prepared outlives its session
+        beside = None if latest is None else latest.preparation
+        if beside is not None and beside.gets_from(stream.peer.raw):
+            await beside.shard(stream, shard)
+            return
         parts = await self._in_order(shard.run)
-        async with parts.carrying_out(), parts.receiving(shard.step):
+        async with parts.orders.carrying_out(), parts.observed.receiving(shard.step):
             await parts.averaging.shard(stream, shard)
 
     async def _fetch_pieces(self, stream: Stream, request: FetchPieces) -> None:
@@ -351,10 +344,12 @@ class StageServer:
 
     async def _fence(self, peer: object, fence: Fence) -> Message:
         parts = await self._ordered(peer, fence.run)
-        async with parts.carrying_out():
+        async with parts.orders.carrying_out():
             return parts.worker.fence(fence)
 
     async def _reduce(self, peer: object, order: Reduce) -> Message:
+        if order.observed is not None:
+            return await self._prepares(peer, order, order.observed).reduce(order)
         parts = await self._ordered(peer, order.run)
         me, replica = parts.session.me, parts.replica
         async with self._moving(parts):
@@ -370,9 +365,11 @@ class StageServer:
         return Reduced(outcome.digest, outcome.squared_norm, outcome.bytes_per_s, state)
 
     async def _commit(self, peer: object, order: Commit) -> Message:
+        if order.observed is not None:
+            return await self._prepares(peer, order, order.observed).commit(order)
         parts = await self._ordered(peer, order.run)
         parts.session.scheduler.check_commit(order)
-        parts.decided(order.step)
+        parts.observed.decided(order.step)
         async with self._moving(parts):
             applied = await parts.replica.commit(order)
         return Committed(order.step + 1, applied)
@@ -381,7 +378,7 @@ class StageServer:
     async def _moving(self, parts: SessionParts) -> AsyncIterator[None]:
         """Run a block that may change the weights or lose them."""
         try:
-            async with parts.carrying_out():
+            async with parts.orders.carrying_out():
                 yield
         except WeightsLost as error:
             parts.fail(error)

@@ -279,6 +279,7 @@ class SimSwarm:
             make_router=lambda: Router(rng),
             stage=device.stage,
             kept_bytes=config.kept_bytes,
+            free_bytes=lambda: config.free_bytes,
         )
         now_s = asyncio.get_running_loop().time()
         server = StageServer(context)

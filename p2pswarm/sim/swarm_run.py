@@ -66,6 +66,8 @@ class SwarmConfig:
     often; whoever computes with such a result makes a wrong one too."""
     kept_bytes: int = KEPT_BYTES
     """What each server keeps of a step for stages that lose a sum."""
+    free_bytes: int | None = None
+    """The memory that each server has beside its stage, as it says; None: it does not know."""
     patience_s: float = 36_000.0
     """The time limit of a run."""
 

@@ -11,7 +11,9 @@ from p2pswarm.swarm.messages.membership import Assigned, Load, MemberRecord
 from p2pswarm.swarm.messages.step import Commit, Fence, Reduce
 from p2pswarm.swarm.messages.types import Work
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.balance import BalanceReport
+from p2pswarm.trainer.balance_reports import (
+    BalanceReport,
+)
 from p2pswarm.trainer.checkpoint_reports import CheckpointReport
 from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.leadership_reports import LeadershipReport

@@ -2,8 +2,9 @@
 
 It keeps what members tell of themselves, counts how often they die, and asks the rule
 (`plan/rebalancing.py`) right after a commit: then a server's sum is empty, and nothing is lost by a
-move. Who moves is sent out of the run, and is given its new stage when it joins again. Newcomers
-are placed by the same numbers.
+move. Who has the memory fetches its new stage's weights first, and moves at a later commit
+(`prepared_moves.py`). Who moves is sent out of the run, and is given its new stage when it joins
+again. Newcomers are placed by the same numbers.
 
 Units:   seconds on the caller's clock; peers by their 32-byte id.
 Errors:  none; numbers that make no sense count as not known.
@@ -11,7 +12,7 @@ Source:  docs/rebalancing.md.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -19,13 +20,28 @@ from p2pswarm.config import RunConfig
 from p2pswarm.models.blocks import block_costs
 from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
+from p2pswarm.plan.priced_moves import Relocation
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
-from p2pswarm.progress.events import worth_text
-from p2pswarm.swarm.messages.capacity import NOT_MEASURED, Capacity
-from p2pswarm.swarm.messages.membership import Join, Load
+from p2pswarm.swarm.messages.capacity import NOT_MEASURED
+from p2pswarm.swarm.messages.membership import CannotPrepare, Join, Load, PrepareStage
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
 from p2pswarm.swarm.view import Incarnation
+from p2pswarm.trainer.balance_reports import (
+    BalanceAsked,
+    BalanceReport,
+    KnownServer,
+    OrderedMove,
+    OrderedPreparation,
+    StageState,
+)
 from p2pswarm.trainer.membership import Member, Membership
+from p2pswarm.trainer.prepared_moves import (
+    ChangeStage,
+    PreparedMove,
+    PreparedMoves,
+    StageDecided,
+    StopPreparing,
+)
 
 ASK_EVERY_S = 2.0  # a plan for 1,000 servers takes a tenth of a second
 ASK_PER_SERVER_S = 0.005
@@ -33,68 +49,6 @@ BACK_S = 60.0  # who is out for longer has died
 REJOIN_S = 30.0  # who was sent to another stage joins at once; a coordinator that averages is slow
 QUEUE_SAMPLES = 60  # a server tells once a second
 SECONDS_LEAST, SECONDS_MOST = 1e-5, 1e5  # of a microbatch: what is told beyond makes no sense
-
-
-@dataclass(frozen=True, slots=True)
-class StageState:
-    """What limits one stage, as it was measured."""
-
-    rate_per_s: float
-    """Microbatches a second that its servers could do, with those that are on their way."""
-    queue_s: float | None
-    """Mean wait of a microbatch at its servers; None if nobody has measured it."""
-    ready: int
-    unmeasured: int
-    """Servers that count as the usual one."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownServer:
-    """What one server told of itself last."""
-
-    peer: bytes
-    stage: int
-    ready: bool
-    capacity: Capacity
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceAsked:
-    """Report: the rule was asked whether somebody should move."""
-
-    decision: Decision
-    stages: tuple[StageState, ...]
-    floor: int
-    """Ready servers that each stage keeps."""
-    servers: tuple[KnownServer, ...] = ()
-    """All that serve, in the order of their ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class OrderedMove:
-    """Report: a server moves to another stage."""
-
-    incarnation: Incarnation
-    source: int
-    target: int
-    gain: float
-    """Of the whole plan, for everybody, as a share."""
-    away_s: float
-    planned: int
-    """Moves of the whole plan."""
-
-    @property
-    def worth(self) -> str:
-        """What it brings and what it costs."""
-        return worth_text(self.gain, self.planned, self.away_s)
-
-    @property
-    def reason(self) -> str:
-        """Why its session ends."""
-        return f"it moves to stage {self.target}: {self.worth}"
-
-
-BalanceReport = BalanceAsked | OrderedMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +86,9 @@ class Balance:
         self._told: dict[bytes, _Told] = {}
         self._moving: dict[bytes, _OnItsWay] = {}
         """Those that were sent to another stage, and are not ready there."""
+        self._prepared = PreparedMoves()
+        self._worth: dict[PreparedMove, tuple[float, float, int]] = {}
+        """Of the moves that are prepared: the gain, the time away, and the plan's moves."""
         self._left: dict[bytes, float] = {}
         """When those left that are not back."""
         self._deaths = 0
@@ -165,7 +122,8 @@ class Balance:
         moving = self._moving.get(peer)
         if moving is not None and now_s < moving.until_s and not join.pinned:
             self._moving[peer] = replace(moving, joined=True, until_s=math.inf)
-            return _without_weights(join, moving.target)
+            fetched = join.stage == moving.target  # before it left
+            return join if fetched else _without_weights(join, moving.target)
         self._moving.pop(peer, None)
         served = join.pinned or join.version is not None or back
         if join.stage is not None and served:  # it holds the weights, or has begun to fetch them
@@ -179,8 +137,10 @@ class Balance:
         """A server computes: if it has moved, it is there."""
         self._moving.pop(peer, None)
 
-    def ended(self, peer: bytes, now_s: float) -> None:
+    def ended(self, incarnation: Incarnation, now_s: float) -> None:
         """An incarnation is over."""
+        self._prepared.lost(incarnation)
+        peer = incarnation.peer
         moving = self._moving.get(peer)
         if moving is not None and not moving.joined:
             return  # it was sent, and is on its way
@@ -189,10 +149,70 @@ class Balance:
         if len(self._left) > MEMBERS_MAX:
             del self._left[next(iter(self._left))]
 
-    def after_commit(self, avoided: Callable[[bytes], bool], now_s: float) -> list[BalanceReport]:
-        """Whom to send to another stage now; end their sessions. Empty if it is not time to ask.
+    @property
+    def beside(self) -> list[tuple[int, int]]:
+        """The stages of servers that prepare, and those that they prepare for."""
+        return [(move.source, move.target) for move in self._prepared.moves]
 
-        `avoided`: the servers that fail at their work.
+    def observers(self) -> Mapping[int, Sequence[Incarnation]]:
+        """Who observes a stage and serves another one, by the stage that it observes."""
+        targets = {move.target for move in self._prepared.moves}
+        return {stage: self._prepared.observers(stage) for stage in targets}
+
+    def observed(self, by: Incarnation, step: int, held: StageDecided) -> None:
+        """A server has a reduction of the stage that it prepares for."""
+        self._prepared.observed(by, step, held)
+
+    def cannot_prepare(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
+        """A server does not hold another stage beside its own."""
+        moves = [move for move in self._prepared.moves if move.mover == by]
+        self._prepared.refused(by, note.lacks_bytes)
+        refused = [StopPreparing(move, note.reason) for move in moves]
+        return [*refused, *self.stopped()]
+
+    def stopped(self) -> list[BalanceReport]:
+        """The moves that are over without having been made."""
+        over = [one for one in self._prepared.ended() if isinstance(one, StopPreparing)]
+        for one in over:
+            self._worth.pop(one.move, None)
+        return list(over)
+
+    def changes(
+        self, step: int, had: Mapping[int, StageDecided], now_s: float
+    ) -> list[BalanceReport]:
+        """Who changes its stage at the commit of a step: end their sessions; and who stays.
+
+        `had`: the state and the gradient of each stage in that step.
+        """
+        if not self._prepared.moves:
+            return []
+        arrangement = self._arrangement(now_s)
+        computing = [self._members.ready_count(stage) for stage in range(self._config.stages)]
+        self._prepared.look(computing, arrangement.kept, now_s)
+
+        def helps(moves: tuple[PreparedMove, ...]) -> bool:
+            if any(move.mover in self._members.leaving for move in moves):
+                return False
+            return arrangement.still_helps((m.mover.peer, m.source, m.target) for m in moves)
+
+        self._prepared.committing(step, had, helps)
+        reports: list[BalanceReport] = []
+        for ended in self._prepared.ended():
+            move, worth = ended.move, self._worth.pop(ended.move)
+            if isinstance(ended, ChangeStage):
+                self._moving[move.mover.peer] = _OnItsWay(move.target, now_s + REJOIN_S)
+                reports.append(OrderedMove(move.mover, move.source, move.target, *worth))
+            else:
+                reports.append(ended)
+        return reports
+
+    def after_commit(
+        self, step: int, avoided: Callable[[bytes], bool], now_s: float
+    ) -> list[BalanceReport]:
+        """Whom to send to another stage; end the sessions of who is to go now.
+
+        Empty if it is not time to ask. `step`: the one that begins; `avoided`: the servers that
+        fail at their work.
         """
         pause_s = max(ASK_EVERY_S, ASK_PER_SERVER_S * self._members.ready_count())
         if self._asked_s is not None and now_s < self._asked_s + pause_s:
@@ -203,13 +223,36 @@ class Balance:
         stages, floor = self._stages(arrangement), arrangement.floor
         asked = BalanceAsked(decision, stages, floor, self._known(arrangement))
         reports: list[BalanceReport] = [asked]
-        for move in decision.moves:
-            member = self._members.of_peer(move.server)
-            if member is None:
+        for moves in _together(decision.moves):
+            members = [self._members.of_peer(move.server) for move in moves]
+            living = [(m, one.incarnation) for m, one in zip(moves, members, strict=True) if one]
+            if all(move.fetches_first for move in moves) and len(living) == len(moves):
+                reports += self._prepare(living, decision, arrangement, step, now_s)
                 continue
-            self._moving[move.server] = _OnItsWay(move.target, now_s + REJOIN_S)
-            numbers = decision.gain, move.away_s, decision.planned
-            reports.append(OrderedMove(member.incarnation, move.source, move.target, *numbers))
+            for move, incarnation in living:
+                self._moving[move.server] = _OnItsWay(move.target, now_s + REJOIN_S)
+                numbers = decision.gain, move.away_s, decision.planned
+                reports.append(OrderedMove(incarnation, move.source, move.target, *numbers))
+        return reports
+
+    def _prepare(
+        self,
+        moves: Sequence[tuple[Relocation, Incarnation]],
+        decision: Decision,
+        arrangement: Arrangement,
+        step: int,
+        now_s: float,
+    ) -> list[BalanceReport]:
+        """Moves that are made together, once all have fetched the weights."""
+        prepared = [PreparedMove(one, move.source, move.target) for move, one in moves]
+        self._prepared.asked(prepared, now_s)
+        reports: list[BalanceReport] = []
+        for (relocation, _), move in zip(moves, prepared, strict=True):
+            self._worth[move] = decision.gain, relocation.away_s, decision.planned
+            nbytes = arrangement.state_of(move.target)
+            order = PrepareStage(move.target, step, b"", nbytes)
+            where = move.mover, move.source, move.target
+            reports.append(OrderedPreparation(*where, decision.gain, decision.planned, order))
         return reports
 
     def _look_around(self, now_s: float) -> None:
@@ -230,7 +273,10 @@ class Balance:
     def _arrangement(
         self, now_s: float, avoided: Callable[[bytes], bool] = lambda _peer: False
     ) -> Arrangement:
-        """All servers as they are now; those that will leave do not count."""
+        """All servers as they are now; those that will leave do not count.
+
+        Those that prepare count where they go: they are on their way.
+        """
         members, costs = self._members, self._costs.costs()
         servers = [
             self._staged(one, costs, avoided)
@@ -250,7 +296,8 @@ class Balance:
             costs=costs,
             state_bytes=self._state_bytes(),
             deaths_per_s=deaths_per_s(self._deaths, self._server_s),
-            moving=len(self._moving),
+            moving=len(self._moving) + len(self._prepared.moves),
+            fetch_first=True,
         )
 
     def _staged(
@@ -263,12 +310,15 @@ class Balance:
         speed, error = self._speed(peer, costs)
         told = self._told.get(peer)
         capacity = told.load.capacity if told else None
+        targets = [m.target for m in self._prepared.moves if m.mover == member.incarnation]
+        stages = range(self._config.stages)
         return StagedServer(
             server=peer,
-            stage=member.stage,
+            stage=targets[0] if targets else member.stage,
             speed=speed,
             error=error,
-            ready=member.ready,
+            ready=member.ready and not targets,
+            leaves_first=frozenset(s for s in stages if self._prepared.lacks(peer, s)),
             bound=bound,
             link_bytes_per_s=capacity.link_bytes_per_s if capacity else None,
             free_bytes=capacity.free_bytes if capacity else None,
@@ -324,6 +374,20 @@ def _expected_costs(config: RunConfig) -> list[float] | None:
     work = [sum(costs[first:after]) for first, after in pairwise(ends)]
     mean = sum(work) / len(work)
     return [each / mean for each in work] if min(work) > 0 else None
+
+
+def _together(moves: Sequence[Relocation]) -> list[list[Relocation]]:
+    """Moves as they are made: two servers that change places do it at once."""
+    groups: list[list[Relocation]] = []
+    for move in moves:
+        for group in groups:
+            (other,) = group if len(group) == 1 else (None,)
+            if other and (other.source, other.target) == (move.target, move.source):
+                group.append(move)
+                break
+        else:
+            groups.append([move])
+    return groups
 
 
 def _without_weights(join: Join, stage: int) -> Join:

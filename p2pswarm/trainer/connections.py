@@ -167,6 +167,11 @@ class Connections:
         self._views.change(changes)
         self.on_deadline(now_s)
 
+    def beside(self, pairs: Iterable[tuple[int, int]], now_s: float) -> None:
+        """Pairs of stages whose members have to know each other, though they are no neighbours."""
+        self._views.beside(pairs)
+        self.on_deadline(now_s)
+
     def publish_now(self, now_s: float) -> None:
         """Tell the members all that has changed, because an order follows that names members."""
         if self._views.next_deadline_s() is not None:

@@ -18,11 +18,21 @@ from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import Address
 from p2pswarm.rpc.base import Stream
 from p2pswarm.swarm.messages.checkpoint import LoadState
-from p2pswarm.swarm.messages.membership import Join, Leaving, MayLeave, MoveTo, StandsBy
+from p2pswarm.swarm.messages.membership import (
+    Join,
+    Leaving,
+    MayLeave,
+    MoveTo,
+    PrepareStage,
+    StandsBy,
+)
 from p2pswarm.swarm.messages.trainers import Trainers, Unheard
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import OrderedMove
+from p2pswarm.trainer.balance_reports import (
+    OrderedMove,
+    OrderedPreparation,
+)
 from p2pswarm.trainer.checkpoint_keeper import CheckpointKeeper, newest_copy
 from p2pswarm.trainer.connections import Connections, MemberConnection
 from p2pswarm.trainer.context import TrainerContext
@@ -32,6 +42,7 @@ from p2pswarm.trainer.departures import AnswerLeave, LastLeaves
 from p2pswarm.trainer.dispatch import Dispatcher
 from p2pswarm.trainer.first_states import prove_states
 from p2pswarm.trainer.notes import take_note
+from p2pswarm.trainer.prepared_moves import StopPreparing
 from p2pswarm.trainer.saved_chain import SavedChain
 from p2pswarm.trainer.views import Views
 from p2pswarm.wire.message import Message
@@ -274,6 +285,7 @@ class Coordination:
         self._pumping = True
         try:
             while actions := self.coordinator.actions():
+                self._connections.beside(self.coordinator.beside, self.now_s())
                 for action in actions:
                     self._carry_out(action)
         finally:
@@ -321,11 +333,19 @@ class Coordination:
                 self._owner.finished(action)
             case act.StepDone() | LastLeaves():
                 self._report_and_save(action)
-            case OrderedMove(incarnation, _, target):
-                self._connections.say(incarnation, MoveTo(target, action.worth))
-                self._context.report(action)
             case _:
+                self._tell_mover(action)
                 self._context.report(action)
+
+    def _tell_mover(self, report: act.Report) -> None:
+        """Send a server to another stage, or have it prepare for one, if that is what is said."""
+        match report:
+            case OrderedMove(incarnation, _, target):
+                self._connections.say(incarnation, MoveTo(target, report.worth))
+            case OrderedPreparation():
+                self._connections.say(report.incarnation, report.order)
+            case StopPreparing():
+                self._connections.say(report.move.mover, PrepareStage(None))
 
     def _ask_owner(self, action: act.Decide | act.GoBack | act.SeekCopy) -> None:
         match action:

@@ -14,15 +14,17 @@ from collections.abc import Iterable
 
 from p2pswarm.chain.record import members_that_fit
 from p2pswarm.config import RunConfig
-from p2pswarm.swarm.messages.membership import Ready
-from p2pswarm.swarm.messages.step import Fence
+from p2pswarm.swarm.messages.membership import CannotPrepare, Ready
+from p2pswarm.swarm.messages.step import Fence, Reduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.answer_limits import AnswerLimits
 from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.attempt_timeout import AttemptTimeout
-from p2pswarm.trainer.balance import Balance
+from p2pswarm.trainer.balance import (
+    Balance,
+)
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.decision import FROM_THE_FIRST, Start
 from p2pswarm.trainer.departures import Departures
@@ -33,6 +35,7 @@ from p2pswarm.trainer.incarnations import Incarnations
 from p2pswarm.trainer.membership import Membership
 from p2pswarm.trainer.moves import Moves
 from p2pswarm.trainer.phase import Phase
+from p2pswarm.trainer.prepared_moves import StageDecided
 from p2pswarm.trainer.reduction import Decided, Reduction
 from p2pswarm.trainer.silence import Silence
 from p2pswarm.trainer.stage_digests import OTHER_WEIGHTS
@@ -87,6 +90,11 @@ class Coordinator(Incarnations):
         return bool(lost) and not self._held and self.step != self._loaded
 
     @property
+    def beside(self) -> list[tuple[int, int]]:
+        """Pairs of stages whose members have to know each other beside those of neighbours."""
+        return self._balance.beside
+
+    @property
     def numbered(self) -> int:
         """The highest number that was given to an incarnation or a generation."""
         return max(self.members.numbered, self._generations.numbered)
@@ -115,6 +123,15 @@ class Coordinator(Incarnations):
         """What a stage's state has to be where the run begins; None: nobody can tell."""
         self._actions += self.admission.proved(stage, digest)
         self._judge(now_s)
+        self._advance(now_s)
+
+    def observed(self, by: Incarnation, step: int, answer: Reduced) -> None:
+        """A member has a reduction of another stage, for which it prepares."""
+        self._balance.observed(by, step, StageDecided(answer.state, answer.digest))
+
+    def cannot_prepare(self, by: Incarnation, note: CannotPrepare, now_s: float) -> None:
+        """A member cannot hold another stage beside its own."""
+        self._actions += self._balance.cannot_prepare(by, note)
         self._advance(now_s)
 
     def apart(self, by: Incarnation, peers: Iterable[bytes], now_s: float) -> None:
@@ -194,6 +211,7 @@ class Coordinator(Incarnations):
         self._suspensions.watch(lambda stage: self.members.ready_count(stage) > 0, now_s)
         self._watch_unserved_stages(now_s)
         self._actions += self._departures.actions(self.step, now_s)
+        self._actions += self._balance.stopped()
         if changes := self.members.changes():
             self._actions.append(act.Publish(changes))
 

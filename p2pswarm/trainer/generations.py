@@ -10,6 +10,7 @@ Errors:  none.
 """
 
 from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from p2pswarm.allreduce.shares import ShardShares
@@ -74,14 +75,19 @@ class Generations:
         return self._number
 
     def begin(
-        self, step: int, groups: list[StageGroup], optimizer: OptimizerConfig, now_s: float
+        self,
+        step: int,
+        groups: list[StageGroup],
+        optimizer: OptimizerConfig,
+        now_s: float,
+        movers: Mapping[int, Sequence[Incarnation]] | None = None,
     ) -> Reduction:
-        """Start the next generation."""
+        """Start the next generation; `movers`: who observes a stage and serves another one."""
         self._number += 1
         self._begun_s = now_s
         deadline_s = now_s + self.limit.seconds
         shared = [self._shared(group) for group in groups]
-        self.reduction = Reduction(step, self._number, shared, optimizer, deadline_s)
+        self.reduction = Reduction(step, self._number, shared, optimizer, deadline_s, movers)
         return self.reduction
 
     def current(self, generation: int) -> Reduction | None:

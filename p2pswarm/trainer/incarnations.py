@@ -92,7 +92,7 @@ class Incarnations(StepEnd):
         self.silence.end(incarnation)
         self._apart.end(incarnation)
         self._departures.end(incarnation)
-        self._balance.ended(incarnation.peer, now_s)
+        self._balance.ended(incarnation, now_s)
         self._pace.lost(incarnation)
         voided = 0
         if returns and self._suspend(member, now_s, silent=silent):

@@ -4,7 +4,7 @@ Errors:  BadMessage for a message that is no note, or that comes before the assi
 """
 
 from p2pswarm.errors import BadMessage
-from p2pswarm.swarm.messages.membership import Load, Ready, WillLeave
+from p2pswarm.swarm.messages.membership import CannotPrepare, Load, Ready, WillLeave
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.messages.road import Apart
 from p2pswarm.swarm.messages.trainers import Alive
@@ -38,7 +38,7 @@ def take_note(
             coordinator.ready(by, note, now_s)
         case WillLeave():
             coordinator.will_leave(by, note.grace_s, now_s)
-        case Load() | Alive() | Apart():
+        case Load() | Alive() | Apart() | CannotPrepare():
             return _take_word(coordinator, by, note, now_s)
         case _:
             raise BadMessage(f"a {type(note).__name__} where a note is due")
@@ -46,13 +46,19 @@ def take_note(
 
 
 def _take_word(
-    coordinator: Coordinator, by: Incarnation, word: Load | Alive | Apart, now_s: float
+    coordinator: Coordinator,
+    by: Incarnation,
+    word: Load | Alive | Apart | CannotPrepare,
+    now_s: float,
 ) -> bool:
     """A member lives. Most say nothing else in half a second, so this must cost next to nothing."""
     if isinstance(word, Alive):
         return False
     if isinstance(word, Apart):
         coordinator.apart(by, word.peers, now_s)
+        return True
+    if isinstance(word, CannotPrepare):
+        coordinator.cannot_prepare(by, word, now_s)
         return True
     coordinator.silence.unheard(by, word.unheard_s, now_s)
     coordinator.loaded(by, word)

@@ -5,6 +5,8 @@ Errors:  none; the coordinator is told of failures. An answer of the wrong type 
          lost link.
 """
 
+import logging
+
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import BadMessage, SwarmError
@@ -19,6 +21,7 @@ from p2pswarm.trainer.coordinator import Coordinator
 from p2pswarm.trainer.in_flight import EVALUATION_BASE
 from p2pswarm.wire.message import Message
 
+log = logging.getLogger(__name__)
 GRACE_S = 20.0  # the coordinator gives up first: its clock stands still while it is stopped
 
 Call = act.SendFence | act.SendReduce | act.SendCommit
@@ -70,6 +73,8 @@ def answered(
     if isinstance(answer, Message):
         coordinator.silence.heard(to, now_s)
     match order, answer:
+        case act.SendReduce() | act.SendCommit(), _ if order.message.observed is not None:
+            _observed(coordinator, order, answer)
         case act.SendFence(), Fenced():
             coordinator.fenced(to, answer.counted, now_s)
         case act.SendFence(), _:
@@ -84,6 +89,17 @@ def answered(
             coordinator.committed(to, order.message.step, answer, now_s)
         case act.SendCommit(), _:
             coordinator.commit_failed(to, order.message.step, _failure(answer), now_s)
+
+
+def _observed(
+    coordinator: Coordinator, order: act.SendReduce | act.SendCommit, answer: Message | SwarmError
+) -> None:
+    """A mover answers as an observer of its new stage: nobody waits for it, whatever it says."""
+    if isinstance(order, act.SendReduce) and isinstance(answer, Reduced):
+        coordinator.observed(order.incarnation, order.message.step, answer)
+    elif isinstance(answer, SwarmError):
+        what, step = type(order.message).__name__, order.message.step
+        log.info("%s missed a %s of step %d: %s", order.incarnation, what, step, answer)
 
 
 def _failure(answer: Message | SwarmError) -> str:

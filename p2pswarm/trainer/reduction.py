@@ -9,11 +9,12 @@ Errors:  none; answers of incarnations that take no part are ignored.
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p2pswarm.config import OptimizerConfig
 from p2pswarm.swarm.messages.step import Commit, Reduce, Reduced
+from p2pswarm.swarm.messages.types import GROUP_MAX
 from p2pswarm.swarm.schedule import clip_scale
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
@@ -64,13 +65,16 @@ class Reduction:
         groups: list[StageGroup],
         optimizer: OptimizerConfig,
         deadline_s: float,
+        movers: Mapping[int, Sequence[Incarnation]] | None = None,
     ) -> None:
+        """`movers`: those that serve elsewhere and prepare for a stage, by that stage."""
         self.generation = generation
         self.deadline_s = deadline_s
         self._step = step
         self._groups = groups
         self._stage = {m.incarnation: m.stage for group in groups for m in group.members}
         self._optimizer = optimizer
+        self._movers: Mapping[int, Sequence[Incarnation]] = movers or {}
         self._answers: dict[Incarnation, Reduced] = {}
 
     @property
@@ -100,38 +104,44 @@ class Reduction:
     def orders(
         self, run: bytes, ledger: Callable[[Incarnation], bytes], limit_s: float
     ) -> list[act.SendReduce]:
-        """The orders to members and observers; `ledger` gives the bitmap of a member's counts."""
+        """The orders to members and observers; `ledger` gives the bitmap of a member's counts.
+
+        A mover gets one as an observer of its new stage, beside that of its own.
+        """
         orders = []
         for group in self._groups:
             members = tuple(m.incarnation.peer for m in group.members)
+            stage, movers = self._observing(group)
             observers = tuple(m.incarnation.peer for m in group.observers)
+            told = members, (*observers, *(one.peer for one in movers)), group.shares
             for one in (*group.members, *group.observers):
                 to = one.incarnation
-                message = Reduce(
-                    run,
-                    self._step,
-                    self.generation,
-                    to.number,
-                    ledger(to),
-                    members,
-                    observers,
-                    group.shares,
-                )
+                place = self._step, self.generation, to.number
+                orders.append(act.SendReduce(to, Reduce(run, *place, ledger(to), *told), limit_s))
+            for to in movers:
+                place = self._step, self.generation, to.number
+                message = Reduce(run, *place, b"", *told, observed=stage)
                 orders.append(act.SendReduce(to, message, limit_s))
         return orders
+
+    def _observing(self, group: StageGroup) -> tuple[int, Sequence[Incarnation]]:
+        """The stage of a group, and the movers that observe it, as many as an order can name."""
+        stage = group.members[0].stage
+        return stage, self._movers.get(stage, ())[: GROUP_MAX - len(group.observers)]
 
     def commits(self, run: bytes, decided: Decided, learning_rate: float) -> list[act.SendCommit]:
         """The commits for all that were told to reduce; no other member has the gradient."""
         numbers = decided.scale, learning_rate
-        return [
-            act.SendCommit(
-                to := one.incarnation,
-                Commit(run, self._step, self.generation, to.number, *numbers, state),
-            )
-            for group in self._groups
-            for state in [decided.states.get(group.members[0].stage, b"")]
-            for one in (*group.members, *group.observers)
-        ]
+        commits = []
+        for group in self._groups:
+            stage, movers = self._observing(group)
+            state = decided.states.get(stage, b"")
+            told = [(one.incarnation, None) for one in (*group.members, *group.observers)]
+            for to, observed in (*told, *((mover, stage) for mover in movers)):
+                place = self._step, self.generation, to.number
+                message = Commit(run, *place, *numbers, state, observed)
+                commits.append(act.SendCommit(to, message))
+        return commits
 
     def awaits(self, incarnation: Incarnation) -> bool:
         """Whether a member has yet to answer."""

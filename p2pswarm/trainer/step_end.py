@@ -6,6 +6,7 @@ Source:  docs/training.md, "The end of a step".
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 
 from p2pswarm.swarm.messages.step import Committed, Reduced
 from p2pswarm.swarm.schedule import learning_rate
@@ -13,11 +14,14 @@ from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.apart_pairs import ApartPairs
-from p2pswarm.trainer.balance import OrderedMove
+from p2pswarm.trainer.balance_reports import (
+    OrderedMove,
+)
 from p2pswarm.trainer.decision import to_decide
 from p2pswarm.trainer.former_sums import FormerSums
 from p2pswarm.trainer.generations import Generations
 from p2pswarm.trainer.phase import Phase
+from p2pswarm.trainer.prepared_moves import StageDecided
 from p2pswarm.trainer.reduction import Decided, Disagreed, NotFinite, Reduction, sound
 from p2pswarm.trainer.stage_digests import OTHER_GRADIENT
 from p2pswarm.trainer.step_notes import StepNotes
@@ -99,7 +103,8 @@ class StepEnd(StepNotes):
         self._phase = Phase.REDUCING
         groups = [self.members.group(stage) for stage in range(self._config.stages)]
         limit_s = self._generations.limit.seconds
-        reduction = self._generations.begin(self.step, groups, self._config.optimizer, now_s)
+        optimizer, movers = self._config.optimizer, self._balance.observers()
+        reduction = self._generations.begin(self.step, groups, optimizer, now_s, movers)
         self.admission.reducing(self.step, reduction.stages)
         self._actions += reduction.orders(self._run, self._step.bitmap, limit_s)
 
@@ -155,6 +160,10 @@ class StepEnd(StepNotes):
         """Tell all that have the gradient, and begin the next step."""
         rate = learning_rate(self._config, self.step)
         self._actions += self.admission.decided(self.step, reduction, decided, rate, now_s)
+        had = {
+            stage: StageDecided(decided.states.get(stage, b""), gradient)
+            for stage, gradient in reduction.gradients.items()
+        }
         self._deciding = None
         self._actions += self._step.evaluation()
         self._actions.append(self._step.done(decided.gradient_norm, rate))
@@ -163,18 +172,21 @@ class StepEnd(StepNotes):
         self._suspensions.next_step()
         self._former_sums.next_step()
         if self.step < self._config.steps:
-            self._rebalance(now_s)
+            self._rebalance(had, now_s)
 
     def _evict_and_blame(self, incarnation: Incarnation, reason: str, now_s: float) -> None:
         self._actions += self._blame.averaging_failed(incarnation, reason, now_s)
         self._evict(incarnation, reason, now_s)
 
-    def _rebalance(self, now_s: float) -> None:
+    def _rebalance(self, had: Mapping[int, StageDecided], now_s: float) -> None:
         """Send servers to other stages: right after a commit their sums are empty."""
         servers = self._blame.servers
-        asked = self._balance.after_commit(lambda peer: servers.avoided(peer, now_s), now_s)
-        self._actions += asked
-        for move in asked:
+        changes = self._balance.changes(self.step - 1, had, now_s)
+        asked = self._balance.after_commit(
+            self.step, lambda peer: servers.avoided(peer, now_s), now_s
+        )
+        self._actions += changes + asked
+        for move in changes + asked:
             if isinstance(move, OrderedMove):
                 self._evict(move.incarnation, move.reason, now_s)
 

@@ -11,7 +11,9 @@ from p2pswarm.swarm.messages.membership import Load
 from p2pswarm.swarm.messages.microbatch import Counted, Evaluated, Handed, Sketch, Undelivered
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import Balance
+from p2pswarm.trainer.balance import (
+    Balance,
+)
 from p2pswarm.trainer.blame import Blame
 from p2pswarm.trainer.departures import Departures
 from p2pswarm.trainer.ledger import CountResult

@@ -166,16 +166,45 @@ class Views:
         self._of = [StageViews(stage, remembered) for stage in range(stages)]
         self._pause_s = pause_s
         self._pause_per_member_s = pause_per_member_s
+        self._known: list[dict[int, MemberRecord]] = [{} for _ in range(stages)]
+        """The members of each stage."""
+        self._beside: set[tuple[int, int]] = set()
+        """Which stage sees which other one that is no neighbour."""
         self._not_before_s = float("-inf")
         self._changed = self._large = False
 
     def change(self, changes: Iterable[MemberChange]) -> None:
         """The membership has changed."""
         for change in changes:
-            stage = change.record.stage
+            record = change.record
+            stage, known = record.stage, self._known[record.stage]
+            if change.gone:
+                known.pop(record.incarnation, None)
+            else:
+                known[record.incarnation] = record
             for views in self._of[max(0, stage - 1) : stage + 2]:
                 views.change(change)
+            for seeing, seen in self._beside:
+                if seen == stage:
+                    self._of[seeing].change(change)
             self._changed = True
+
+    def beside(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """These pairs of stages, and no other ones, count as neighbours that are none.
+
+        A server of one prepares for the other: donors and observers have to know each other.
+        """
+        far = {(a, b) for a, b in pairs if abs(a - b) > 1}
+        wanted = far | {(b, a) for a, b in far}
+        if wanted == self._beside:
+            return
+        for seeing, seen in sorted(wanted ^ self._beside):
+            for record in self._known[seen].values():
+                gone = (seeing, seen) not in wanted
+                if record.ready:
+                    self._of[seeing].change(MemberChange(record, gone=gone))
+        self._beside = wanted
+        self._changed = True
 
     def due(self, now_s: float) -> bool:
         """Whether there is something to publish, and the pause is over."""

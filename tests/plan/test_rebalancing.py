@@ -343,13 +343,35 @@ def test_of_servers_that_fetch_first_an_exchange_leaves_no_stage_below_its_floor
 
 
 def test_who_lacks_the_memory_for_two_stages_leaves_first():
-    small, large = server(0, 0, free_bytes=10**7), server(1, 0, free_bytes=10**8)
+    small, large = server(0, 0, free_bytes=10**8), server(1, 0, free_bytes=3 * 10**8)
     fields = {"stages": 2, "servers": (small, large), "state_bytes": (10**8, 10**8)}
     arrangement = Arrangement(**fields, fetch_first=True)
 
     assert arrangement.away_s(small, 1) == arrangement.load_s(small, 1)
     assert arrangement.away_s(large, 1) < arrangement.load_s(large, 1)
     assert Arrangement(**fields).away_s(large, 1) == arrangement.load_s(large, 1)
+    lacks = arrangement.lacks_beside_bytes(small, 1)
+    fits = server(0, 0, free_bytes=10**8 + lacks)
+    assert arrangement.lacks_beside_bytes(fits, 1) == 0
+    assert arrangement.lacks_beside_bytes(server(0, 0, free_bytes=10**8 + lacks - 1), 1) == 1
+    unknown = server(0, 0)
+    assert arrangement.away_s(unknown, 1) == arrangement.load_s(unknown, 1)
+
+
+def test_moves_under_way_help_as_long_as_the_slower_stage_would_be_slower_without_them():
+    servers = tuple(server(n, n // 4) for n in range(8))  # as if one had gone from 0 to 1 already
+    even = Arrangement(stages=2, servers=servers)
+    mover = servers[-1].server
+
+    assert even.still_helps([(mover, 0, 1)])
+    assert not even.still_helps([])
+    assert not even.still_helps([(b"gone", 0, 1)])
+    grown = Arrangement(stages=2, servers=(*servers, server(8, 1), server(9, 1)))
+    assert not grown.still_helps([(mover, 0, 1)])  # others have come to stage 1 meanwhile
+    fast = (*servers[:-1], server(7, 1, 3.0))
+    swap = [(servers[0].server, 1, 0), (fast[-1].server, 0, 1)]
+    assert not Arrangement(stages=2, servers=fast).still_helps(swap)  # the fast one was where 0 is
+    assert Arrangement(stages=2, servers=servers).still_helps([(mover, 0, 1)])
 
 
 @pytest.mark.parametrize("fetch_first", [False, True])

@@ -16,7 +16,11 @@ from p2pswarm.roles.explain_text import NOT_ASKED, balance_lines, balances_as_js
 from p2pswarm.roles.run_balance import LatestBalance
 from p2pswarm.swarm.messages.balance import MOVES_TOLD_MAX, AskBalance
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.balance import BalanceAsked, OrderedMove, StageState
+from p2pswarm.trainer.balance_reports import (
+    BalanceAsked,
+    OrderedMove,
+    StageState,
+)
 from p2pswarm.wire.message import decode, encode
 
 RUN = b"r" * 16

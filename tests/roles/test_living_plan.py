@@ -23,7 +23,10 @@ from p2pswarm.swarm.messages.balance import (
 )
 from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.types import MEMBERS_MAX
-from p2pswarm.trainer.balance import BalanceAsked, KnownServer
+from p2pswarm.trainer.balance_reports import (
+    BalanceAsked,
+    KnownServer,
+)
 from p2pswarm.wire.message import BYTES_MAX, decode, encode
 
 FULL = Capacity(*(0.1,) * 7, 2**62, 2**62)

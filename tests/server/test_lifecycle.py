@@ -7,12 +7,8 @@ from hypothesis import strategies as st
 from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Address, Contact, PeerId
 from p2pswarm.server.join_pauses import REJOIN_FIRST_S, SEEK_S
-from p2pswarm.server.lifecycle import (
-    MOVES,
-    Lifecycle,
-    ServerEnd,
-    ServerState,
-)
+from p2pswarm.server.lifecycle import Lifecycle, ServerEnd
+from p2pswarm.server.server_state import MOVES, ServerState
 from p2pswarm.swarm.messages.membership import Assigned, Leaving, MayLeave
 from p2pswarm.swarm.messages.run import Finished
 from p2pswarm.swarm.view import view_parts

@@ -18,7 +18,8 @@ from p2pswarm.errors import BadMessage, LinkLost
 from p2pswarm.ids import Address, Contact
 from p2pswarm.server.coordinator_watch import ASK_AGAIN_S, CoordinatorWatch
 from p2pswarm.server.join_pauses import REJOIN_FIRST_S, STEADY_S
-from p2pswarm.server.lifecycle import Lifecycle, ServerState
+from p2pswarm.server.lifecycle import Lifecycle
+from p2pswarm.server.server_state import ServerState
 from p2pswarm.server.trainer_search import TrainerSearch
 from p2pswarm.swarm.messages.membership import Assigned, Load, StandsBy
 from p2pswarm.swarm.messages.run import Finished

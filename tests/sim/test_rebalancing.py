@@ -13,11 +13,18 @@ from p2pswarm.sim.loop import run
 from p2pswarm.sim.swarm import SimSwarm
 from p2pswarm.sim.swarm_run import SwarmConfig, small_run
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import OrderedMove
+from p2pswarm.trainer.balance_reports import (
+    OrderedMove,
+    OrderedPreparation,
+)
+from p2pswarm.trainer.prepared_moves import StopPreparing
 
 FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
 """Every second server is slow: stage 1 does a quarter of what stage 0 does."""
 
+
+ROOM = 1 << 30
+"""Memory for two stages."""
 
 SHARED = "a server has come that shares the work"
 """Why a microbatch is launched again without being lost: docs/training.md."""
@@ -56,10 +63,72 @@ def of(swarm: SimSwarm, kind: type) -> list:
     return [report for report in swarm.reports if isinstance(report, kind)]
 
 
+def idle_s(config: SwarmConfig) -> list[float]:
+    """How long each mover served no stage."""
+    swarm, left_s, idle = SimSwarm(config), {}, []
+
+    def heard(report: act.Report) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(report, OrderedMove):
+            left_s[report.incarnation.peer] = now_s
+        elif isinstance(report, act.MemberReady) and report.incarnation.peer in left_s:
+            idle.append(now_s - left_s.pop(report.incarnation.peer))
+
+    swarm.heard = heard
+    result = run(swarm.play(), config.seed)
+    assert not result.ended.failed, result.ended.reason
+    assert not left_s
+    return idle
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+def test_who_has_room_for_both_stages_is_missing_for_moments(seed):
+    state = Cost(forward_s=0.1, state_bytes=32 << 20)  # 1.3 s at 25 MB/s
+
+    prepared = idle_s(uneven(seed, cost=state, free_bytes=ROOM))
+    leaving = idle_s(uneven(seed, cost=state))
+
+    assert prepared
+    assert leaving
+    assert max(prepared) < 0.1  # virtual: two round trips and a digest
+    assert min(leaving) > 1.0
+
+
+def test_who_has_room_for_one_stage_leaves_first():
+    swarm, _ = played(uneven(SEED, free_bytes=1 << 20))
+
+    assert of(swarm, OrderedMove)
+    assert of(swarm, OrderedPreparation) == []
+
+
+def test_who_says_that_it_has_room_and_has_not_serves_on_and_leaves_first_later():
+    """The coordinator takes an old word: memory was free when it was told."""
+    config = uneven(SEED, free_bytes=ROOM, steps=45)
+    swarm = SimSwarm(config)
+    begun = swarm.machines
+
+    def heard(report: act.Report) -> None:
+        if isinstance(report, OrderedPreparation):  # somebody else has taken the memory
+            peer = report.incarnation.peer
+            one = next(one for one in begun if one.rpc.host.peer.raw == peer)
+            object.__setattr__(one.server._context, "free_bytes", lambda: 1 << 20)
+
+    swarm.heard = heard
+    result = run(swarm.play(), config.seed)
+
+    assert not result.ended.failed, result.ended.reason
+    asked = {one.incarnation.peer for one in of(swarm, OrderedPreparation)}
+    stopped = {one.move.mover.peer for one in of(swarm, StopPreparing)}
+    assert asked
+    assert asked == stopped
+    assert {one.incarnation.peer for one in of(swarm, OrderedMove)}
+
+
+@pytest.mark.parametrize("free_bytes", [None, ROOM], ids=["leaves first", "fetches first"])
 @pytest.mark.parametrize("seed", range(SEED, SEED + 3))
-def test_servers_move_to_the_slow_stage_and_no_microbatch_is_lost(seed):
+def test_servers_move_to_the_slow_stage_and_no_microbatch_is_lost(seed, free_bytes):
     """Counted otherwise than once, a simulated stage stops the run."""
-    swarm, took_s = played(uneven(seed))
+    swarm, took_s = played(uneven(seed, free_bytes=free_bytes))
 
     moves = of(swarm, OrderedMove)
     assert {(move.source, move.target) for move in moves} <= {(0, 1), (1, 0)}
@@ -92,27 +161,32 @@ def test_an_even_swarm_stays_as_it_is():
     assert of(swarm, OrderedMove) == []
 
 
+@pytest.mark.parametrize("free_bytes", [None, ROOM], ids=["leaves first", "fetches first"])
 @pytest.mark.parametrize("seed", range(SEED, SEED + 4))
-def test_machines_that_die_while_others_move_lose_nothing(seed):
+def test_machines_that_die_while_others_move_lose_nothing(seed, free_bytes):
     """A kill each 7 s, of trainers too, from about the first move on."""
     kills = tuple(
         Fault(FaultKind.KILL, 7.0 * number, 5.0, ((number + seed) % 10,), silent=number % 2 == 0)
         for number in range(3, 14)
     )
     faults = FaultPlan(seed, kills)
-    swarm, _ = played(uneven(seed, steps=25, trainers=2, faults=faults, patience_s=3_000.0))
+    swarm, _ = played(
+        uneven(seed, steps=25, trainers=2, faults=faults, patience_s=3_000.0, free_bytes=free_bytes)
+    )
 
     assert of(swarm, OrderedMove)
 
 
+@pytest.mark.parametrize("free_bytes", [None, ROOM], ids=["leaves first", "fetches first"])
 @pytest.mark.parametrize("seed", range(SEED, SEED + 3))
-def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed):
+def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free_bytes):
     cost = Cost(forward_s=0.1, state_bytes=64 << 20)
-    config = uneven(seed, steps=45, cost=cost, patience_s=3_000.0)
+    config = uneven(seed, steps=45, cost=cost, patience_s=3_000.0, free_bytes=free_bytes)
     swarm, dead = SimSwarm(config), []
 
     def heard(report: act.Report) -> None:
-        if isinstance(report, OrderedMove) and not dead:
+        on_its_way = OrderedPreparation if free_bytes else OrderedMove
+        if isinstance(report, on_its_way) and not dead:
             peer = report.incarnation.peer
             machine = next(one for one in swarm.machines if one.rpc.host.peer.raw == peer)
             dead.append(peer)
@@ -125,7 +199,7 @@ def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed):
 
     assert not result.ended.failed, result.ended.reason
     assert dead
-    assert len(of(swarm, OrderedMove)) > 1
+    assert {one.incarnation.peer for one in of(swarm, OrderedMove)} - set(dead)
 
 
 def test_a_newcomer_helps_the_slow_stage_though_it_has_more_servers():

@@ -7,10 +7,21 @@ from trainer.harness import Play
 
 from p2pswarm.config import BalanceConfig, BatchConfig, ModelConfig, RunConfig
 from p2pswarm.swarm.messages.capacity import Capacity
-from p2pswarm.swarm.messages.membership import Load
+from p2pswarm.swarm.messages.membership import CannotPrepare, Load
+from p2pswarm.swarm.messages.step import Reduced
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer import actions as act
-from p2pswarm.trainer.balance import BACK_S, REJOIN_S, BalanceAsked, OrderedMove, _expected_costs
+from p2pswarm.trainer.balance import (
+    BACK_S,
+    REJOIN_S,
+    _expected_costs,
+)
+from p2pswarm.trainer.balance_reports import (
+    BalanceAsked,
+    OrderedMove,
+    OrderedPreparation,
+)
+from p2pswarm.trainer.prepared_moves import StopPreparing
 
 AT_ONCE = BalanceConfig(steady_s=0.0)
 FAST, SLOW = "abcd", "stuv"
@@ -33,6 +44,7 @@ class Uneven(Play):
     def __init__(self, config: RunConfig | None = None, pinned: str = "") -> None:
         super().__init__(config or config_of())
         self.version = 0
+        self.reduces: list[act.SendReduce] = []
         for stage, names in enumerate((FAST, SLOW)):
             for name in names:
                 join = dataclasses.replace(self.join_message(stage), pinned=name in pinned)
@@ -65,7 +77,8 @@ class Uneven(Play):
             first = next(one for one in ready if one.stage == stage).incarnation
             numbers = 2 * self.version, 2 * self.version + 1
             self.count(first, *numbers, step=self.version)
-        generation = self.seen(act.SendReduce)[-1].message.generation
+        self.reduces = self.seen(act.SendReduce)
+        generation = self.reduces[-1].message.generation
         for one in ready:
             self.states[one.incarnation] = f"w{self.version}".encode()
             self.told_reduced(one.incarnation, generation)
@@ -291,3 +304,136 @@ def test_servers_that_die_for_good_raise_the_floor_and_those_that_come_back_do_n
     balance = play.coordinator._balance
     assert balance._deaths == 1
     assert len(floors) == 2
+
+
+ROOM = {"free_bytes": 1 << 32, "state_bytes": 1 << 20, "link_bytes_per_s": 25e6}
+
+
+class Roomy(Uneven):
+    """All servers have memory for two stages."""
+
+    def tell_loads(self) -> None:
+        for name in FAST:
+            self.coordinator.loaded(self.member(name), load(1.0, **ROOM))
+        for name in SLOW:
+            self.coordinator.loaded(self.member(name), load(0.0, forward_s=4.0, **ROOM))
+
+    def prepared(self) -> OrderedPreparation:
+        """The first server that is asked to prepare."""
+        for _ in range(4):
+            if found := [one for one in self.step() if isinstance(one, OrderedPreparation)]:
+                self.tell_loads()
+                return found[0]
+        raise AssertionError("nobody prepares")
+
+    def observes(self, order: OrderedPreparation, state: str) -> None:
+        """The mover has the gradient of the step before, and that state."""
+        held = Reduced(b"g", 1.0, 1e6, state.encode())
+        self.coordinator.observed(order.incarnation, self.version - 1, held)
+
+
+def test_who_has_room_for_both_stages_fetches_first_and_serves_on():
+    play = Roomy()
+
+    order = play.prepared()
+
+    assert (order.source, order.target) == (0, 1)
+    assert (order.order.stage, order.order.since) == (1, play.version)
+    assert order.order.state_bytes == 1 << 20
+    member = play.coordinator.members.alive(order.incarnation)
+    assert member.ready
+    assert member.stage == 0
+    assert play.coordinator.beside == [(0, 1)]
+
+
+def test_a_mover_observes_its_new_stage_beside_its_own_and_nobody_waits_for_it():
+    play = Roomy()
+    order = play.prepared()
+
+    actions = play.step()
+
+    to_mover = [one.message for one in play.reduces if order_of(one, order, act.SendReduce)]
+    own, other = to_mover[-2:]
+    assert {own.observed, other.observed} == {None, 1}
+    observed = own if own.observed == 1 else other
+    assert order.incarnation.peer in observed.observers
+    assert order.incarnation.peer not in observed.group
+    commits = [one.message for one in actions if order_of(one, order, act.SendCommit)]
+    assert {one.observed for one in commits} == {None, 1}
+    assert not orders(actions)
+
+
+def order_of(action: object, order: OrderedPreparation, kind: type) -> bool:
+    return isinstance(action, kind) and action.incarnation == order.incarnation
+
+
+def test_it_changes_once_it_has_the_weights_and_the_old_stage_loses_nothing():
+    play = Roomy()
+    order = play.prepared()
+    moves = []
+    for _ in range(8):
+        actions = play.step()
+        moves += orders(actions)
+        if moves:
+            break
+        play.observes(order, f"w{play.version - 1}")
+
+    (move,) = moves
+    assert move.incarnation == order.incarnation
+    assert [one.voided for one in actions if isinstance(one, act.MemberLost)] == [0]
+    assert play.coordinator.beside == []
+    name = move.incarnation.peer[:1].decode()
+    digest = f"w{play.version}".encode()
+    play.join(name, stage=1, version=play.version, digest=digest)
+    (assigned,) = (one.message for one in play.seen(act.Assign))
+    assert (assigned.stage, assigned.keep) == (1, True)
+
+
+def test_who_has_other_weights_than_the_stage_never_changes():
+    play = Roomy()
+    order = play.prepared()
+    stopped = []
+    for _ in range(8):
+        actions = play.step()
+        assert not orders(actions)
+        stopped += [one for one in actions if isinstance(one, StopPreparing)]
+        play.observes(order, "something else")
+
+    assert stopped[0].move.mover == order.incarnation
+    assert "is not the stage's" in stopped[0].reason
+
+
+def test_who_finds_no_memory_stays_and_is_not_asked_again():
+    play = Roomy()
+    order = play.prepared()
+
+    note = CannotPrepare(1, 1 << 30, "memory for both stages is short")
+    play.coordinator.cannot_prepare(order.incarnation, note, play.now_s)
+
+    (stopped,) = (one for one in play.coordinator.actions() if isinstance(one, StopPreparing))
+    assert stopped.reason == note.reason
+    assert play.coordinator.beside == []
+    play.tell_loads()
+    later = [one for _ in range(12) for one in play.step()]
+    asked = [one.incarnation for one in later if isinstance(one, OrderedPreparation)]
+    assert order.incarnation not in asked
+
+
+def test_a_mover_that_dies_or_leaves_the_run_is_forgotten():
+    play = Roomy()
+    order = play.prepared()
+
+    play.lose(order.incarnation)
+
+    assert play.coordinator.beside == []
+
+
+def test_answers_of_who_was_not_asked_change_nothing():
+    play = Roomy()
+    held = Reduced(b"g", 1.0, 1e6, b"w0")
+
+    play.coordinator.observed(play.member("a"), 0, held)
+    note = CannotPrepare(1, 5, "no room")
+    play.coordinator.cannot_prepare(play.member("a"), note, play.now_s)
+
+    assert not any(isinstance(one, StopPreparing) for one in play.coordinator.actions())

@@ -53,6 +53,31 @@ def test_a_member_knows_its_stage_and_the_ready_ones_beside_it():
     assert [m.incarnation for m in told.view.members] == [1, 10, 11, 21]
 
 
+def test_stages_of_which_one_prepares_for_the_other_know_each_other_as_neighbours_do():
+    views = Views(STAGES)
+    low, high = Told(views, 0), Told(views, 3)
+    published(views, *(change(10 * s + 1, s, ready=True) for s in range(STAGES)))
+    published(views, *(change(10 * s + 2, s) for s in range(STAGES)))
+
+    views.beside([(0, 3)])
+    assert views.publish(0, 0.0) == [0, 3]
+    low.take(), high.take()
+    assert [m.incarnation for m in low.view.members] == [1, 2, 11, 31]
+    assert [m.incarnation for m in high.view.members] == [1, 21, 31, 32]
+
+    published(views, change(32, 3, ready=True), change(31, 3, ready=True, gone=True))
+    low.take()
+    assert [m.incarnation for m in low.view.members] == [1, 2, 11, 32]
+
+    views.beside([(1, 2)])  # neighbours anyway
+    assert views.publish(0, 0.0) == [0, 3]
+    low.take(), high.take()
+    assert [m.incarnation for m in low.view.members] == [1, 2, 11]
+    assert [m.incarnation for m in high.view.members] == [21, 32]
+    views.beside([])
+    assert views.publish(0, 0.0) == []
+
+
 def test_a_stage_that_a_change_does_not_concern_has_no_new_view():
     views = Views(STAGES)
 

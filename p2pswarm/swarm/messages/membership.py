@@ -224,6 +224,36 @@ class MoveTo(Message):
     """What that brings and costs, in words that follow "it moves to stage 2: "."""
 
 
+@message(114)
+@dataclass(frozen=True, slots=True)
+class PrepareStage(Message):
+    """The receiver is to hold another stage's state beside its own, or no longer.
+
+    From then on it is an observer of that stage: `Reduce` and `Commit` that say so in `observed`
+    are for it. It goes on to serve its own stage until `MoveTo` names the other one.
+    """
+
+    stage: Stage | None
+    """None: it is to stop, and to free the memory."""
+    since: Step = 0
+    """The first step whose reduction and commit reach it: fetch this version or a later one."""
+    state: Digest = b""
+    """Of that stage's state of version `since`; empty if not known yet."""
+    state_bytes: Annotated[int, Range(0, 2**62)] = 0
+    """Of that state; 0 if nobody has told."""
+
+
+@message(115)
+@dataclass(frozen=True, slots=True)
+class CannotPrepare(Message):
+    """The sender does not hold another stage beside its own; it serves its own on."""
+
+    stage: Stage
+    lacks_bytes: Annotated[int, Range(0, 2**62)]
+    """The memory that it lacks for both; 0 if that is not the reason."""
+    reason: Reason
+
+
 @message(63)
 @dataclass(frozen=True, slots=True)
 class Leaving(Message):

@@ -17,6 +17,7 @@ from p2pswarm.swarm.messages.types import (
     Peer,
     Reason,
     RunId,
+    Stage,
     Step,
 )
 from p2pswarm.wire.message import Message, Range, Size, message
@@ -71,6 +72,9 @@ class Reduce(Message):
     shares: Annotated[tuple[Share, ...], Size(GROUP_MAX)] = ()
     """The size of each member's shard relative to the others, one for each of `group`, not all 0;
     none means equal ones."""
+    observed: Stage | None = None
+    """The receiver prepares for this stage, and is an observer of it; None: it has an incarnation
+    in the stage that is reduced."""
 
     def __post_init__(self) -> None:
         if self.shares and (len(self.shares) != len(self.group) or not any(self.shares)):
@@ -115,6 +119,8 @@ class Commit(Message):
     learning_rate: Annotated[float, Range(0.0, 1e3)]
     state: Digest = b""
     """Of the state of the receiver's stage that the step was computed with; empty if unknown."""
+    observed: Stage | None = None
+    """As in `Reduce`; `state` is of that stage."""
 
 
 @message(71)

@@ -1,0 +1,113 @@
+"""How long a server that moves to another stage serves none, if it fetches first or leaves first.
+
+    python bench/move.py [--d-model 768] [--layers 6] [--steps 40] [--json FILE]
+
+Real processes on localhost, twice: servers that know their free memory fetch the state of their new
+stage before they leave the old one; servers that do not know it leave first. They rehearse: they
+take the time of computing and have weights, moments, sums and averages of full size. Two slow
+servers hold stage 1, four fast ones stage 0 and 1; a fast one of stage 0 is to move. The time is
+the trainer's: from the order to move until the server computes in its new stage.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from swarm_processes import NODE, ROOT, Run, Site, events, swarm
+
+from p2pswarm.progress.events import Ended, Note, Peers, Relocated
+
+SERVE = '[serve]\nthreads = 1\ndevice = "emulated"\n'
+FAST = SERVE + "emulated_forward_s = 0.04\n"
+SLOW = SERVE + "emulated_forward_s = 0.5\nstage = 1\n"
+FAST_SERVERS = 4
+AS_NODE = "node"
+FORGETFUL = sys.executable, str(Path(__file__).resolve()), AS_NODE
+"""A node that does not know how much memory is free, so that it leaves first."""
+SHARES = "a server has come that shares the work"
+
+
+class Balanced(Run):
+    """A run whose servers move soon."""
+
+    def settings(self) -> str:
+        """As the trainer's TOML has it."""
+        return super().settings() + "[run.balance]\nsteady_s = 1.0\n"
+
+
+def moved(options: argparse.Namespace, node: Sequence[str]) -> dict[str, object]:
+    """One run: how long each mover was away, and what was asked and counted."""
+    run = Balanced(
+        name="move",
+        steps=options.steps,
+        min_replicas=3,
+        d_model=options.d_model,
+        layers=options.layers,
+        sequence_length=16,
+        microbatches=8,
+        codec="raw",
+        emulated=True,
+    )
+    away_s: list[float] = []
+    left: dict[str, Relocated] = {}
+    again, fast, ended = 0, FAST_SERVERS, None
+    with swarm(Site(node=node), run, [SLOW] * 2, options.patience_s) as nodes:
+        for event in events(nodes.lines("trainer")):
+            match event:
+                case Peers():
+                    for peer in event.peers:
+                        order = left.get(peer.peer)
+                        if order and peer.ready and peer.stage == order.target:
+                            away_s.append(event.seconds - left.pop(peer.peer).seconds)
+                    while fast and len(event.peers) == 2:
+                        nodes.start_server(FAST)
+                        fast -= 1
+                case Relocated():
+                    left[event.server] = event
+                case Note() if "sent again" in event.text and SHARES not in event.text:
+                    again += 1
+                case Ended():
+                    ended = event
+    assert ended is not None, "the run has ended"
+    counts = ended.counts
+    return {"away_s": away_s, "asked": counts.asked, "counted": counts.counted, "again": again}
+
+
+def main() -> None:
+    """Both, and what they say of each other."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--d-model", type=int, default=768)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--patience-s", type=float, default=600.0)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    found = {}
+    for name, node in (("fetch first", NODE), ("leave first", FORGETFUL)):
+        found[name] = one = moved(options, node)
+        away = ", ".join(f"{each:.2f}" for each in one["away_s"]) or "nobody moved"
+        print(
+            f"{name}: away for {away} s; {one['counted']} of {one['asked']} microbatches counted,"
+            f" {one['again']} times sent again for a loss",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps(found))
+
+
+def as_node(arguments: list[str]) -> int:
+    """Be a node that does not know its free memory."""
+    sys.path.insert(0, str(ROOT))
+    from p2pswarm import cli  # noqa: PLC0415 - only a node needs it
+    from p2pswarm.roles import stage  # noqa: PLC0415
+
+    stage.free_bytes = lambda *_: None
+    return cli.main(["node", *arguments])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [AS_NODE]:
+        sys.exit(as_node(sys.argv[2:]))
+    main()
