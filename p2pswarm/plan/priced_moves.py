@@ -11,7 +11,7 @@ Source:  docs/rebalancing.md, "`priced`".
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from p2pswarm.plan.arrangement import RISE_LEAST, Arrangement, StagedServer
@@ -38,6 +38,20 @@ class Relocation:
     def fetches_first(self) -> bool:
         """Whether it serves its old stage until it holds the weights of the new one."""
         return self.away_s < self.load_s
+
+
+def made_together(moves: Sequence[Relocation]) -> list[list[Relocation]]:
+    """Moves as they are made: two servers that change places do it at once."""
+    groups: list[list[Relocation]] = []
+    for move in moves:
+        for group in groups:
+            (other,) = group if len(group) == 1 else (None,)
+            if other and (other.source, other.target) == (move.target, move.source):
+                group.append(move)
+                break
+        else:
+            groups.append([move])
+    return groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from itertools import accumulate, pairwise
 
 from p2pswarm.config import RunConfig
 from p2pswarm.models.blocks import block_costs
-from p2pswarm.plan.arrangement import Arrangement, StagedServer, deaths_per_s
+from p2pswarm.plan.arrangement import Arrangement, StagedServer, beside_bytes, deaths_per_s
 from p2pswarm.plan.capacity import StageCosts
-from p2pswarm.plan.priced_moves import Relocation
+from p2pswarm.plan.priced_moves import Relocation, made_together
 from p2pswarm.plan.rebalancing import Decision, Rebalancing
 from p2pswarm.swarm.messages.capacity import NOT_MEASURED
 from p2pswarm.swarm.messages.membership import CannotPrepare, Join, Load, PrepareStage
@@ -165,7 +165,9 @@ class Balance:
 
     def cannot_prepare(self, by: Incarnation, note: CannotPrepare) -> list[BalanceReport]:
         """A server does not hold another stage beside its own."""
-        moves = [move for move in self._prepared.moves if move.mover == by]
+        moves = [m for m in self._prepared.moves if (m.mover, m.target) == (by, note.stage)]
+        if not moves:
+            return []  # that is over already
         self._prepared.refused(by, note.lacks_bytes)
         refused = [StopPreparing(move, note.reason) for move in moves]
         return [*refused, *self.stopped()]
@@ -173,8 +175,8 @@ class Balance:
     def stopped(self) -> list[BalanceReport]:
         """The moves that are over without having been made."""
         over = [one for one in self._prepared.ended() if isinstance(one, StopPreparing)]
-        for one in over:
-            self._worth.pop(one.move, None)
+        if len(self._worth) > len(self._prepared.moves):
+            self._worth = {move: self._worth[move] for move in self._prepared.moves}
         return list(over)
 
     def changes(
@@ -198,9 +200,10 @@ class Balance:
         self._prepared.committing(step, had, helps)
         reports: list[BalanceReport] = []
         for ended in self._prepared.ended():
-            move, worth = ended.move, self._worth.pop(ended.move)
+            move = ended.move
             if isinstance(ended, ChangeStage):
                 self._moving[move.mover.peer] = _OnItsWay(move.target, now_s + REJOIN_S)
+                worth = self._worth[move]
                 reports.append(OrderedMove(move.mover, move.source, move.target, *worth))
             else:
                 reports.append(ended)
@@ -223,7 +226,7 @@ class Balance:
         stages, floor = self._stages(arrangement), arrangement.floor
         asked = BalanceAsked(decision, stages, floor, self._known(arrangement))
         reports: list[BalanceReport] = [asked]
-        for moves in _together(decision.moves):
+        for moves in made_together(decision.moves):
             members = [self._members.of_peer(move.server) for move in moves]
             living = [(m, one.incarnation) for m, one in zip(moves, members, strict=True) if one]
             if all(move.fetches_first for move in moves) and len(living) == len(moves):
@@ -297,8 +300,14 @@ class Balance:
             state_bytes=self._state_bytes(),
             deaths_per_s=deaths_per_s(self._deaths, self._server_s),
             moving=len(self._moving) + len(self._prepared.moves),
-            fetch_first=True,
+            fetch_first=self._roomy(servers),
         )
+
+    def _roomy(self, servers: Sequence[StagedServer]) -> bool:
+        """Whether most servers can hold another stage beside their own, so that moves are cheap."""
+        largest = max((nbytes for nbytes in self._state_bytes() if nbytes), default=0)
+        room = [one.free_bytes for one in servers if one.free_bytes is not None]
+        return 2 * sum(not beside_bytes(largest, free) for free in room) > len(servers)
 
     def _staged(
         self, member: Member, costs: tuple[float, ...], avoided: Callable[[bytes], bool]
@@ -374,20 +383,6 @@ def _expected_costs(config: RunConfig) -> list[float] | None:
     work = [sum(costs[first:after]) for first, after in pairwise(ends)]
     mean = sum(work) / len(work)
     return [each / mean for each in work] if min(work) > 0 else None
-
-
-def _together(moves: Sequence[Relocation]) -> list[list[Relocation]]:
-    """Moves as they are made: two servers that change places do it at once."""
-    groups: list[list[Relocation]] = []
-    for move in moves:
-        for group in groups:
-            (other,) = group if len(group) == 1 else (None,)
-            if other and (other.source, other.target) == (move.target, move.source):
-                group.append(move)
-                break
-        else:
-            groups.append([move])
-    return groups
 
 
 def _without_weights(join: Join, stage: int) -> Join:

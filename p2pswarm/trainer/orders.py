@@ -97,9 +97,9 @@ def _observed(
     """A mover answers as an observer of its new stage: nobody waits for it, whatever it says."""
     if isinstance(order, act.SendReduce) and isinstance(answer, Reduced):
         coordinator.observed(order.incarnation, order.message.step, answer)
-    elif isinstance(answer, SwarmError):
+    elif not isinstance(answer, Committed):
         what, step = type(order.message).__name__, order.message.step
-        log.info("%s missed a %s of step %d: %s", order.incarnation, what, step, answer)
+        log.info("%s missed a %s of step %d: %s", order.incarnation, what, step, _failure(answer))
 
 
 def _failure(answer: Message | SwarmError) -> str:

@@ -6,7 +6,7 @@ Source:  docs/training.md, "The end of a step".
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from p2pswarm.swarm.messages.step import Committed, Reduced
 from p2pswarm.swarm.schedule import learning_rate
@@ -15,6 +15,7 @@ from p2pswarm.trainer import actions as act
 from p2pswarm.trainer.admission import Admission
 from p2pswarm.trainer.apart_pairs import ApartPairs
 from p2pswarm.trainer.balance_reports import (
+    BalanceReport,
     OrderedMove,
 )
 from p2pswarm.trainer.decision import to_decide
@@ -181,12 +182,16 @@ class StepEnd(StepNotes):
     def _rebalance(self, had: Mapping[int, StageDecided], now_s: float) -> None:
         """Send servers to other stages: right after a commit their sums are empty."""
         servers = self._blame.servers
-        changes = self._balance.changes(self.step - 1, had, now_s)
+        self._send_on(self._balance.changes(self.step - 1, had, now_s), now_s)
         asked = self._balance.after_commit(
             self.step, lambda peer: servers.avoided(peer, now_s), now_s
         )
-        self._actions += changes + asked
-        for move in changes + asked:
+        self._send_on(asked, now_s)
+
+    def _send_on(self, reports: Sequence[BalanceReport], now_s: float) -> None:
+        """End the sessions of those that are sent to another stage."""
+        self._actions += reports
+        for move in reports:
             if isinstance(move, OrderedMove):
                 self._evict(move.incarnation, move.reason, now_s)
 

@@ -297,7 +297,7 @@ def test_who_lacks_the_memory_says_how_much_and_serves_on():
 
     told = virtual(main)
     assert told.stage == 1
-    assert told.lacks_bytes == 5 * 10**9 + (36 << 20) - 10**9
+    assert told.lacks_bytes == 55 * 10**8 + (36 << 20) - 10**9
 
 
 def test_an_order_for_a_stage_that_is_not_prepared_is_refused():

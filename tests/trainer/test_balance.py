@@ -437,3 +437,36 @@ def test_answers_of_who_was_not_asked_change_nothing():
     play.coordinator.cannot_prepare(play.member("a"), note, play.now_s)
 
     assert not any(isinstance(one, StopPreparing) for one in play.coordinator.actions())
+
+
+def test_a_refusal_of_another_stage_ends_no_move():
+    play = Roomy()
+    order = play.prepared()
+
+    note = CannotPrepare(0, 1 << 30, "memory for both stages is short")
+    play.coordinator.cannot_prepare(order.incarnation, note, play.now_s)
+
+    assert play.coordinator.beside == [(0, 1)]
+
+
+def test_moves_that_end_in_any_way_are_forgotten():
+    play = Roomy()
+    order = play.prepared()
+
+    play.lose(order.incarnation)
+
+    assert play.coordinator._balance._worth == {}
+
+
+def test_who_changes_is_on_its_way_when_the_rule_is_asked():
+    play = Roomy()
+    order = play.prepared()
+    for _ in range(8):
+        actions = play.step()
+        if orders(actions):
+            break
+        play.observes(order, f"w{play.version - 1}")
+
+    asked = next(one for one in actions if isinstance(one, BalanceAsked))
+    assert order.incarnation.peer not in {one.peer for one in asked.servers if one.ready}
+    assert actions.index(orders(actions)[0]) < actions.index(asked)
