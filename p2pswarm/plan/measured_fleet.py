@@ -18,7 +18,7 @@ import numpy as np
 
 from p2pswarm.errors import Unusable
 from p2pswarm.plan.arrangement import (
-    ENGINE_BYTES_PER_STATE_BYTE,
+    HELD_BYTES_PER_STATE_BYTE,
     LINK_ASSUMED_BYTES_PER_S,
     LINK_LEAST_BYTES_PER_S,
 )
@@ -108,7 +108,7 @@ def _memory(measured: Measured) -> float | None:
     """What it has for a stage: what is free, and what its present one takes."""
     if measured.free_bytes is None or measured.state_bytes is None:
         return None
-    held = ENGINE_BYTES_PER_STATE_BYTE * measured.state_bytes
+    held = HELD_BYTES_PER_STATE_BYTE * measured.state_bytes
     return min(measured.free_bytes + held, MEMORY_MOST_BYTES)
 
 
