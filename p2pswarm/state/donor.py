@@ -1,9 +1,10 @@
 """The donor's side of a download: it answers what newcomers ask, one question after another.
 
-A piece is copied just before it is sent, and the copy is gone when it is sent. So a donor has one
-copy for each newcomer that it sends to, and of those `COPIES_MAX` at most. A newcomer that takes
-nothing of what it asked for holds one place, on however many streams; who waits for a version holds
-none.
+A piece is copied just before it is sent, and the copy is gone when the newcomer has it. The next
+one is copied and sent meanwhile: else the link would be idle for a round trip after each. So a
+donor has two copies for each newcomer that it sends to, and of all `COPIES_MAX` at most. While half
+of these are taken, a newcomer has one. One that takes nothing of what it asked for holds two
+places, on however many streams; who waits for a version holds none.
 
 Units:   seconds, bytes.
 Errors:  NotServing when the donor does not reach a version in time, or a newcomer asks for nothing;
@@ -11,10 +12,11 @@ Errors:  NotServing when the donor does not reach a version in time, or a newcom
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from contextlib import ExitStack
 
 from p2pswarm.errors import BadMessage, NotServing
+from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Priority, Stream
@@ -26,6 +28,7 @@ QUIET_S = 60.0  # a newcomer that asks for nothing for so long counts as gone
 VERSION_WAIT_S = 120.0  # how long a newcomer may wait for a version: longer than a step takes
 SEND_S = 600.0  # for one piece: 6 MiB at 0.1 Mbit/s
 COPIES_MAX = 8  # pieces copied at a time, 48 MiB; more newcomers wait for each other
+COPIES_EACH = 2  # for one newcomer: one is on its way while the next is copied
 
 
 class Donor:
@@ -33,23 +36,28 @@ class Donor:
 
     def __init__(self, state: DonatedState, copies_max: int = COPIES_MAX) -> None:
         self._state = state
-        self._copies = asyncio.Semaphore(copies_max)
-        self._taking: dict[PeerId, None] = {}
-        """The newcomers that a piece is copied for and sent to."""
-        self._taken = Signal()
+        self._copies_max = copies_max
+        self._copies: Counter[PeerId] = Counter()
+        """The pieces that are copied for a newcomer and sent to it."""
+        self._left = Signal()
 
     async def serve(self, stream: Stream) -> None:
         """Serve one newcomer until it has enough, or asks for nothing more."""
-        while (asked := await _next(stream)) is not None:
-            match asked:
-                case AskPiece():
-                    await self._give(stream, asked)
-                case AskHashes():
-                    await self._tell(stream, asked)
-                case _:
-                    raise BadMessage(f"{type(asked).__name__} where pieces are asked for")
+        try:
+            async with asyncio.TaskGroup() as sending:
+                while (asked := await _next(stream)) is not None:
+                    match asked:
+                        case AskPiece():
+                            await self._give(stream, asked, sending)
+                        case AskHashes():
+                            await self._tell(stream, asked)
+                        case _:
+                            raise BadMessage(f"{type(asked).__name__} where pieces are asked for")
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
 
-    async def _give(self, stream: Stream, asked: AskPiece) -> None:
+    async def _give(self, stream: Stream, asked: AskPiece, sending: asyncio.TaskGroup) -> None:
+        """Offer a piece; the offers keep the order of the questions, and the bytes follow."""
         if asked.piece >= self._state.pieces:
             raise BadMessage(f"piece {asked.piece} of {self._state.pieces}")
         try:
@@ -57,22 +65,29 @@ class Donor:
                 await self._state.reached(asked.at_least)
         except TimeoutError:
             raise NotServing(f"version {asked.at_least} is not here yet") from None
-        async with self._turn(stream.peer), self._copies:
+        await self._take_place(stream.peer)
+        with ExitStack() as place:
+            place.callback(self._leave_place, stream.peer)
             version, data = await self._state.piece(asked.piece)
             await stream.send(StateOffer(version, known=True))
-            await _send(stream, asked.transfer, data)
+            task = sending.create_task(_send(stream, asked.transfer, data))
+            leave = place.pop_all().close
+            task.add_done_callback(lambda _: leave())
 
-    @asynccontextmanager
-    async def _turn(self, newcomer: PeerId) -> AsyncIterator[None]:
-        """Run a block for one newcomer, one at a time."""
-        while newcomer in self._taking:
-            await self._taken.wait()
-        self._taking[newcomer] = None
-        try:
-            yield
-        finally:
-            del self._taking[newcomer]
-            self._taken.fire()
+    async def _take_place(self, newcomer: PeerId) -> None:
+        while not self._may_copy(newcomer):
+            await self._left.wait()
+        self._copies[newcomer] += 1
+
+    def _leave_place(self, newcomer: PeerId) -> None:
+        self._copies -= Counter((newcomer,))  # who has none left is forgotten
+        self._left.fire()
+
+    def _may_copy(self, newcomer: PeerId) -> bool:
+        taken = self._copies.total()
+        if newcomer not in self._copies:
+            return taken < self._copies_max
+        return self._copies[newcomer] < COPIES_EACH and taken < self._copies_max // 2
 
     async def _tell(self, stream: Stream, asked: AskHashes) -> None:
         hashes = await self._state.hashes(asked.version)

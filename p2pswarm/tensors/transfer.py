@@ -16,10 +16,11 @@ Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impos
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from p2pswarm.flow.exception_group import cause_of
 from p2pswarm.rpc.base import Priority, Stream
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
@@ -88,12 +89,27 @@ class TensorTransfer:
     async def send(
         self, stream: Stream, grant: Grant, encoded: Sequence[EncodedTensor], priority: Priority
     ) -> None:
-        """Send what the peer granted; returns when the tensors' memory may be used again."""
-        for transfer, data in granted(grant, encoded):
-            await stream.send_bulk(transfer, data, priority)
+        """Send what the peer granted; returns when the tensors' memory may be used again.
+
+        None waits until the peer has the one before: that would take a round trip for each.
+        """
+        match granted(grant, encoded):
+            case [(transfer, data)]:
+                await stream.send_bulk(transfer, data, priority)
+            case several:
+                await _together(stream.send_bulk(*each, priority) for each in several)
 
     def accept(self, stream: Stream, metas: Sequence[TensorMeta]) -> IncomingTensors:
         """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`."""
         reservation = Reservation(stream.peer, metas, self._budget)
         reservation.open(self._pool, stream.expect)
         return IncomingTensors(reservation)
+
+
+async def _together(sends: Iterable[Coroutine[Any, Any, None]]) -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for send in sends:
+                tasks.create_task(send)
+    except BaseExceptionGroup as group:
+        raise cause_of(group) from None

@@ -294,6 +294,49 @@ def test_a_donor_copies_no_more_pieces_at_a_time_than_its_limit():
     assert in_world(story, SLOW) == 2
 
 
+def test_a_donor_sends_the_next_piece_while_one_is_on_its_way():
+    """Else the link is idle for a round trip after each: a quarter of the time at 200 Mbit/s."""
+    assert sent_at_once(newcomers=1) == 2
+
+
+def test_a_newcomer_has_one_copy_while_half_of_all_places_are_taken():
+    assert sent_at_once(newcomers=2, copies_max=4) == 3  # the first two, and one of the second
+
+
+def sent_at_once(newcomers, copies_max=COPIES_MAX):
+    """How many pieces a donor sends to so many newcomers that take nothing."""
+
+    async def story(world):
+        source, sending = Source(world, 1), []
+        source.donor = Donor(source, copies_max=copies_max)
+
+        class Stalling:
+            def __init__(self, stream):
+                self.stream, self.peer = stream, stream.peer
+                self.receive, self.send = stream.receive, stream.send
+
+            async def send_bulk(self, transfer, data, priority):
+                del data, priority
+                sending.append(transfer)
+                await asyncio.Event().wait()
+
+        async def serve(stream, opening):
+            del opening
+            await source.donor.serve(Stalling(stream))
+
+        source.rpc.serve_stream(FetchPieces, serve)
+        async with contextlib.AsyncExitStack() as streams:
+            for number in range(newcomers):
+                opened = world.rpc(peer(9 + number)).open_stream(source.rpc.contact, OPENING, None)
+                stream = await streams.enter_async_context(opened)
+                for piece in range(4):
+                    await stream.send(AskPiece(piece, 3, piece + 1))
+                await asyncio.sleep(1)
+            return len(sending)
+
+    return in_world(story)
+
+
 @pytest.mark.parametrize("at_least", [3, 2**40], ids=["takes nothing", "waits for the far future"])
 def test_a_newcomer_with_many_streams_does_not_keep_others_waiting(at_least):
     """It asks on more streams than a donor makes copies, and takes none of what it asked for."""

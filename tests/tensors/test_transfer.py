@@ -1,5 +1,7 @@
 """Tensors between two peers: announced, granted, sent in pieces, received into place."""
 
+import asyncio
+
 import pytest
 import torch
 from tensors.harness import pair
@@ -40,6 +42,22 @@ async def test_tensors_arrive_in_their_order(codec):
     assert all(torch.allclose(x, y, atol=0.05) for x, y in zip(sent, got, strict=True))
     assert budget.held_bytes == 0
     assert set(a.priorities) == {Priority.TENSOR}
+
+
+async def test_no_tensor_waits_until_the_one_before_is_with_the_peer():
+    a, b = pair()
+    (sender, _), (receiver, _) = side(), side()
+    encoded = await sender.pack([torch.zeros(1 << 15)] * 3, "raw")
+    send, waiting = a.send_bulk, asyncio.Barrier(3)  # a call ends when there are three
+
+    async def send_bulk(*args):
+        await waiting.wait()
+        await send(*args)
+
+    a.send_bulk = send_bulk
+    async with receiver.accept(b, [p.meta for p in encoded]) as incoming:
+        await asyncio.wait_for(sender.send(a, incoming.grant, encoded, Priority.TENSOR), 10)
+        assert len(await incoming.tensors()) == 3
 
 
 def incoming_transfers(end) -> list[int]:
