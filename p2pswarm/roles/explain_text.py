@@ -11,7 +11,7 @@ from p2pswarm.ids import PeerId
 from p2pswarm.progress.events import worth_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
-from p2pswarm.swarm.messages.balance import BalanceStatus, PastMove
+from p2pswarm.swarm.messages.balance import BalanceStatus, PastMove, ServerPreparing
 
 NOT_ASKED = "nothing was decided yet: servers are looked at after each step"
 
@@ -24,6 +24,7 @@ def balance_lines(offer: RunOffer, status: BalanceStatus | None) -> list[str]:
     if status.asked_ago_s is None:
         return [*lines, f"  {NOT_ASKED}"]
     lines += [f"  {line}" for line in _stage_lines(status)]
+    lines += [f"  {_preparing_line(one)}" for one in status.preparing]
     lines += [f"  {_move_line(move)}" for move in status.moves]
     if not status.moves:
         lines.append("  no server has moved yet")
@@ -56,7 +57,10 @@ def balances_as_json(found: list[tuple[RunOffer, BalanceStatus | None]]) -> str:
 def _fields(status: BalanceStatus) -> dict[str, object]:
     """A status as JSON has it: peer ids as people see them."""
     moves = [{**dataclasses.asdict(move), "peer": str(PeerId(move.peer))} for move in status.moves]
-    return {**dataclasses.asdict(status), "moves": moves}
+    preparing = [
+        {**dataclasses.asdict(one), "peer": str(PeerId(one.peer))} for one in status.preparing
+    ]
+    return {**dataclasses.asdict(status), "moves": moves, "preparing": preparing}
 
 
 def _stage_lines(status: BalanceStatus) -> list[str]:
@@ -80,3 +84,10 @@ def _move_line(move: PastMove) -> str:
     worth = worth_text(move.gain, move.planned, move.away_s)
     where = f"from stage {move.source} to {move.target}"
     return f"{time_left(move.ago_s)} ago: {PeerId(move.peer).short} moves {where}: {worth}"
+
+
+def _preparing_line(one: ServerPreparing) -> str:
+    where = f"from stage {one.source} to {one.target}"
+    gain = f"{100 * one.gain:+.0f} % for everybody"
+    begun = f"it has fetched the weights for {time_left(one.since_s)}, and serves on"
+    return f"{PeerId(one.peer).short} is to move {where}: {gain}; {begun}"

@@ -8,6 +8,7 @@ Errors:  NotServing for another run.
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 
 from p2pswarm.errors import NotServing
 from p2pswarm.swarm.messages.balance import (
@@ -22,6 +23,7 @@ from p2pswarm.swarm.messages.balance import (
     PastMove,
     RunCapacities,
     ServerCapacity,
+    ServerPreparing,
     StageRate,
     StaysPut,
 )
@@ -30,7 +32,9 @@ from p2pswarm.trainer.balance_reports import (
     BalanceAsked,
     BalanceReport,
     OrderedMove,
+    OrderedPreparation,
 )
+from p2pswarm.trainer.prepared_moves import PreparedMove, StopPreparing
 
 NOT_HERE = "that run is not trained here; look up the runs again"
 
@@ -44,14 +48,23 @@ class LatestBalance:
         self._asked: BalanceAsked | None = None
         self._asked_s = 0.0
         self._moves: deque[tuple[float, OrderedMove]] = deque(maxlen=MOVES_TOLD_MAX)
+        self._preparing: dict[PreparedMove, tuple[float, OrderedPreparation]] = {}
 
     def told(self, report: BalanceReport, now_s: float) -> None:
         """Take a report; of the questions only the newest is kept."""
         match report:
             case BalanceAsked():
                 self._asked, self._asked_s = report, now_s
+                under_way = set(report.preparing)
+                for move in [each for each in self._preparing if each not in under_way]:
+                    del self._preparing[move]  # its server is gone
+            case OrderedPreparation():
+                self._preparing[report.move] = now_s, report
             case OrderedMove():
                 self._moves.appendleft((now_s, report))
+                self._preparing.pop(report.move, None)
+            case StopPreparing(move):
+                self._preparing.pop(move, None)
 
     def answer(self, question: AskBalance, now_s: float) -> BalanceStatus:
         """The decisions as they stand at `now_s`."""
@@ -79,6 +92,16 @@ class LatestBalance:
                     move.planned,
                 )
                 for at_s, move in self._moves
+            ),
+            preparing=tuple(
+                ServerPreparing(
+                    max(0.0, now_s - at_s),
+                    move.mover.peer,
+                    move.source,
+                    move.target,
+                    min(order.gain, GAIN_MAX),
+                )
+                for move, (at_s, order) in islice(reversed(self._preparing.items()), MOVES_TOLD_MAX)
             ),
             why=decision.why[:REASON_CHARS] if decision else "",
             stay=tuple(

@@ -14,6 +14,7 @@ Errors:  those of `commit_log`; WeightsLost for a commit that is not applied, or
 
 import asyncio
 import contextlib
+import math
 
 from p2pswarm.allreduce.averaging import Averaging
 from p2pswarm.allreduce.base import AveragedGradient, Compute, Sums
@@ -38,6 +39,7 @@ from p2pswarm.swarm.messages.step import Commit, Reduce
 from p2pswarm.tensors.state_tree import piece_hash, root_of
 
 LATE_REDUCTION_S = 30.0  # a commit is answered by then; the trainer waits twice as long
+FRESH_S = 60.0  # weights hashed a moment ago are not hashed again for a session that begins
 HASHES_KEPT = 16  # versions: 5 KB each for 1 GB of state
 
 
@@ -68,6 +70,7 @@ class Replica:
         self._background = background or compute
         self._hashing: asyncio.Task[None] | None = None
         """Computes the digest of the weights in memory; raises WeightsLost if that fails."""
+        self._fresh_until_s = -math.inf
         self._hashes: dict[int, tuple[bytes, ...]] = {}
         """The hashes of the pieces of the last versions, for newcomers."""
         self._aside = aside
@@ -272,11 +275,9 @@ class Replica:
 
     def _require_whole(self, order: Commit, decision: CommitDecision) -> None:
         if decision is CommitDecision.LOST:
-            held = self._log.held
+            held, what = self._log.held, f"step {order.step}, generation {order.generation}"
             kept = "" if held is None else f"; the weights of version {held.version} are kept"
-            raise WeightsLost(
-                f"no reduction of step {order.step}, generation {order.generation} is here{kept}"
-            )
+            raise WeightsLost(f"no reduction of {what} is here{kept}")
 
     async def _decide(self, order: Commit, *, patient: bool = True) -> CommitDecision:
         """Decide about a commit, and apply it if it is to be applied."""
@@ -285,7 +286,7 @@ class Replica:
             decision = self._log.committed(order, patient=patient)
             if decision is CommitDecision.APPLY:
                 try:
-                    await to_its_end(self._commit(order, self._log.take()))
+                    await to_its_end(self._apply(order, self._log.take()))
                 except SwarmError as error:
                     raise WeightsLost(f"step {order.step} was not applied: {error}") from error
                 finally:
@@ -309,7 +310,7 @@ class Replica:
                 await blocks.enter_async_context(self.reader.changing())
                 blocks.enter_context(self._log.changing())
             await self._compute(reset)
-            if keep:
+            if keep and asyncio.get_running_loop().time() >= self._fresh_until_s:
                 hashes = await self._background(weights.hashes)
                 self._log.unchanged(root_of(hashes))
             elif draw:
@@ -347,10 +348,6 @@ class Replica:
         elif decision is CommitDecision.MISSED:
             loading.missed(order.step)
 
-    async def _commit(self, order: Commit, sums: Sums) -> None:
-        await self._apply(order, sums)
-        self._hash_later()
-
     async def _apply(self, order: Commit, sums: Sums) -> None:
         update = Update(order.step + 1, order.scale, order.learning_rate)
 
@@ -370,9 +367,11 @@ class Replica:
                 hashes = await self._background(self.engine.weights.hashes)
                 self._log.untouched(before, root_of(hashes))
                 raise
+        self._hash_later()
 
     def _hash_later(self) -> None:
         """Compute the digest of the weights as they are now, in the background."""
+        self._fresh_until_s = -math.inf
         self._hashing = asyncio.ensure_future(self._hash())
         self._hashing.add_done_callback(_retrieve)
 
@@ -380,6 +379,7 @@ class Replica:
         try:
             hashes = await self._background(self.engine.weights.hashes)
             self._log.hashed(root_of(hashes))
+            self._fresh_until_s = asyncio.get_running_loop().time() + FRESH_S
             assert self._log.held is not None, "what is hashed does not change"
             self._hashes[version := self._log.held.version] = hashes
             self._hashes.pop(version - HASHES_KEPT, None)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from p2pswarm.sim.bulk_turns import BulkTurns
 from p2pswarm.sim.clock import SimClock
 from p2pswarm.sim.suspension import WORLD, Suspension
 from p2pswarm.sim.world import Host, World
@@ -50,6 +51,7 @@ class SimLink:
         self._users: dict[object, tuple[LinkEnd, Callable[[], None]]] = {}
         self._held: tuple[deque[Callable[[], object]], ...] = deque(), deque()
         """What each end has sent into a path that is cut."""
+        self._bulk = BulkTurns(), BulkTurns()
         self._silence: _Cancellable | None = None
 
     def join(self, user: object, end: LinkEnd, lose: Callable[[], None]) -> None:
@@ -65,6 +67,10 @@ class SimLink:
         here = self.ends.index(source)
         host, other = source.host, self.ends[1 - here].host
         return not self._held[here] and self._world.connected(host, other)
+
+    def bulk_turns(self, source: LinkEnd) -> BulkTurns:
+        """Who goes first of the transfers of one end."""
+        return self._bulk[self.ends.index(source)]
 
     def hold(self, source: LinkEnd, send: Callable[[], object]) -> None:
         """Keep what `source` sends until its path is whole; `send` tries again then."""

@@ -46,14 +46,15 @@ class SimStreamTransport(SimStreamEnd):
 
     async def send_bulk(self, transfer: int, data: memoryview, priority: int) -> None:
         """Send bytes as fast as the uplink takes them."""
-        del priority  # chunks leave in order, without priorities
         flat = data.cast("B")
         scale = self.here.world.config.bulk_scale
         chunk_bytes = max(CHUNK_LEAST_BYTES, round(CHUNK_BYTES / scale))
-        for offset in range(0, len(flat), chunk_bytes):
-            if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + chunk_bytes])):
-                raise LinkLost("the stream ended under a transfer")
-            await asyncio.sleep(self.uplink_wait_s)
+        async with self.bulk_turns.transfer(priority) as turn:
+            for offset in range(0, len(flat), chunk_bytes):
+                if not self.post_bulk(transfer, offset, bytes(flat[offset : offset + chunk_bytes])):
+                    raise LinkLost("the stream ended under a transfer")
+                await asyncio.sleep(self.uplink_wait_s)
+                await turn.chunk_sent()
 
 
 def connect_streams(

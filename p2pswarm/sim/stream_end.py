@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from p2pswarm.errors import LinkLost, SwarmError
 from p2pswarm.ids import PeerId
 from p2pswarm.rpc.framing import reset_error
+from p2pswarm.sim.bulk_turns import BulkTurns
 from p2pswarm.sim.link import SimLink
 from p2pswarm.sim.process import SimProcess
 from p2pswarm.sim.receive_buffers import SimReceiveBuffers
@@ -152,6 +153,11 @@ class SimStreamEnd:
         assert came_s is not None, "the path is whole"
         clock.call_at(came_s, self.there.take, event, transfer, offset, chunk, context=WORLD)
         return True
+
+    @property
+    def bulk_turns(self) -> BulkTurns:
+        """The transfers that go from here to the other end."""
+        return self._link.bulk_turns(self.here)
 
     @property
     def uplink_wait_s(self) -> float:

@@ -224,7 +224,8 @@ class Balance:
         arrangement = self._arrangement(now_s, avoided)
         decision = self._rule.decide(arrangement, now_s)
         stages, floor = self._stages(arrangement), arrangement.floor
-        asked = BalanceAsked(decision, stages, floor, self._known(arrangement))
+        known, prepared = self._known(arrangement), self._prepared.moves
+        asked = BalanceAsked(decision, stages, floor, known, prepared)
         reports: list[BalanceReport] = [asked]
         for moves in made_together(decision.moves):
             members = [self._members.of_peer(move.server) for move in moves]

@@ -11,7 +11,7 @@ from p2pswarm.progress.events import worth_text
 from p2pswarm.swarm.messages.capacity import Capacity
 from p2pswarm.swarm.messages.membership import PrepareStage
 from p2pswarm.swarm.view import Incarnation
-from p2pswarm.trainer.prepared_moves import StopPreparing
+from p2pswarm.trainer.prepared_moves import PreparedMove, StopPreparing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class BalanceAsked:
     """Ready servers that each stage keeps."""
     servers: tuple[KnownServer, ...] = ()
     """All that serve, in the order of their ids."""
+    preparing: tuple[PreparedMove, ...] = ()
+    """The moves that were being prepared when it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class OrderedMove:
     away_s: float
     planned: int
     """Moves of the whole plan."""
+
+    @property
+    def move(self) -> PreparedMove:
+        """What it was when it was prepared."""
+        return PreparedMove(self.incarnation, self.source, self.target)
 
     @property
     def worth(self) -> str:
@@ -84,6 +91,11 @@ class OrderedPreparation:
     planned: int
     order: PrepareStage
     """What it is told."""
+
+    @property
+    def move(self) -> PreparedMove:
+        """The move, as it is known while it is prepared."""
+        return PreparedMove(self.incarnation, self.source, self.target)
 
 
 BalanceReport = BalanceAsked | OrderedMove | OrderedPreparation | StopPreparing

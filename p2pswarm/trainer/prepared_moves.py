@@ -175,11 +175,6 @@ class PreparedMoves:
         for key in [key for key in self._lacking if key[0] == incarnation.peer]:
             del self._lacking[key]  # another process may have more memory
 
-    def cancel(self, reason: str) -> None:
-        """No move is to go on: the run ends, or goes back."""
-        for group in tuple(self._groups):
-            self._end(group, group.stop(reason))
-
     def look(self, ready: Sequence[int], kept: int, now_s: float) -> None:
         """Stop what would leave a stage too small, the newest first, or takes too long.
 

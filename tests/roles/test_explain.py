@@ -1,6 +1,7 @@
 """`p2pswarm explain`: the last decisions, and why the rest did not move."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,12 +16,15 @@ from p2pswarm.roles.balance_news import balance_events
 from p2pswarm.roles.explain_text import NOT_ASKED, balance_lines, balances_as_json
 from p2pswarm.roles.run_balance import LatestBalance
 from p2pswarm.swarm.messages.balance import MOVES_TOLD_MAX, AskBalance
+from p2pswarm.swarm.messages.membership import PrepareStage
 from p2pswarm.swarm.view import Incarnation
 from p2pswarm.trainer.balance_reports import (
     BalanceAsked,
     OrderedMove,
+    OrderedPreparation,
     StageState,
 )
+from p2pswarm.trainer.prepared_moves import PreparedMove, StopPreparing
 from p2pswarm.wire.message import decode, encode
 
 RUN = b"r" * 16
@@ -109,6 +113,25 @@ def test_only_the_last_moves_are_kept_and_the_newest_comes_first():
 
     assert len(status.moves) == MOVES_TOLD_MAX
     assert [move.ago_s for move in status.moves[:2]] == [1.0, 2.0]
+
+
+PREPARED = PreparedMove(MOVER, 1, 2)
+PREPARING = OrderedPreparation(MOVER, 1, 2, 0.114, 3, PrepareStage(2, 5, b"", 1000))
+FETCHES = "it has fetched the weights for 40 s, and serves on"
+
+
+def test_who_fetches_its_new_stage_s_weights_is_told_until_that_is_over():
+    ordered = [(59.0, ASKED), (60.0, PREPARING)]
+    status = answered(*ordered)
+    line = f"  {SHORT} is to move from stage 1 to 2: +11 % for everybody; {FETCHES}"
+    assert line in balance_lines(Offer, status)
+    (run,) = json.loads(balances_as_json([(Offer, status)]))["runs"]
+    assert run["balance"]["preparing"][0]["peer"] == str(PeerId(MOVER.peer))
+
+    still = (90.0, replace(ASKED, preparing=(PREPARED,)))
+    assert len(answered(*ordered, still).preparing) == 1
+    for over in (MOVE, StopPreparing(PREPARED, "it would help nobody"), ASKED):
+        assert answered(*ordered, still, (95.0, over)).preparing == ()
 
 
 def test_another_run_is_not_explained():

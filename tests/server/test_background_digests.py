@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from server.gates import Gate
 from server.harness import (
     ONE_STAGE,
@@ -15,6 +16,7 @@ from server.harness import (
 )
 
 from p2pswarm.errors import Refused
+from p2pswarm.server.replica import FRESH_S
 from p2pswarm.swarm.messages.membership import Ready
 from p2pswarm.swarm.messages.step import Commit, Committed
 from p2pswarm.tensors.state_tree import root_of
@@ -99,6 +101,27 @@ def test_a_session_that_ends_while_the_digest_is_computed_is_followed_by_one_tha
     assert (join.version, len(join.digest)) == (1, 32)
     assert version == 2
     assert_equal(weights, plain_after(2).flat.parameters)
+
+
+@pytest.mark.parametrize(("away_s", "hashed"), [(5.0, 0), (2 * FRESH_S, 1)])
+def test_weights_that_were_hashed_just_now_are_not_hashed_again_for_a_session(away_s, hashed):
+    """It would hold the first step up: 1 GB takes a processor most of a second."""
+
+    async def main():
+        async with swarm(ONE_STAGE) as r:
+            _, member, _ = await one_server(r)
+            await r.trainer.whole_step()
+            await r.trainer.until(lambda: any(n.version == 1 for n in readies(member)))
+            await asyncio.sleep(away_s)
+            weights = r.engines[peer(2).raw][-1].weights
+            calls, hashes = [], weights.hashes
+            weights.hashes = lambda: calls.append(1) or hashes()
+            r.trainer.keep = lambda join: join.version == 1
+            await r.cut_off(member)
+            await r.trainer.until_ready(1)
+            return len(calls)
+
+    assert virtual(main) == hashed
 
 
 def test_a_commit_waits_for_the_digest_of_what_it_changes():

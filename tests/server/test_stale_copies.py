@@ -16,7 +16,7 @@ from server.harness import (
 )
 
 from p2pswarm.errors import NotServing, Refused
-from p2pswarm.server.replica import LATE_REDUCTION_S
+from p2pswarm.server.replica import FRESH_S, LATE_REDUCTION_S
 from p2pswarm.swarm.messages.step import Commit
 
 
@@ -165,7 +165,7 @@ def test_weights_that_changed_by_themselves_are_not_offered_again():
             member = r.trainer.members[peer(2).raw]
             r.world.world.partition([peer(2)])
             await member.over.wait()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(FRESH_S)
             r.world.world.heal()
             await r.trainer.until(lambda: len(r.trainer.joins) == 3)
             return [join.version for join in r.trainer.joins]

@@ -213,14 +213,6 @@ def test_what_was_refused_is_remembered_of_so_many_only():
     assert known == LACKING_MAX
 
 
-def test_when_the_run_goes_back_all_moves_are_off():
-    prepared = asked(MOVE)
-    prepared.cancel("the run goes back")
-    (end,) = prepared.ended()
-    assert isinstance(end, StopPreparing)
-    assert end.reason == "the run goes back"
-
-
 @pytest.mark.parametrize("moves", [(MOVE, MOVE), (PreparedMove(MOVER, 1, 1),)])
 def test_nobody_prepares_twice_or_for_its_own_stage(moves):
     with pytest.raises(ValueError, match="stage"):

@@ -57,6 +57,19 @@ class PastMove(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerPreparing(Message):
+    """A server that fetches the weights of another stage, and serves its own meanwhile."""
+
+    since_s: Seconds
+    """How long it has been at it."""
+    peer: Peer
+    source: Stage
+    target: Stage
+    gain: Annotated[float, Range(-1.0, GAIN_MAX)]
+    """As of a move."""
+
+
+@dataclass(frozen=True, slots=True)
 class StaysPut(Message):
     """Why servers cannot be moved."""
 
@@ -80,6 +93,8 @@ class BalanceStatus(Message):
     """All stages, in order; none before the rule was asked."""
     moves: Annotated[tuple[PastMove, ...], Size(MOVES_TOLD_MAX)]
     """The newest first."""
+    preparing: Annotated[tuple[ServerPreparing, ...], Size(MOVES_TOLD_MAX)]
+    """Those who are to move, the newest first."""
     why: Reason
     """Why nobody moves now, or not more."""
     stay: Annotated[tuple[StaysPut, ...], Size(REASONS_MAX)]
