@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from p2pswarm.limits import AtMost, Between, OneOf, Text, Tokenizing, check_entries, entry_for
+from p2pswarm.limits import AtMost, Between, OneOf, Text, check_entries, entry_for
+from p2pswarm.train_config import TrainConfig
 
 CODEC_NAMES = ("raw", "fp16", "bf16", "int8", "planes-zstd", "int8-ef")
 """The codec registry's names; a test compares the two lists."""
@@ -30,7 +31,6 @@ TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
 KEY_FILE = "identity.key"  # in the folder of `state`
 OWNER = re.compile("[0-9a-f]{64}")
-HELD_OUT_SHARE = 0.1
 """Of the text: the more, the surer the loss on it, and the less is left to learn from."""
 RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
@@ -235,40 +235,6 @@ class RunConfig:
                 f"cut has {sum(self.cut)} blocks and the model {blocks} (embedding, "
                 f"{self.model.layers} layers, head): the numbers have to add up to that"
             )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainConfig:
-    """Settings that only the trainer's own machine needs."""
-
-    data: Path | None = None
-    """A text file, a folder of them, or a pattern; or JSON lines, parquet, a dataset on disk, whose
-    rows are documents: corpus/*.jsonl (docs/data.md); required."""
-    field: Annotated[str, Text(64)] = "text"
-    """Which field of a row is the document."""
-    tokenizer: Annotated[str, Tokenizing()] = "bytes"
-    """What makes tokens of the text: "bytes"; a folder with a tokenizer.json; or "train:32000", as
-    many learnt from the text (docs/data.md)."""
-    cache: Path | None = None
-    """A folder for what is prepared of the text; left out: p2pswarm in the user's cache folder."""
-    suffixes: tuple[str, ...] = ()
-    """Take only a folder's files with these endings, as [".txt", ".md"]; empty: every text file."""
-    held_out_share: Annotated[float, Between(0.001, 0.5)] = HELD_OUT_SHARE
-    """The share of files (of bytes, if it is one; of rows) that is never trained on."""
-    weights: Path | None = Path("weights.safetensors")
-    """The file to write at the end, with the run's name and the step added; "" writes none."""
-    curves: Path | None = None
-    """A .csv file that grows with each step, or a folder for TensorBoard; empty: none."""
-    standby: bool = False
-    """Found no run: stand by for one of the same settings and text, and lead it when needed."""
-    closed: bool = False
-    """Only who is invited takes part: the owner's key is kept in the folder of `state`."""
-    new: bool = False
-    """Begin another run, though the folder of `state` holds one that is not finished."""
-    resume: str = ""
-    """A checkpoint, or a target that has some, to go on from the newest; empty: begin anew."""
-    progress: Annotated[str, OneOf("auto", "live", "lines", "json")] = "auto"
-    """What stdout shows; auto: live in a terminal, lines elsewhere; json: one object per line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

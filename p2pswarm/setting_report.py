@@ -12,12 +12,12 @@ from p2pswarm.config import (
     NodeConfig,
     RunConfig,
     ServeConfig,
-    TrainConfig,
 )
 from p2pswarm.data.sources import check_there, tokenizer_file
 from p2pswarm.limits import BYTES, trained_tokens
 from p2pswarm.outfile import check_target
 from p2pswarm.swarm.schedule import learning_rate
+from p2pswarm.train_config import TrainConfig
 
 Row = tuple[str, str]
 
@@ -26,9 +26,10 @@ def check_files(config: NodeConfig) -> None:
     """Raise Unusable if a trainer's text is missing or its weights cannot be written."""
     if config.role != "trainer":
         return
-    data, weights = config.train.data, config.train.weights
-    if data is not None:
-        check_there(data)
+    for part in config.train.parts:
+        assert part.data is not None, "a text of a mixture has it"
+        check_there(part.data)
+    weights = config.train.weights
     name = config.train.tokenizer
     if name != BYTES and not trained_tokens(name):
         tokenizer_file(Path(name))
@@ -91,8 +92,11 @@ def _run_rows(run: RunConfig) -> list[Row]:
 
 def _train_rows(train: TrainConfig) -> list[Row]:
     only = f", files that end in {' '.join(train.suffixes)}" if train.suffixes else ""
+    total = sum(part.weight for part in train.parts)
+    texts = [f"{part.data} ({part.weight / total:.2%})" for part in train.mixture]
+    text = ", ".join(texts) or train.data
     return [
-        ("text", f"{train.data}{only}; {train.held_out_share:.1%} held out"),
+        ("text", f"{text}{only}; {train.held_out_share:.1%} held out"),
         ("tokens", train.tokenizer),
         ("goes on from", train.resume or "the first weights"),
         ("weights", f"{train.weights}, with run and step" if train.weights else "not written"),

@@ -17,10 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
-from p2pswarm.config import HF, ModelConfig, NodeConfig, OptimizerConfig, RunConfig, TrainConfig
+from p2pswarm.config import HF, ModelConfig, NodeConfig, OptimizerConfig, RunConfig
 from p2pswarm.errors import BadMessage, Unusable
 from p2pswarm.limits import BYTES, TRAIN, AtMost, Between, OneOf, Text, Tokenizing
 from p2pswarm.setting_names import unknown
+from p2pswarm.train_config import TrainConfig
 
 RUN_VERSION = 2  # rises when the meaning of a manifest, or the messages of a run, change
 RUN_VERSION_MAX = 65_535  # a version is a small number: one a release at most
@@ -138,12 +139,13 @@ def run_id(
 def _as_in_a_file(value: object) -> object:
     """The value that TOML would have given."""
     match value:
-        case tuple():
-            return list(value)
+        case tuple() | list():
+            return [_as_in_a_file(each) for each in value]
         case PurePath():
             return str(value)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return dataclasses.asdict(value)
+            fields = dataclasses.fields(value)
+            return {each.name: _as_in_a_file(getattr(value, each.name)) for each in fields}
         case _:
             return value
 

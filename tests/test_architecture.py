@@ -17,7 +17,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "p2pswarm"
 FLOORS = """
 limits
-errors ids config version
+errors ids train_config version
+config
 setting_names infile outfile closing
 net wire flow models data settings progress plan
 crypto
@@ -127,6 +128,7 @@ SHELL = frozenset(
         "server/session_parts.py",
         "server/stage_server.py",
         "server/worker.py",
+        "sim/bulk_turns.py",
         "sim/compute.py",
         "sim/day.py",
         "sim/dht.py",

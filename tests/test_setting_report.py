@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig, TrainConfig
+from p2pswarm.config import CheckpointConfig, NodeConfig, RunConfig, ServeConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.setting_report import check_files, report
+from p2pswarm.train_config import TrainConfig
 
 
 def told(config: NodeConfig) -> dict[str, str]:

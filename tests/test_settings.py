@@ -46,6 +46,16 @@ def test_paths_are_relative_to_the_file_and_empty_ones_are_none(written):
     assert node.train.weights is None
 
 
+def test_a_mixture_names_its_texts_relative_to_the_file(written):
+    path = written('[[train.mixture]]\ndata = "a"\n[[train.mixture]]\ndata = "b"\nweight = 3')
+
+    train = settings.load(path).train
+
+    assert [part.data for part in train.parts] == [path.parent / "a", path.parent / "b"]
+    assert [part.weight for part in train.parts] == [1.0, 3.0]
+    assert settings.from_values(type(train), {"mixture": train.mixture}, "train") == train
+
+
 def test_a_whole_number_may_be_written_as_a_float(written):
     steps = settings.load(written("[run]\nsteps = 1e3")).run.steps
 
@@ -104,6 +114,11 @@ def test_an_optional_number_can_be_left_out_or_given(written):
         ("bootstrap = ['a:1', 2]", ["bootstrap[1] is a text, not 2"]),
         ('[train]\nweights = "a\\u0000b"', ["train.weights is a path, not"]),
         ("[train]\ndata = '~nobody-here/x'", ["train.data: ", "there is no such user"]),
+        ('[train]\ndata = "a"\n[[train.mixture]]\ndata = "b"', ["both given: put data into the"]),
+        ("[[train.mixture]]\nweight = 2", ["train.mixture[0]: data is missing: name a text"]),
+        ('[[train.mixture]]\ndata = "a"\nweight = 0', ["train.mixture[0].weight is a number"]),
+        ("[train]\nmixture = 'a'", ['train.mixture is a list, not "a"']),
+        ("[train]\nmixture = ['a']", ["train.mixture[0] is a table"]),
         ("[train]\ndata = 3", ["train.data is a text, not 3"]),
         ("listen = [", ["not TOML", "at end of document"]),
         ('listen = ":1"\nlisten = ":2"', ["stands there twice"]),

@@ -12,13 +12,13 @@ from p2pswarm.api.node import Node
 from p2pswarm.api.run import Run
 from p2pswarm.api.server import Server
 from p2pswarm.api.trainer import RunTrainer
-from p2pswarm.config import TrainConfig
 from p2pswarm.data.byte_text import Bytes, Tokenised
 from p2pswarm.errors import RunEnded
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.events import Ended
 from p2pswarm.roles.output import output
 from p2pswarm.settings import from_values
+from p2pswarm.train_config import TrainConfig
 
 LOOPBACK = "127.0.0.1:0"  # no other machine can reach a swarm of this process alone
 

@@ -15,13 +15,13 @@ from typing import Any, Self
 from p2pswarm.api.event_queue import EventQueue
 from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
-from p2pswarm.config import TrainConfig
 from p2pswarm.data.byte_text import Bytes, Tokenised
 from p2pswarm.outfile import Written
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.roles.closed_run import closed_by_us
 from p2pswarm.roles.inviting import check_asked, invite
 from p2pswarm.settings import from_values
+from p2pswarm.train_config import TrainConfig
 
 DAY_S = 86_400
 

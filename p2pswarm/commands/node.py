@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from p2pswarm.commands.arguments import INVITE_HELP, Command, Commands, add_bootstrap, whole
-from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig, TrainConfig
+from p2pswarm.config import LOG_LEVELS, ROLES, NetworkConfig, NodeConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import PORT_MAX
 from p2pswarm.roles.addresses import check
 from p2pswarm.roles.invitation_text import joining
 from p2pswarm.setting_report import check_files, report
 from p2pswarm.settings import load
+from p2pswarm.train_config import TrainConfig
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 """Commented settings, one file for each role."""
@@ -222,7 +223,7 @@ def _settings(flags: argparse.Namespace) -> NodeConfig:
     if config.role == "auto":
         config = dataclasses.replace(config, role="stage" if config.bootstrap else "bootstrap")
     check(config)
-    if config.role == "trainer" and config.train.data is None:
+    if config.role == "trainer" and not config.train.parts:
         raise Unusable("train.data is missing: name a text file or a folder in --config run.toml")
     _check_beginning(config.train)
     return config

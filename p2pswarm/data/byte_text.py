@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from p2pswarm.config import HELD_OUT_SHARE
 from p2pswarm.limits import BYTES
+from p2pswarm.train_config import HELD_OUT_SHARE
 
 
 @dataclass(frozen=True, slots=True)

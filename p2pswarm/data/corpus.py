@@ -51,19 +51,46 @@ class Corpus:
 
     def microbatch(self, number: int) -> Tokens:
         """tokens_BS of a microbatch of the run."""
-        return self._draw(self.train, "train", number)
+        return stacked([self.sample(row) for row in self._rows_of(number)])
 
     def held_out_batch(self, number: int) -> Tokens:
         """tokens_BS of one of the batches that are never trained on."""
-        return self._draw(self.held_out, "held out", number)
+        return stacked([self.held_out_sample(row) for row in self._rows_of(number)])
 
-    def _draw(self, text: TokenText, kind: str, number: int) -> Tokens:
+    def sample(self, number: int) -> Tokens:
+        """tokens_S of a row to train on; rows count through all microbatches."""
+        return self._window(self.train, "train", number)
+
+    def held_out_sample(self, number: int) -> Tokens:
+        """tokens_S of a row that is never trained on."""
+        return self._window(self.held_out, "held out", number)
+
+    @property
+    def parts(self) -> "tuple[WeightedCorpus, ...]":
+        """The texts that it is mixed of; one that is not mixed is its only part."""
+        return (WeightedCorpus(self, 1.0),)
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the held-out text."""
+        return (self.held_out_bytes or len(self.held_out)) / len(self.held_out)
+
+    def _rows_of(self, microbatch: int) -> range:
+        return range(microbatch * self.rows, (microbatch + 1) * self.rows)
+
+    def _window(self, text: TokenText, kind: str, number: int) -> Tokens:
         length = self.sequence_length + 1
-        places = len(text) - length + 1
-        starts = [
-            stable_hash(f"{kind}:{self.seed}:{number}:{row}") % places for row in range(self.rows)
-        ]
-        return stacked([text[start : start + length] for start in starts])
+        microbatch, row = divmod(number, self.rows)
+        place = stable_hash(f"{kind}:{self.seed}:{microbatch}:{row}") % (len(text) - length + 1)
+        return text[place : place + length]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedCorpus:
+    """A text of a mixture, and its share of the rows."""
+
+    corpus: Corpus
+    share: float
 
 
 def stable_hash(text: str) -> int:

@@ -10,7 +10,17 @@ from p2pswarm.data.tokens import Tokens, stacked
 
 
 def held_out_pass(corpus: Corpus, tokens_max: int) -> Iterator[Tokens]:
-    """Batches of consecutive windows; about `tokens_max` tokens, spread evenly over the text."""
+    """Batches of consecutive windows; about `tokens_max` tokens, spread evenly over the text.
+
+    Each text of a mixture has its share of them, as far as it has so many.
+    """
+    whole = [len(part.corpus.held_out) / part.share for part in corpus.parts]
+    most = min(float(tokens_max), *whole)
+    for part in corpus.parts:
+        yield from _pass_over(part.corpus, round(most * part.share))
+
+
+def _pass_over(corpus: Corpus, tokens_max: int) -> Iterator[Tokens]:
     length = corpus.sequence_length
     windows = (len(corpus.held_out) - 1) // length
     taken = min(windows, max(1, tokens_max // length))

@@ -8,62 +8,89 @@ Errors:  Unusable for text without documents.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from p2pswarm.data.corpus import Corpus, TokenText
+from p2pswarm.data.corpus import Corpus, TokenText, WeightedCorpus
+from p2pswarm.data.mixture import JoinedText, MixedCorpus, MixtureOrder
 from p2pswarm.data.packing import Row, packed
-from p2pswarm.data.permutation import Permutation
+from p2pswarm.data.permutation import Orders, order_of
 from p2pswarm.data.tokens import Tokens, stacked
 from p2pswarm.errors import Unusable
 
 SCAN_TOKENS = 1 << 20  # read at a time
 FULL = 0.95  # of a step's room that its documents take, on the mean: few are then cut
 STEPS_KEPT = 2  # packings: the step that is trained and the next
-EPOCHS_KEPT = 2  # a microbatch may lie over the end of one
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCorpus(Corpus):
     """Consecutive windows of the text, each once an epoch, in another order in each."""
 
-    orders: "OrderedDict[int, Permutation]" = field(default_factory=OrderedDict, compare=False)
+    orders: Orders = field(default_factory=OrderedDict, compare=False)
 
-    def microbatch(self, number: int) -> Tokens:
-        """tokens_BS of a microbatch of the run."""
+    def sample(self, number: int) -> Tokens:
+        """tokens_S of a row to train on."""
         length = self.sequence_length
         windows = (len(self.train) - 1) // length
-        samples = range(number * self.rows, (number + 1) * self.rows)
-        starts = [
-            order_of(self.orders, self.seed, *divmod(sample, windows), windows) * length
-            for sample in samples
-        ]
-        return stacked([self.train[start : start + length + 1] for start in starts])
+        epoch, place = divmod(number, windows)
+        start = order_of(self.orders, f"{self.seed}:{epoch}", place, windows) * length
+        return self.train[start : start + length + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of a text, those longer than a row in pieces."""
+
+    begins: NDArray[np.int64]
+    """Where they begin in the text."""
+    lengths: NDArray[np.int32]
+    """With the token that stands before them."""
+    orders: Orders = field(default_factory=OrderedDict, compare=False)
+
+    @property
+    def mean(self) -> Fraction:
+        """Their length, exactly."""
+        return Fraction(int(self.lengths.sum(dtype=np.int64)), len(self.lengths))
+
+    def chosen(self, number: int, seed: int) -> tuple[int, int]:
+        """Where the document begins that is taken as this one, and its length."""
+        epoch, place = divmod(number, len(self.begins))
+        document = order_of(self.orders, f"{seed}:{epoch}", place, len(self.begins))
+        return int(self.begins[document]), int(self.lengths[document])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedCorpus(Corpus):
     """Whole documents packed into rows; each document once an epoch, but for what is cut."""
 
+    whole: Corpus
+    """The same text, with other samples."""
     microbatches: int
     """Of a step."""
     end: int
     """The token that ends a document; in a row it stands before each."""
-    begins: NDArray[np.int64]
-    """Where documents begin in the text; one longer than a row is several."""
-    lengths: NDArray[np.int32]
-    """With the token that stands before them."""
-    orders: "OrderedDict[int, Permutation]" = field(default_factory=OrderedDict, compare=False)
+    documents: tuple[Documents, ...]
+    """Of each text of a mixture, places in all text."""
+    order: MixtureOrder
+    """From which text each document comes: shares are of tokens."""
     steps: "OrderedDict[int, _Packing]" = field(default_factory=OrderedDict, compare=False)
 
     @property
-    def documents(self) -> int:
+    def documents_each_step(self) -> int:
         """How many of them a step takes."""
         room = self.microbatches * self.rows * (self.sequence_length + 1)
-        return max(1, round(FULL * room / float(self.lengths.mean())))
+        counts = zip(self.documents, self.order.counts, strict=True)
+        mean = sum(each.mean * count for each, count in counts) / sum(self.order.counts)
+        return max(1, round(float(FULL * room / mean)))
+
+    def digest(self) -> bytes:
+        """SHA-256 of all text, as without packing."""
+        return self.whole.digest()
 
     def microbatch(self, number: int) -> Tokens:
         """tokens_BS of a microbatch of the run."""
@@ -73,22 +100,35 @@ class PackedCorpus(Corpus):
             packing = self.steps[step] = self._packing(step)
             while len(self.steps) > STEPS_KEPT:
                 self.steps.popitem(last=False)
-        return stacked([self._row(row, packing.documents) for row in packing.rows[place]])
+        return stacked([self._row(row, packing.begins) for row in packing.rows[place]])
+
+    def held_out_sample(self, number: int) -> Tokens:
+        """tokens_S of a row that is never trained on: a window."""
+        return self.whole.held_out_sample(number)
+
+    @property
+    def parts(self) -> tuple[WeightedCorpus, ...]:
+        """The texts that it is mixed of."""
+        return self.whole.parts
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the held-out text."""
+        return self.whole.bytes_per_token
 
     def _packing(self, step: int) -> "_Packing":
-        count, there = self.documents, len(self.begins)
-        chosen = [
-            order_of(self.orders, self.seed, *divmod(place, there), there)
-            for place in range(step * count, (step + 1) * count)
-        ]
-        lengths = [int(self.lengths[document]) for document in chosen]
+        count = self.documents_each_step
+        places = [self.order[number] for number in range(step * count, (step + 1) * count)]
+        chosen = [self.documents[part].chosen(number, self.seed) for part, number in places]
+        lengths = [length for _, length in chosen]
         capacity = self.sequence_length + 1
-        return _Packing(chosen, packed(lengths, self.microbatches, self.rows, capacity))
+        rows = packed(lengths, self.microbatches, self.rows, capacity)
+        return _Packing([begin for begin, _ in chosen], rows)
 
-    def _row(self, row: Row, chosen: list[int]) -> Tokens:
+    def _row(self, row: Row, begins: list[int]) -> Tokens:
         parts: list[NDArray[Any]] = []
         for piece in row:
-            begin = int(self.begins[chosen[piece.document]])
+            begin = begins[piece.document]
             parts.append(np.array([self.end], dtype=np.int32))
             parts.append(self.train[begin : begin + piece.length - 1].astype(np.int32))
         return np.concatenate(parts)
@@ -98,19 +138,9 @@ class PackedCorpus(Corpus):
 class _Packing:
     """The rows of a step's microbatches, of the documents that were chosen for it."""
 
-    documents: list[int]
+    begins: list[int]
+    """Where each document begins in the text."""
     rows: list[list[Row]]
-
-
-def order_of(
-    orders: "OrderedDict[int, Permutation]", seed: int, epoch: int, place: int, count: int
-) -> int:
-    """What stands at a place in the order of an epoch; `orders` keeps the last ones."""
-    if epoch not in orders:
-        orders[epoch] = Permutation(count, f"{seed}:{epoch}")
-        while len(orders) > EPOCHS_KEPT:
-            orders.popitem(last=False)
-    return orders[epoch][place]
 
 
 def documents_of(
@@ -134,20 +164,36 @@ def documents_of(
 
 def ordered(corpus: Corpus, samples: str, microbatches: int, end: int) -> Corpus:
     """The same text with the samples that `run.batch.samples` says."""
-    same = (
-        corpus.train,
-        corpus.held_out,
-        corpus.files,
-        corpus.seed,
-        corpus.rows,
-        corpus.sequence_length,
-        corpus.held_out_bytes,
-    )
-    if samples == "once":
-        return EpochCorpus(*same)
     if samples == "packed":
-        begins, lengths = documents_of(corpus.train, end, corpus.sequence_length + 1)
-        return PackedCorpus(
-            *same, microbatches=microbatches, end=end, begins=begins, lengths=lengths
-        )
-    return corpus
+        return _in_documents(corpus, microbatches, end)
+    if samples != "once":
+        return corpus
+    if isinstance(corpus, MixedCorpus):
+        return replace(corpus, texts=tuple(EpochCorpus(*_same(each)) for each in corpus.texts))
+    return EpochCorpus(*_same(corpus))
+
+
+def _in_documents(corpus: Corpus, microbatches: int, end: int) -> PackedCorpus:
+    texts, begins, longest = corpus.parts, [0], corpus.sequence_length + 1
+    if isinstance(corpus.train, JoinedText):
+        begins = corpus.train.begins
+    documents = []
+    for text, begin in zip(texts, begins, strict=False):
+        starts, lengths = documents_of(text.corpus.train, end, longest)
+        documents.append(Documents(starts + begin, lengths))
+    pairs = zip(texts, documents, strict=True)
+    weights = [Fraction(text.share) / found.mean for text, found in pairs]  # of documents
+    return PackedCorpus(
+        *_same(corpus),
+        whole=corpus,
+        microbatches=microbatches,
+        end=end,
+        documents=tuple(documents),
+        order=MixtureOrder(weights, f"documents:{corpus.seed}"),
+    )
+
+
+def _same(corpus: Corpus) -> tuple[TokenText, TokenText, int, int, int, int, int]:
+    """What all kinds of a corpus have."""
+    texts, counts = (corpus.train, corpus.held_out), (corpus.files, corpus.seed, corpus.rows)
+    return *texts, *counts, corpus.sequence_length, corpus.held_out_bytes

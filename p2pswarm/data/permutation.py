@@ -7,9 +7,12 @@ Source:  Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002
          is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 """
 
+from collections import OrderedDict
+
 from p2pswarm.data.corpus import stable_hash
 
 ROUNDS = 4
+ORDERS_KEPT = 2  # a microbatch may lie over the end of one
 WORD = (1 << 64) - 1
 FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's multipliers
 
@@ -35,6 +38,18 @@ class Permutation:
         for key in self._keys:
             left, right = right, left ^ (_mixed(right ^ key) & self._mask)
         return left << self._half_bits | right
+
+
+Orders = OrderedDict[str, Permutation]
+
+
+def order_of(orders: Orders, key: str, place: int, count: int) -> int:
+    """What stands at a place in the order of a key; `orders` keeps the last ones."""
+    if key not in orders:
+        orders[key] = Permutation(count, key)
+        while len(orders) > ORDERS_KEPT:
+            orders.popitem(last=False)
+    return orders[key][place]
 
 
 def _mixed(word: int) -> int:

@@ -9,13 +9,12 @@ Units:   bytes, unless tokens are named.
 Errors:  as `rows.py` and `prepared_text.py`; Unusable for too little text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from p2pswarm.config import TrainConfig
 from p2pswarm.data.corpus import Corpus, stable_hash
 from p2pswarm.data.document_files import all_documents
 from p2pswarm.data.prepared_text import (
@@ -30,6 +29,7 @@ from p2pswarm.data.sources import row_files
 from p2pswarm.data.text_files import files_of_text, read_texts, split_texts
 from p2pswarm.data.tokenizer import Tokenizer
 from p2pswarm.errors import Unusable
+from p2pswarm.train_config import TrainConfig
 
 PART_BYTES = 1 << 20  # of a document, tokenised at once
 BATCH_BYTES = 4 << 20  # of documents, tokenised at once: the library uses all processors
@@ -134,6 +134,12 @@ def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:
         yield document[start:cut]
         start = cut
     yield document[start:]
+
+
+def learnt_texts(texts: Sequence[Sources], bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:
+    """What a tokenizer is learnt from: of each text of a mixture as much as of the others."""
+    for sources in texts:
+        yield from texts_to_learn(sources, bytes_max // len(texts))
 
 
 def texts_to_learn(sources: Sources, bytes_max: int = LEARNT_BYTES) -> Iterator[bytes]:

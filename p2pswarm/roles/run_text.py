@@ -7,19 +7,21 @@ Errors:  Unusable, one line with the remedy.
 """
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path
 
 from p2pswarm.checkpoint.targets import open_store
 from p2pswarm.compute.bundle_spec import check_model
 from p2pswarm.compute.model_check import check_once
-from p2pswarm.config import NodeConfig, RunConfig, TrainConfig
+from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.document_files import load_documents
+from p2pswarm.data.mixture import mixed
 from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
 from p2pswarm.data.text_files import load_corpus
-from p2pswarm.data.tokenised import load_tokenised, sources_of, texts_to_learn
+from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
     FILE_BYTES_MAX,
     Tokenizer,
@@ -32,6 +34,7 @@ from p2pswarm.models.documents import APART
 from p2pswarm.models.resolving import resolved
 from p2pswarm.outfile import write_text
 from p2pswarm.roles.cache_folder import default_cache
+from p2pswarm.train_config import TrainConfig
 
 BYTE_TOKENS = 256
 KEY_DIGITS = 16  # of a hash, in the name of a file
@@ -54,14 +57,19 @@ def tokenizer_of(config: NodeConfig) -> Tokenizer | None:
     size = trained_tokens(train.tokenizer)
     if size is None:
         return read_tokenizer(Path(train.tokenizer))
-    sources = sources_of(train)
-    name = f"{sources.mark.hex()[:KEY_DIGITS]}.train-{size}.{TOKENIZER_FILE}"
+    sources = [sources_of(train.of_part(part)) for part in train.parts]
+    mark = (
+        hashlib.sha256(b"".join(each.mark for each in sources)).digest()
+        if len(sources) > 1
+        else sources[0].mark
+    )
+    name = f"{mark.hex()[:KEY_DIGITS]}.train-{size}.{TOKENIZER_FILE}"
     places = [folder / name for folder in (config.state, _cache(train)) if folder is not None]
     tokenizer = next((read_tokenizer(place) for place in places if place.is_file()), None)
     if tokenizer is None and train.resume:
         tokenizer = _of_checkpoints(train.resume, size)
     if tokenizer is None:
-        tokenizer = train_tokenizer(size, texts_to_learn(sources))
+        tokenizer = train_tokenizer(size, learnt_texts(sources))
     for place in places:
         if not place.is_file():
             write_text(place, tokenizer.text)
@@ -149,23 +157,27 @@ def tokenised_run(run: RunConfig, tokenizer: Tokenizer) -> RunConfig:
 
 def read_corpus(config: NodeConfig, tokenizer: Tokenizer | None = None) -> Corpus:
     """The text of the settings, as the run's batches need it."""
-    train, model, batch = config.train, config.run.model, config.run.batch
+    train, run = config.train, config.run
+    texts = [_read_text(train.of_part(part), run, tokenizer) for part in train.parts]
+    corpus = mixed(texts, [part.weight for part in train.parts])
+    return ordered(corpus, run.batch.samples, run.batch.microbatches, run.model.document_end)
+
+
+def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) -> Corpus:
+    """One text."""
     assert train.data is not None, "the command line requires it"
-    shape, seed = (batch.rows, model.sequence_length), config.run.seed
-    cache = _cache(train)
+    shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
     if tokenizer is not None:
-        corpus = load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
-    elif files := row_files(train.data):
-        corpus = load_documents(train, files, cache=cache, seed=seed, shape=shape)
-    else:
-        corpus = load_corpus(
-            train.data,
-            suffixes=train.suffixes,
-            held_out_share=train.held_out_share,
-            seed=seed,
-            shape=shape,
-        )
-    return ordered(corpus, batch.samples, batch.microbatches, model.document_end)
+        return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
+    if files := row_files(train.data):
+        return load_documents(train, files, cache=cache, seed=seed, shape=shape)
+    return load_corpus(
+        train.data,
+        suffixes=train.suffixes,
+        held_out_share=train.held_out_share,
+        seed=seed,
+        shape=shape,
+    )
 
 
 def _cache(train: TrainConfig) -> Path:

@@ -34,7 +34,7 @@ def evaluate(
     """How well the weights predict the held-out text of a trainer's settings."""
     model = load_model(weights)
     config = dataclasses.replace(load(settings), run=model.run)
-    if config.train.data is None:
+    if not config.train.parts:
         raise Unusable(f"{settings}: train.data is missing: name the text that is held out from")
     tokenizer = model.tokenizer or tokenizer_of(config)
     digest = tokenizer.digest if tokenizer else ""
@@ -47,8 +47,7 @@ def evaluate(
     unit = "tokens" if tokenizer else "bytes"
     tell(f"{len(corpus.held_out):,} {unit} are held out")
     found = model.evaluate(torch.from_numpy(x) for x in held_out_pass(corpus, tokens_max))
-    held_out_bytes = corpus.held_out_bytes or len(corpus.held_out)
-    return dataclasses.replace(found, bytes_per_token=held_out_bytes / len(corpus.held_out))
+    return dataclasses.replace(found, bytes_per_token=corpus.bytes_per_token)
 
 
 def as_json(found: Quality) -> str:

@@ -24,7 +24,7 @@ from p2pswarm.allreduce.base import Sums
 from p2pswarm.compute.base import BackwardSpec, Engine, Key, LossResult, Update
 from p2pswarm.compute.torch_sums import TorchSums
 from p2pswarm.config import RunConfig
-from p2pswarm.data.corpus import Corpus, TokenText
+from p2pswarm.data.corpus import Corpus
 from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import NotServing
 from p2pswarm.models.base import Bundle
@@ -47,11 +47,15 @@ class NumberedCorpus(Corpus):
 
     __slots__ = ()
 
-    def _draw(self, text: TokenText, kind: str, number: int) -> Tokens:
-        del text, kind
+    def microbatch(self, number: int) -> Tokens:
+        """tokens_BS of zeros, but for the number in the first ones."""
         tokens_BS = np.zeros((self.rows, self.sequence_length + 1), np.uint8)
         tokens_BS[0, :NUMBER_BYTES] = np.frombuffer(number.to_bytes(NUMBER_BYTES), np.uint8)
         return tokens_BS
+
+    def held_out_batch(self, number: int) -> Tokens:
+        """As `microbatch`."""
+        return self.microbatch(number)
 
 
 def numbered_corpus(run: RunConfig) -> NumberedCorpus:

@@ -13,8 +13,8 @@ from p2pswarm.allreduce.plan import ALIGN
 from p2pswarm.allreduce.shares import ShardShares
 from p2pswarm.sim.loop import run
 
-SMALL = AveragingSettings(piece=20 * ALIGN)  # 20 KiB
-LENGTH = 60 * 20 * ALIGN  # 60 pieces, 1.2 MB
+SMALL = AveragingSettings(piece=40 * ALIGN)  # 51 ms at RATE: not less than the latency, as usual
+LENGTH = 60 * 40 * ALIGN  # 60 pieces, 2.4 MB
 RATE = 8e5  # bytes a second
 ROUNDS = 3
 

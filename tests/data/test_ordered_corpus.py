@@ -67,8 +67,8 @@ def test_rows_hold_whole_documents_with_the_end_before_each():
 def test_each_document_comes_once_an_epoch():
     lengths = [3] * 40
     packed = ordered(corpus(documents(*lengths), rows=2, length=15), "packed", 2, END)
-    steps = 40 // packed.documents
-    seen = [x for step in range(steps) for x in packed._packing(step).documents]
+    steps = 40 // packed.documents_each_step
+    seen = [x for step in range(steps) for x in packed._packing(step).begins]
 
     assert len(seen) == len(set(seen))
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from checkpoint.saved_run import corpus
 from roles.harness import Town, play
 
-from p2pswarm.config import TrainConfig
 from p2pswarm.dht.node import Dht
 from p2pswarm.roles.discovery import end_key
 from p2pswarm.roles.run_entry import enter_run
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.roles.trainer import MEET_EVERY_S, open_trainer
+from p2pswarm.train_config import TrainConfig
 
 
 class WatchedDht:

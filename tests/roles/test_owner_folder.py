@@ -5,7 +5,7 @@ import stat
 import pytest
 from access.harness import NOW_S, OWNER, RUN, bearer
 
-from p2pswarm.config import NodeConfig, RunConfig, TrainConfig
+from p2pswarm.config import NodeConfig, RunConfig
 from p2pswarm.errors import Unusable
 from p2pswarm.ids import Address
 from p2pswarm.roles.closed_run import closed_by_us
@@ -13,6 +13,7 @@ from p2pswarm.roles.inviting import owners_run
 from p2pswarm.roles.owner_folder import OwnerFolder
 from p2pswarm.roles.run_folder import RunFolder, SavedRun
 from p2pswarm.swarm.manifest import RunIdentity
+from p2pswarm.train_config import TrainConfig
 
 
 @pytest.fixture

@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from p2pswarm.checkpoint.compatibility import differences
-from p2pswarm.config import (
-    BatchConfig,
-    CheckpointConfig,
-    ModelConfig,
-    NodeConfig,
-    RunConfig,
-    TrainConfig,
-)
+from p2pswarm.config import BatchConfig, CheckpointConfig, ModelConfig, NodeConfig, RunConfig
 from p2pswarm.data.tokenizer import train_tokenizer
 from p2pswarm.errors import Unusable
 from p2pswarm.roles.run_matching import _other
@@ -27,6 +20,7 @@ from p2pswarm.roles.run_text import (
     tokenizer_of,
 )
 from p2pswarm.settings import load, run_from_json, run_to_json
+from p2pswarm.train_config import TrainConfig
 
 SMALL = ModelConfig(d_model=8, layers=1, heads=2, sequence_length=8)
 TEXT = Path(__file__).read_bytes()
@@ -60,6 +54,31 @@ def test_a_vocabulary_may_be_rounded_up_and_not_be_too_small():
     assert checked_model(sized(384), tokenizer).model.vocabulary == 384
     with pytest.raises(Unusable, match=r"tokenizer has 320 tokens and the model 300: name the"):
         checked_model(sized(300), tokenizer)
+
+
+def test_a_mixture_of_files_and_rows_has_one_tokenizer_and_one_corpus(tmp_path):
+    node(tmp_path)
+    rows = [json.dumps({"body": f"row {number} of a document"}) for number in range(400)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    (tmp_path / "run.toml").write_text(
+        '[train]\ntokenizer = "train:320"\ncache = "cache"\n'
+        '[[train.mixture]]\ndata = "text.txt"\n'
+        '[[train.mixture]]\ndata = "rows.jsonl"\nfield = "body"\nweight = 3\n'
+    )
+    config = load(tmp_path / "run.toml")
+    config = dataclasses.replace(config, run=RunConfig(model=SMALL))
+    tokenizer = tokenizer_of(config)
+    corpus = read_corpus(config, tokenizer)
+    texts = [tokenizer.decode(row) for n in range(100) for row in corpus.microbatch(n).tolist()]
+
+    of_rows = sum("row" in text or "document" in text for text in texts)
+    assert 0.6 < of_rows / len(texts) < 0.9
+    assert describe(corpus, tokenizer).startswith("2 files: ")
+    assert tokenizer_of(config).digest == tokenizer.digest  # kept, and not learnt again
+    lighter = dataclasses.replace(config.train.mixture[1], weight=1.0)
+    other = dataclasses.replace(config.train, mixture=(config.train.mixture[0], lighter))
+    again = read_corpus(dataclasses.replace(config, train=other), tokenizer)
+    assert again.digest() != corpus.digest()
 
 
 def test_bytes_leave_a_run_as_it_is(tmp_path):

@@ -5,12 +5,12 @@ import dataclasses
 
 from roles.harness import RUN, Town, manifest_of, play, put
 
-from p2pswarm.config import TrainConfig
 from p2pswarm.roles.discovery import announce_end
 from p2pswarm.roles.run_entry import OVER_AFTER_S, enter_run
 from p2pswarm.roles.stack import NodeStack
 from p2pswarm.swarm.manifest import RunIdentity
 from p2pswarm.swarm.messages.run import RunOver
+from p2pswarm.train_config import TrainConfig
 
 TEXT = bytes(32)
 
