@@ -13,9 +13,11 @@ from typing import Any
 from fuzzing.base import Parse, joined, parts
 from fuzzing.seeds import SEEDS
 
+import p2pswarm
+
 Branch = tuple[str, int, int]
 """A file, and two lines of it that were run one after the other."""
-OURS = "/p2pswarm/"
+OURS = str(Path(p2pswarm.__file__).parent)  # the checkout may have that name too
 CORPUS = Path(__file__).parents[1] / "corpus"
 WHOLE_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1 << 63) - 1)
 
@@ -62,7 +64,7 @@ def branches_of(parse: Parse, data: bytes) -> set[Branch]:
 
     def called(frame: FrameType, _event: str, _arg: Any) -> Any:
         file = frame.f_code.co_filename
-        if OURS not in file:
+        if not file.startswith(OURS):
             return None
         before = 0
 
