@@ -406,6 +406,18 @@ def test_train_takes_a_tokenizer_of_more_tokens_than_two_bytes_hold(text, tmp_pa
     assert len(list(model.generate("some", tokens=5))) == 5
 
 
+def test_train_takes_a_mixture_of_texts_that_are_read_as_they_are_needed(tmp_path):
+    for name in ("a", "b"):
+        rows = [json.dumps({"text": f"{name} {number} " * 9}) for number in range(80)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    data = ps.data.Mixture({f"{tmp_path}/a.jsonl": 3.0, f"{tmp_path}/b.jsonl": 1.0})
+    run = tiny_run(stages=2, batch=BATCH | {"samples": "streamed"})
+
+    ended = ps.train(run, data, weights=None, device="cpu", progress="json")
+
+    assert (ended.step, ended.failed, ended.counts.counted) == (2, False, 4)
+
+
 def test_train_refuses_an_unknown_kind_of_progress(text):
     with pytest.raises(ValueError, match=r"train\.progress is one of auto, live"):
         ps.train(tiny_run(), text, progress="loud")

@@ -12,7 +12,7 @@ from p2pswarm.api.node import Node
 from p2pswarm.api.run import Run
 from p2pswarm.api.server import Server
 from p2pswarm.api.trainer import RunTrainer
-from p2pswarm.data.byte_text import Bytes, Tokenised
+from p2pswarm.data.byte_text import Bytes, TrainedText
 from p2pswarm.errors import RunEnded
 from p2pswarm.net.event_loop import run as run_loop
 from p2pswarm.progress.events import Ended
@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.1:0"  # no other machine can reach a swarm of this process a
 
 def train(
     run: Run,
-    data: Bytes | Tokenised | str | Path,
+    data: TrainedText | str | Path,
     *,
     weights: str | Path | None = None,
     bootstrap: Sequence[str] = (),
@@ -40,8 +40,8 @@ def train(
 
     Args:
         run: What to train.
-        data: The text to train on: a path, `p2pswarm.data.Bytes`, or, with a tokenizer,
-            `p2pswarm.data.Tokenised`.
+        data: The text to train on: a path, `p2pswarm.data.Bytes`, with a tokenizer
+            `p2pswarm.data.Tokenised`, or several texts, `p2pswarm.data.Mixture`.
         weights: The safetensors file to write at the end; None writes none. A file that is there
             is kept, and a number is added to the name of the new one.
         bootstrap: HOST:PORT of nodes that are in the swarm already.
@@ -67,7 +67,7 @@ def train(
 
 
 async def _train_alone(
-    run: Run, text: Bytes | Tokenised, weights: str | Path | None, device: str, progress: str
+    run: Run, text: TrainedText, weights: str | Path | None, device: str, progress: str
 ) -> Ended:
     """Train with the servers in this process."""
     servers = run.config.stages * run.config.min_replicas
@@ -82,7 +82,7 @@ async def _train_alone(
 
 
 async def _train_with(
-    own: Node, run: Run, text: Bytes | Tokenised, weights: str | Path | None, progress: str
+    own: Node, run: Run, text: TrainedText, weights: str | Path | None, progress: str
 ) -> Ended:
     """Train with the servers of a swarm."""
     async with own as node:
@@ -90,7 +90,7 @@ async def _train_with(
 
 
 async def _train_on(
-    node: Node, run: Run, text: Bytes | Tokenised, weights: str | Path | None, progress: str
+    node: Node, run: Run, text: TrainedText, weights: str | Path | None, progress: str
 ) -> Ended:
     with output(progress, run.config.steps, f"run {run.name}") as tell:
         async with RunTrainer(node, run, data=text) as trainer:

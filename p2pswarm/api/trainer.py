@@ -15,7 +15,7 @@ from typing import Any, Self
 from p2pswarm.api.event_queue import EventQueue
 from p2pswarm.api.node import Node, leave, load_role
 from p2pswarm.api.run import Run
-from p2pswarm.data.byte_text import Bytes, Tokenised
+from p2pswarm.data.byte_text import TrainedText, settings_of
 from p2pswarm.outfile import Written
 from p2pswarm.progress.events import Ended, Event
 from p2pswarm.roles.closed_run import closed_by_us
@@ -55,19 +55,11 @@ class RunTrainer:
         node: Node,
         run: Run,
         *,
-        data: Bytes | Tokenised,
+        data: TrainedText,
         closed: bool = False,
         standby: bool = False,
     ) -> None:
-        values = {
-            "data": Path(data.path),
-            "tokenizer": str(data.tokenizer),
-            "suffixes": data.suffixes,
-            "held_out_share": data.held_out_share,
-            "field": data.field,
-            "closed": closed,
-            "standby": standby,
-        }
+        values = settings_of(data) | {"closed": closed, "standby": standby}
         self._train = from_values(TrainConfig, values, "train")
         if closed and not standby and not node.keeps_state:
             raise ValueError("a closed run needs a folder for its owner's key: Node(state=FOLDER)")

@@ -1,5 +1,6 @@
 """The text that a program names: values; the trainer reads the files when it begins."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,3 +38,34 @@ class Tokenised:
     suffixes: tuple[str, ...] = ()
     held_out_share: float = HELD_OUT_SHARE
     field: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several texts with weights (docs/data.md)."""
+
+    weights: Mapping[str, float]
+    """Of each text, named as the path of `Bytes`: its share is this over the sum of all."""
+    tokenizer: str | Path = BYTES
+    """As that of `Tokenised`; a token is a byte, if it is left out."""
+    suffixes: tuple[str, ...] = ()
+    held_out_share: float = HELD_OUT_SHARE
+    field: str = "text"
+    """Which field of a row is the document, in all of them."""
+
+
+TrainedText = Bytes | Tokenised | Mixture
+
+
+def settings_of(text: TrainedText) -> dict[str, object]:
+    """What `[train]` would say of it."""
+    values: dict[str, object] = {
+        "tokenizer": str(text.tokenizer),
+        "suffixes": text.suffixes,
+        "held_out_share": text.held_out_share,
+        "field": text.field,
+    }
+    if isinstance(text, Mixture):
+        parts = [{"data": str(path), "weight": weight} for path, weight in text.weights.items()]
+        return values | {"mixture": parts}
+    return values | {"data": Path(text.path)}

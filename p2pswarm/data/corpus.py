@@ -8,6 +8,7 @@ Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens: inputs, then targe
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +65,19 @@ class Corpus:
     def held_out_sample(self, number: int) -> Tokens:
         """tokens_S of a row that is never trained on."""
         return self._window(self.held_out, "held out", number)
+
+    def held_out_rows(self, tokens_max: int) -> Iterator[Tokens]:
+        """Consecutive windows, about `tokens_max` tokens, spread evenly over the held-out text."""
+        length = self.sequence_length
+        windows = (len(self.held_out) - 1) // length
+        taken = min(windows, max(1, tokens_max // length))
+        begins = (number * windows // taken * length for number in range(taken))
+        return (self.held_out[begin : begin + length + 1] for begin in begins)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether making samples may take more than a moment: then a thread makes them."""
+        return False
 
     @property
     def parts(self) -> "tuple[WeightedCorpus, ...]":

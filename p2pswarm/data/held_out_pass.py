@@ -3,6 +3,7 @@
 Shapes:  tokens_BS: B rows of S = sequence length + 1 tokens.
 """
 
+import itertools
 from collections.abc import Iterator
 
 from p2pswarm.data.corpus import Corpus
@@ -17,14 +18,6 @@ def held_out_pass(corpus: Corpus, tokens_max: int) -> Iterator[Tokens]:
     whole = [len(part.corpus.held_out) / part.share for part in corpus.parts]
     most = min(float(tokens_max), *whole)
     for part in corpus.parts:
-        yield from _pass_over(part.corpus, round(most * part.share))
-
-
-def _pass_over(corpus: Corpus, tokens_max: int) -> Iterator[Tokens]:
-    length = corpus.sequence_length
-    windows = (len(corpus.held_out) - 1) // length
-    taken = min(windows, max(1, tokens_max // length))
-    begins = [number * windows // taken * length for number in range(taken)]
-    for first in range(0, taken, corpus.rows):
-        rows = begins[first : first + corpus.rows]
-        yield stacked([corpus.held_out[begin : begin + length + 1] for begin in rows])
+        rows = part.corpus.held_out_rows(round(most * part.share))
+        while batch := list(itertools.islice(rows, corpus.rows)):
+            yield stacked(batch)

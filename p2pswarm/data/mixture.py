@@ -108,6 +108,11 @@ class MixedCorpus(Corpus):
         return self.texts[part].held_out_sample(among)
 
     @property
+    def blocks(self) -> bool:
+        """As any of its texts."""
+        return any(each.blocks for each in self.texts)
+
+    @property
     def parts(self) -> tuple[WeightedCorpus, ...]:
         """The texts, and their shares of the rows."""
         pairs = zip(self.texts, self.order.counts, strict=True)

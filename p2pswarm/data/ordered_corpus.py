@@ -107,6 +107,11 @@ class PackedCorpus(Corpus):
         return self.whole.held_out_sample(number)
 
     @property
+    def blocks(self) -> bool:
+        """A step is planned at once."""
+        return True
+
+    @property
     def parts(self) -> tuple[WeightedCorpus, ...]:
         """The texts that it is mixed of."""
         return self.whole.parts

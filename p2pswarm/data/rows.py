@@ -50,17 +50,28 @@ def _json_lines(file: Path, field: str, bytes_max: int) -> Iterator[tuple[int, o
         for number, line in enumerate(iter(lambda: lines.readline(bytes_max + 1), b""), 1):
             if len(line) > bytes_max:
                 raise Unusable(f"{file}: row {number}: longer than {bytes_max:,} bytes")
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise Unusable(f"{file}: row {number}: not JSON: remove or mend it") from error
-            if not isinstance(row, dict):
-                raise Unusable(f'{file}: row {number}: not an object such as {{"text": "..."}}')
-            if field not in row:
-                raise _no_field(file, field, row)
-            yield number, row[field]
+            if line.strip():
+                yield number, _field_of(line, file, field, f"row {number}")
+
+
+def text_of_line(line: bytes, file: Path, field: str, row: str) -> bytes:
+    """The document of a line of JSON, in UTF-8; Unusable, which names the `row`, without one."""
+    text = _field_of(line, file, field, row)
+    if not isinstance(text, str):
+        raise Unusable(f"{file}: {row}: {field} is no text")
+    return text.encode("utf-8", "replace")
+
+
+def _field_of(line: bytes, file: Path, field: str, row: str) -> object:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"{file}: {row}: not JSON: remove or mend it") from error
+    if not isinstance(found, dict):
+        raise Unusable(f'{file}: {row}: not an object such as {{"text": "..."}}')
+    if field not in found:
+        raise _no_field(file, field, found)
+    return found[field]
 
 
 def _columns(

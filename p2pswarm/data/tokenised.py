@@ -28,6 +28,7 @@ from p2pswarm.data.prepared_text import (
 from p2pswarm.data.sources import row_files
 from p2pswarm.data.text_files import files_of_text, read_texts, split_texts
 from p2pswarm.data.tokenizer import Tokenizer
+from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import Unusable
 from p2pswarm.train_config import TrainConfig
 
@@ -111,15 +112,20 @@ def tokenised(
     documents: Iterable[tuple[bool, bytes]], tokenizer: Tokenizer
 ) -> Iterator[PreparedDocument]:
     """The tokens of documents, each with the token that ends it, or else a line break."""
-    end = (
-        tokenizer.encode([LINE])[0]
-        if tokenizer.end is None
-        else np.array([tokenizer.end], dtype=tokenizer.dtype)
-    ).tobytes()
+    end = end_of(tokenizer).tobytes()
     for batch in _batches(documents):
         encoded = tokenizer.encode([part for _, _, part in batch])
         for (held_out, last, part), tokens in zip(batch, encoded, strict=True):
             yield PreparedDocument(held_out, tokens.tobytes() + (end if last else b""), len(part))
+
+
+def end_of(tokenizer: Tokenizer | None) -> Tokens:
+    """What follows a document: the token that ends it, or else a line break."""
+    if tokenizer is None:
+        return np.frombuffer(LINE, dtype=np.uint8)
+    if tokenizer.end is None:
+        return tokenizer.encode([LINE])[0]
+    return np.array([tokenizer.end], dtype=tokenizer.dtype)
 
 
 def parts_of(document: bytes, bytes_max: int = PART_BYTES) -> Iterator[bytes]:

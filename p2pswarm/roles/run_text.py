@@ -20,6 +20,7 @@ from p2pswarm.data.document_files import load_documents
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
+from p2pswarm.data.streamed import StreamedCorpus, streamed
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
@@ -45,6 +46,9 @@ KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a 
 def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
     """How much there is to learn from, in a line."""
     files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
+    if any(isinstance(part.corpus, StreamedCorpus) for part in corpus.parts):
+        size_bytes = len(corpus.train) + len(corpus.held_out)
+        return f"{files}: {size_bytes:,} bytes, read as they are needed"
     unit = "bytes" if tokenizer is None else f"tokens (of {tokenizer.size:,})"
     return f"{files}: {len(corpus.train):,} {unit} to train on, {len(corpus.held_out):,} held out"
 
@@ -167,6 +171,8 @@ def _read_text(train: TrainConfig, run: RunConfig, tokenizer: Tokenizer | None) 
     """One text."""
     assert train.data is not None, "the command line requires it"
     shape, seed, cache = (run.batch.rows, run.model.sequence_length), run.seed, _cache(train)
+    if run.batch.samples == "streamed":
+        return streamed(train, row_files(train.data), tokenizer, seed=seed, shape=shape)
     if tokenizer is not None:
         return load_tokenised(sources_of(train), tokenizer, cache=cache, seed=seed, shape=shape)
     if files := row_files(train.data):

@@ -45,7 +45,8 @@ def evaluate(
         )
     corpus = read_corpus(config, tokenizer)
     unit = "tokens" if tokenizer else "bytes"
-    tell(f"{len(corpus.held_out):,} {unit} are held out")
+    about = "about " if corpus.blocks else ""
+    tell(f"{about}{len(corpus.held_out):,} {unit} are held out")
     found = model.evaluate(torch.from_numpy(x) for x in held_out_pass(corpus, tokens_max))
     return dataclasses.replace(found, bytes_per_token=corpus.bytes_per_token)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from p2pswarm.data.tokens import Tokens
 from p2pswarm.errors import BadHandshake, DialFailed, LinkLost, NoRoute, SwarmError
 from p2pswarm.flow.signal import Signal
 from p2pswarm.swarm.keeper_first import KeeperFirst, keeper_among, keepers_for
@@ -57,6 +58,7 @@ class Dispatcher:
         self._view_changed = Signal()
         self._launched: dict[int, dict[asyncio.Task[None], int]] = {}
         """The pushes of each microbatch that are not over, with their attempts."""
+        self._reading = asyncio.Lock()
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
         self._pushing: dict[asyncio.Timeout, Incarnation] = {}
         """Our pushes and calls to one server each; one ends when its deadline is moved to now."""
@@ -110,12 +112,20 @@ class Dispatcher:
             if not pushes:
                 del self._launched[order.microbatch]
 
+    async def _samples(self, order: act.Launch) -> Tokens:
+        """The tokens of a microbatch; those that take time are made beside the event loop."""
+        corpus = self._context.corpus
+        if not corpus.blocks:
+            return orders.tokens(order, corpus)
+        async with self._reading:
+            return await asyncio.to_thread(orders.tokens, order, corpus)
+
     async def _launch(self, order: act.Launch, former: Sequence[asyncio.Task[None]]) -> None:
         """Push a microbatch's tokens to a server of stage 0, once the `former` pushes are over."""
         if former:
             await asyncio.wait(former)
         context, coordinator = self._context, self._coordinator
-        samples = torch.from_numpy(orders.tokens(order, context.corpus))
+        samples = torch.from_numpy(await self._samples(order))
         encoded = await context.tensors.pack([samples], "raw")
         first = orders.first_push(order, context.run_id, encoded[0].meta)
         servers = tuple(m.record for m in coordinator.members.ready(0))

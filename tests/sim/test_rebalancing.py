@@ -17,6 +17,7 @@ from p2pswarm.trainer.balance_reports import (
     OrderedMove,
     OrderedPreparation,
 )
+from p2pswarm.trainer.leadership_reports import Leads
 from p2pswarm.trainer.prepared_moves import StopPreparing
 
 FAST_AND_SLOW = (4.0, 1.0, 4.0, 1.0, 4.0, 1.0, 4.0, 1.0)
@@ -200,6 +201,39 @@ def test_a_mover_that_dies_on_its_way_is_replaced_and_nothing_is_lost(seed, free
     assert not result.ended.failed, result.ended.reason
     assert dead
     assert {one.incarnation.peer for one in of(swarm, OrderedMove)} - set(dead)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+def test_a_donor_and_the_coordinator_die_while_a_mover_fetches(seed):
+    """Its pieces come from others; the next coordinator knows of no move, and asks for one."""
+    state = Cost(forward_s=0.1, state_bytes=64 << 20)  # 2.7 s at 25 MB/s
+    config = uneven(seed, steps=30, trainers=3, cost=state, patience_s=3_000.0, free_bytes=ROOM)
+    swarm, deaths = SimSwarm(config), []
+
+    def donor_dies(target: int) -> None:
+        one = next(m for m in swarm.machines if m.record.stage == target and m.record.holds_weights)
+        swarm.kill(one, silent=False)
+
+    def coordinator_dies() -> None:
+        seat = swarm.trainers.seats.index(swarm.trainers.leader)
+        swarm.end(seat, silent=False, same=True)
+        asyncio.get_running_loop().call_later(5.0, lambda: swarm.begin(seat, same=True))
+
+    def heard(report: act.Report) -> None:
+        if isinstance(report, OrderedPreparation) and not deaths:
+            deaths.append(report)
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.5, donor_dies, report.target)
+            loop.call_later(1.0 + (seed - SEED) / 2, coordinator_dies)
+
+    swarm.heard = heard
+    result = run(swarm.play(), seed)
+
+    assert not result.ended.failed, result.ended.reason
+    assert result.steps == config.run.steps
+    assert len(of(swarm, Leads)) > 1
+    assert len(of(swarm, OrderedPreparation)) > 1
+    assert of(swarm, OrderedMove)
 
 
 def test_a_newcomer_helps_the_slow_stage_though_it_has_more_servers():
