@@ -14,8 +14,10 @@ Errors:  Unusable for files whose first row has no text, and where no document i
 import hashlib
 import itertools
 import logging
+import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -115,11 +117,19 @@ class LineFiles:
                 self._told = True
             return b""
 
-    def _opened(self, number: int) -> BinaryIO:
+    @contextmanager
+    def _opened(self, number: int) -> Iterator[BinaryIO]:
+        path, size = self._files[number], self._begins[number + 1] - self._begins[number]
         try:
-            return self._files[number].open("rb")
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size != size:
+                    raise Unusable(
+                        f"{path}: changed while the run reads it: put it back as it was, or "
+                        "begin another run"
+                    )
+                yield file
         except OSError as error:
-            raise Unusable(f"{self._files[number]}: cannot be read: {error.strerror}") from error
+            raise Unusable(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _line_begin(file: BinaryIO, place: int) -> int:

@@ -149,6 +149,22 @@ def test_a_row_without_text_is_passed_over_and_told_once(tmp_path, caplog):
     assert told.endswith("it is passed over, and so are others like it")
 
 
+@pytest.mark.parametrize("change", ["grown", "cut", "gone"])
+def test_files_that_change_under_a_run_end_it_in_one_line(tmp_path, change):
+    corpus = read(written(tmp_path, numbered(40)))
+    file = tmp_path / "f0.jsonl"
+    text = file.read_text()
+    match change:
+        case "grown":
+            file.write_text(text + text)
+        case "cut":
+            file.write_text(text[:100])
+        case "gone":
+            file.unlink()
+    with pytest.raises(Unusable, match=r"f0\.jsonl: (changed while|cannot be read: No such file)"):
+        corpus.microbatch(7)
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "part"),
     [
