@@ -31,7 +31,7 @@ def generate(
 
 def evaluate(
     weights: Path, settings: Path, tokens_max: int, tell: Callable[[str], None]
-) -> "Evaluated":
+) -> "TextQualities":
     """How well the weights predict the held-out text of a trainer's settings."""
     model = load_model(weights)
     config = dataclasses.replace(load(settings), run=model.run)
@@ -56,11 +56,11 @@ def evaluate(
         bytes_per_token = part.corpus.bytes_per_token
         found = dataclasses.replace(quality, bytes_per_token=bytes_per_token)
         texts.append((str(named.data), found))
-    return Evaluated(tuple(texts))
+    return TextQualities(tuple(texts))
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class TextQualities:
     """How well weights predict each text of a mixture, or the only one."""
 
     texts: tuple[tuple[str, Quality], ...]
@@ -76,7 +76,7 @@ class Evaluated:
         )
 
 
-def as_json(found: Evaluated) -> str:
+def as_json(found: TextQualities) -> str:
     """One line for scripts."""
     figures = _figures(found.whole)
     if len(found.texts) > 1:
@@ -84,7 +84,7 @@ def as_json(found: Evaluated) -> str:
     return json.dumps(figures)
 
 
-def as_text(found: Evaluated) -> str:
+def as_text(found: TextQualities) -> str:
     """A line for people, and one for each text of a mixture."""
     lines = [_line(found.whole)]
     if len(found.texts) > 1:
