@@ -14,7 +14,6 @@ Errors:  Unusable for files whose first row has no text, and where no document i
 import hashlib
 import itertools
 import logging
-import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -121,12 +120,12 @@ class LineFiles:
     def _opened(self, number: int) -> Iterator[BinaryIO]:
         path, size = self._files[number], self._begins[number + 1] - self._begins[number]
         try:
+            if path.stat().st_size != size:
+                raise Unusable(
+                    f"{path}: changed while the run reads it: put it back as it was, or begin "
+                    "another run"
+                )
             with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size != size:
-                    raise Unusable(
-                        f"{path}: changed while the run reads it: put it back as it was, or "
-                        "begin another run"
-                    )
                 yield file
         except OSError as error:
             raise Unusable(f"{path}: cannot be read: {error.strerror}") from error

@@ -6,12 +6,13 @@ Errors:  Unusable for weights or text that cannot be used.
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from p2pswarm.compute.trained_model import Quality, load_model
-from p2pswarm.data.held_out_pass import held_out_pass
+from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.errors import Unusable
 from p2pswarm.roles.run_text import read_corpus, tokenizer_of
 from p2pswarm.settings import load
@@ -30,7 +31,7 @@ def generate(
 
 def evaluate(
     weights: Path, settings: Path, tokens_max: int, tell: Callable[[str], None]
-) -> Quality:
+) -> "TextQualities":
     """How well the weights predict the held-out text of a trainer's settings."""
     model = load_model(weights)
     config = dataclasses.replace(load(settings), run=model.run)
@@ -47,23 +48,60 @@ def evaluate(
     unit = "tokens" if tokenizer else "bytes"
     about = "about " if corpus.blocks else ""
     tell(f"{about}{len(corpus.held_out):,} {unit} are held out")
-    found = model.evaluate(torch.from_numpy(x) for x in held_out_pass(corpus, tokens_max))
-    return dataclasses.replace(found, bytes_per_token=corpus.bytes_per_token)
+    texts = []
+    for named, part, batches in zip(
+        config.train.parts, corpus.parts, held_out_passes(corpus, tokens_max), strict=True
+    ):
+        quality = model.evaluate(torch.from_numpy(tokens_BS) for tokens_BS in batches)
+        bytes_per_token = part.corpus.bytes_per_token
+        found = dataclasses.replace(quality, bytes_per_token=bytes_per_token)
+        texts.append((str(named.data), found))
+    return TextQualities(tuple(texts))
 
 
-def as_json(found: Quality) -> str:
+@dataclass(frozen=True, slots=True)
+class TextQualities:
+    """How well weights predict each text of a mixture, or the only one."""
+
+    texts: tuple[tuple[str, Quality], ...]
+
+    @property
+    def whole(self) -> Quality:
+        """All texts together."""
+        found = [each for _, each in self.texts]
+        tokens = sum(each.tokens for each in found)
+        loss = sum(each.loss * each.tokens for each in found) / tokens
+        return Quality(
+            tokens, loss, sum(each.bytes_per_token * each.tokens for each in found) / tokens
+        )
+
+
+def as_json(found: TextQualities) -> str:
     """One line for scripts."""
-    figures = {
+    figures = _figures(found.whole)
+    if len(found.texts) > 1:
+        figures["texts"] = [{"data": name, **_figures(each)} for name, each in found.texts]
+    return json.dumps(figures)
+
+
+def as_text(found: TextQualities) -> str:
+    """A line for people, and one for each text of a mixture."""
+    lines = [_line(found.whole)]
+    if len(found.texts) > 1:
+        lines += [f"  {name}: {_line(each)}" for name, each in found.texts]
+    return "\n".join(lines)
+
+
+def _figures(found: Quality) -> dict[str, object]:
+    return {
         "tokens": found.tokens,
         "loss": found.loss,
         "perplexity": found.perplexity,
         "bits_per_byte": found.bits_per_byte,
     }
-    return json.dumps(figures)
 
 
-def as_text(found: Quality) -> str:
-    """One line for people."""
+def _line(found: Quality) -> str:
     one = "byte" if found.bytes_per_token == 1 else "token"
     return (
         f"loss {found.loss:.4f} nats a {one}, perplexity {found.perplexity:.3f}, "

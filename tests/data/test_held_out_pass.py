@@ -1,11 +1,13 @@
 """One pass over the held-out text."""
 
+from itertools import chain
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.held_out_pass import held_out_pass
+from p2pswarm.data.held_out_pass import held_out_passes
 
 
 @given(
@@ -15,7 +17,9 @@ def test_no_byte_is_predicted_twice(length: int, rows: int, extra: int, most: in
     text = np.arange(length + extra, dtype=np.uint8)
     corpus = Corpus(text, text, 1, 1, rows, length)
 
-    targets = [token for batch in held_out_pass(corpus, most) for token in batch[:, 1:].ravel()]
+    targets = [
+        token for batch in chain(*held_out_passes(corpus, most)) for token in batch[:, 1:].ravel()
+    ]
 
     assert len(set(targets)) == len(targets) >= length
     assert len(targets) <= max(most, length)

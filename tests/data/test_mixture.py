@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pswarm.data.corpus import Corpus
-from p2pswarm.data.held_out_pass import held_out_pass
+from p2pswarm.data.held_out_pass import held_out_passes
 from p2pswarm.data.mixture import PERIOD, JoinedText, MixtureOrder, mixed, shares
 from p2pswarm.data.ordered_corpus import ordered
 
@@ -109,9 +110,9 @@ def test_other_weights_are_another_corpus():
 
 def test_the_held_out_pass_takes_as_much_of_each_as_its_share():
     whole = mixed([text(1), text(2)], [1.0, 3.0])
-    windows = Counter(whence(row for batch in held_out_pass(whole, 64) for row in batch))
+    windows = Counter(whence(row for batch in chain(*held_out_passes(whole, 64)) for row in batch))
     assert windows == {1: 2, 2: 6}
-    assert sum(batch.shape[0] for batch in held_out_pass(whole, 10**9)) == 4 + 12
+    assert sum(batch.shape[0] for batch in chain(*held_out_passes(whole, 10**9))) == 4 + 12
 
 
 @given(

@@ -55,6 +55,32 @@ def test_evaluate_measures_the_held_out_text(weights: str, settings: str, capsys
     assert "bits a byte, over 8 bytes" in capsys.readouterr().out
 
 
+def test_evaluate_says_how_well_each_text_of_a_mixture_is_predicted(
+    weights: str, tmp_path: Path, capsys
+):
+    (tmp_path / "a.txt").write_text("some text to read " * 100)
+    (tmp_path / "b.txt").write_text("1234567890" * 100)
+    settings = tmp_path / "run.toml"
+    settings.write_text(
+        '[[train.mixture]]\ndata = "a.txt"\nweight = 3\n[[train.mixture]]\ndata = "b.txt"\n'
+    )
+
+    assert main(["evaluate", weights, str(settings), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    one, other = found["texts"]
+    assert [Path(each["data"]).name for each in found["texts"]] == ["a.txt", "b.txt"]
+    assert one["tokens"] + other["tokens"] == found["tokens"]
+    assert 2 * other["tokens"] < one["tokens"]
+    assert min(one["loss"], other["loss"]) < found["loss"] < max(one["loss"], other["loss"])
+    assert main(["evaluate", weights, str(settings)]) == 0
+    whole, *each = capsys.readouterr().out.splitlines()
+    assert whole.startswith("loss ")
+    assert [line.split(":")[0].strip() for line in each] == [
+        str(tmp_path / "a.txt"),
+        str(tmp_path / "b.txt"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
