@@ -35,7 +35,10 @@ def test_a_killed_stage_is_loaded_from_the_checkpoint_and_the_weights_are_those_
     assert trainer.line_with("the run has gone back to its checkpoint of step ")
     assert trainer.line_with(f"done after {STEPS} steps")
     assert trainer.end() == 0, trainer.errors
-    assert all(server.line_with("loaded from") for server in new[:1])
+    for server in new:
+        server.interrupt()
+    said = [server.process.stdout.read() for server in new]
+    assert any("loaded from" in each for each in said)  # the other one may have come too late
     ours = tensors(tmp_path / f"weights-saved-step-{STEPS}.safetensors")
     theirs = plain_loop(run)
     assert ours.keys() == theirs.keys()
