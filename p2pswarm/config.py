@@ -31,7 +31,6 @@ TARGET_CHARS_MAX = 1_000  # a checkpoint's target travels in a message
 LOG_LEVELS = ("debug", "info", "warning", "error")
 KEY_FILE = "identity.key"  # in the folder of `state`
 OWNER = re.compile("[0-9a-f]{64}")
-"""Of the text: the more, the surer the loss on it, and the less is left to learn from."""
 RELAY_MB_S = 64.0  # half of a 1 Gbit/s line
 STATE_SHARE = 0.1
 """Of the upload, for newcomers: training keeps 90 %, and a newcomer is never starved."""

@@ -11,6 +11,7 @@ from typing import Annotated
 from p2pswarm.limits import AtMost, Between, OneOf, Text, Tokenizing
 
 HELD_OUT_SHARE = 0.1
+"""Of the text: the more, the surer the loss on it, and the less is left to learn from."""
 PARTS_MAX = 64  # of a mixture: far more than people tune
 
 

@@ -28,7 +28,7 @@ from p2pswarm.allreduce.plan import PIECE
 from p2pswarm.allreduce.round import PARTS_AHEAD, ExpectedPiece, Round, RoundId
 from p2pswarm.allreduce.turns import EARLY_MAX, OBSERVED_MAX, Turns
 from p2pswarm.errors import BadMessage, NotServing, SwarmError
-from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.flow.exception_group import raising_cause
 from p2pswarm.ids import Contact, PeerId
 from p2pswarm.rpc.base import Priority, Rpc, Stream
 from p2pswarm.swarm.messages.averaging import Shard
@@ -183,7 +183,7 @@ class Averaging:
         return self._ongoing[round_]
 
     async def _take_part(self, ongoing: OngoingRound) -> None:
-        try:
+        with raising_cause():
             async with asyncio.TaskGroup() as tasks:
                 for owner, indices in ongoing.round.parts_to_send.items():
                     queue = iter(indices)
@@ -191,8 +191,6 @@ class Averaging:
                         tasks.create_task(self._send_parts(ongoing, owner, queue))
                 tasks.create_task(self._reduce_mine(ongoing, tasks))
                 tasks.create_task(self._reveal(ongoing, tasks))
-        except BaseExceptionGroup as failed:
-            raise cause_of(failed) from None
 
     async def _reveal(self, ongoing: OngoingRound, tasks: asyncio.TaskGroup) -> None:
         """Tell our share of the key once every piece is here; wait for those of the others."""

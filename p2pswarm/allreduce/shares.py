@@ -44,7 +44,8 @@ def shares_by_bandwidth(bytes_per_s: Sequence[float]) -> Shares:
     most = RATE_MAX * median(known)
     rates = [min(rate, most) if rate >= RATE_LEAST else 0.0 for rate in bytes_per_s]
     tried = [_levelled(rates, least) for least in (SHARE_LEAST / members, 0.0)]
-    return min((_whole(shares, rates) for shares in tried), key=lambda s: round_time(s, rates))
+    whole = [_whole(shares, bytes_per_s) for shares in tried]
+    return min(whole, key=lambda shares: round_time(shares, rates))
 
 
 def round_time(shares: Shares, bytes_per_s: Sequence[float]) -> float:
@@ -78,7 +79,7 @@ def _levelled(rates: Sequence[float], least: float) -> list[float]:
 
 
 def _whole(shares: Sequence[float], rates: Sequence[float]) -> Shares:
-    """Whole numbers; what rounding down leaves goes to the fastest."""
+    """Whole numbers; what rounding down leaves goes to the fastest, `RATE_MAX` or not."""
     whole = [int(SHARE_UNIT * share) for share in shares]
     whole[max(range(len(rates)), key=lambda j: (rates[j], -j))] += SHARE_UNIT - sum(whole)
     return tuple(whole)

@@ -80,6 +80,11 @@ class Corpus:
         return False
 
     @property
+    def counted(self) -> bool:
+        """Whether its tokens are counted; else its lengths are in bytes of its files."""
+        return True
+
+    @property
     def parts(self) -> "tuple[WeightedCorpus, ...]":
         """The texts that it is mixed of; one that is not mixed is its only part."""
         return (WeightedCorpus(self, 1.0),)

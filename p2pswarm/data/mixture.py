@@ -113,15 +113,15 @@ class MixedCorpus(Corpus):
         return any(each.blocks for each in self.texts)
 
     @property
+    def counted(self) -> bool:
+        """As all of its texts."""
+        return all(each.counted for each in self.texts)
+
+    @property
     def parts(self) -> tuple[WeightedCorpus, ...]:
         """The texts, and their shares of the rows."""
         pairs = zip(self.texts, self.order.counts, strict=True)
         return tuple(WeightedCorpus(each, count / PERIOD) for each, count in pairs)
-
-    @property
-    def bytes_per_token(self) -> float:
-        """Of the held-out texts, each with its share."""
-        return sum(part.share * part.corpus.bytes_per_token for part in self.parts)
 
 
 def mixed(texts: Sequence[Corpus], weights: Sequence[float]) -> Corpus:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from p2pswarm.data.corpus import Corpus, TokenText, WeightedCorpus
-from p2pswarm.data.mixture import JoinedText, MixedCorpus, MixtureOrder
+from p2pswarm.data.mixture import PERIOD, JoinedText, MixedCorpus, MixtureOrder
 from p2pswarm.data.packing import Row, packed
 from p2pswarm.data.permutation import Orders, order_of
 from p2pswarm.data.tokens import Tokens, stacked
@@ -85,7 +85,7 @@ class PackedCorpus(Corpus):
         """How many of them a step takes."""
         room = self.microbatches * self.rows * (self.sequence_length + 1)
         counts = zip(self.documents, self.order.counts, strict=True)
-        mean = sum(each.mean * count for each, count in counts) / sum(self.order.counts)
+        mean = sum(each.mean * count for each, count in counts) / PERIOD
         return max(1, round(float(FULL * room / mean)))
 
     def digest(self) -> bytes:
@@ -115,11 +115,6 @@ class PackedCorpus(Corpus):
     def parts(self) -> tuple[WeightedCorpus, ...]:
         """The texts that it is mixed of."""
         return self.whole.parts
-
-    @property
-    def bytes_per_token(self) -> float:
-        """Of the held-out text."""
-        return self.whole.bytes_per_token
 
     def _packing(self, step: int) -> "_Packing":
         count = self.documents_each_step

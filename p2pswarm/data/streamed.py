@@ -170,6 +170,11 @@ class StreamedCorpus(Corpus):
         """It reads and makes tokens."""
         return True
 
+    @property
+    def counted(self) -> bool:
+        """Nobody has read all of it."""
+        return False
+
     def digest(self) -> bytes:
         """SHA-256 of the files and of how they are read."""
         tokenizer = self.tokenizer.digest if self.tokenizer else ""

@@ -7,7 +7,19 @@ Units:   none.
 Errors:  none.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from p2pswarm.errors import SwarmError
+
+
+@contextmanager
+def raising_cause() -> Iterator[None]:
+    """Run a block; of a group that it raises, raise the exception that stands for all."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise cause_of(group) from None
 
 
 def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -159,10 +159,15 @@ def relocated_text(event: Relocated) -> str:
     return f"{event.server} moves from stage {event.source} to {event.target}: {worth}"
 
 
+def gain_text(gain: float) -> str:
+    """What a move brings, as a share."""
+    return f"{100 * gain:+.0f} % for everybody"
+
+
 def worth_text(gain: float, planned: int, away_s: float) -> str:
     """What a move brings and what it costs."""
     more = f" with {planned - 1} more" if planned > 1 else ""
-    return f"{100 * gain:+.0f} % for everybody{more}, costs {away_s:.0f} s of its time"
+    return f"{gain_text(gain)}{more}, costs {away_s:.0f} s of its time"
 
 
 def to_line(event: Event) -> str:

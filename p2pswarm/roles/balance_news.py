@@ -5,7 +5,7 @@ Errors:  none.
 """
 
 from p2pswarm.ids import PeerId
-from p2pswarm.progress.events import Event, Note, Relocated
+from p2pswarm.progress.events import Event, Note, Relocated, gain_text
 from p2pswarm.trainer.balance_reports import (
     BalanceReport,
     OrderedMove,
@@ -24,7 +24,7 @@ def balance_events(report: BalanceReport, seconds: float) -> list[Event]:
         case OrderedPreparation():
             server = PeerId(report.incarnation.peer).short
             goes = f"to move from stage {report.source} to {report.target}"
-            gain = f"{100 * report.gain:+.0f} % for everybody"
+            gain = gain_text(report.gain)
             text = f"{server} is {goes} ({gain}): it fetches the weights while it serves on"
             return [Note(seconds, text)]
         case StopPreparing(move, reason):

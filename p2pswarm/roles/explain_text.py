@@ -8,7 +8,7 @@ import json
 
 from p2pswarm.flow.peer_scores import time_left
 from p2pswarm.ids import PeerId
-from p2pswarm.progress.events import worth_text
+from p2pswarm.progress.events import gain_text, worth_text
 from p2pswarm.progress.printable import printable
 from p2pswarm.swarm.manifest import RunOffer
 from p2pswarm.swarm.messages.balance import BalanceStatus, PastMove, ServerPreparing
@@ -56,11 +56,12 @@ def balances_as_json(found: list[tuple[RunOffer, BalanceStatus | None]]) -> str:
 
 def _fields(status: BalanceStatus) -> dict[str, object]:
     """A status as JSON has it: peer ids as people see them."""
-    moves = [{**dataclasses.asdict(move), "peer": str(PeerId(move.peer))} for move in status.moves]
-    preparing = [
-        {**dataclasses.asdict(one), "peer": str(PeerId(one.peer))} for one in status.preparing
-    ]
-    return {**dataclasses.asdict(status), "moves": moves, "preparing": preparing}
+    moves, preparing = map(_with_ids, status.moves), map(_with_ids, status.preparing)
+    return {**dataclasses.asdict(status), "moves": [*moves], "preparing": [*preparing]}
+
+
+def _with_ids(one: PastMove | ServerPreparing) -> dict[str, object]:
+    return {**dataclasses.asdict(one), "peer": str(PeerId(one.peer))}
 
 
 def _stage_lines(status: BalanceStatus) -> list[str]:
@@ -88,6 +89,5 @@ def _move_line(move: PastMove) -> str:
 
 def _preparing_line(one: ServerPreparing) -> str:
     where = f"from stage {one.source} to {one.target}"
-    gain = f"{100 * one.gain:+.0f} % for everybody"
     begun = f"it has fetched the weights for {time_left(one.since_s)}, and serves on"
-    return f"{PeerId(one.peer).short} is to move {where}: {gain}; {begun}"
+    return f"{PeerId(one.peer).short} is to move {where}: {gain_text(one.gain)}; {begun}"

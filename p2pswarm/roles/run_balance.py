@@ -48,7 +48,8 @@ class LatestBalance:
         self._asked: BalanceAsked | None = None
         self._asked_s = 0.0
         self._moves: deque[tuple[float, OrderedMove]] = deque(maxlen=MOVES_TOLD_MAX)
-        self._preparing: dict[PreparedMove, tuple[float, OrderedPreparation]] = {}
+        self._preparing: dict[PreparedMove, tuple[float, float]] = {}
+        """When each was ordered, and its gain."""
 
     def told(self, report: BalanceReport, now_s: float) -> None:
         """Take a report; of the questions only the newest is kept."""
@@ -59,10 +60,10 @@ class LatestBalance:
                 for move in [each for each in self._preparing if each not in under_way]:
                     del self._preparing[move]  # its server is gone
             case OrderedPreparation():
-                self._preparing[report.move] = now_s, report
+                self._preparing[_move_of(report)] = now_s, report.gain
             case OrderedMove():
                 self._moves.appendleft((now_s, report))
-                self._preparing.pop(report.move, None)
+                self._preparing.pop(_move_of(report), None)
             case StopPreparing(move):
                 self._preparing.pop(move, None)
 
@@ -99,9 +100,9 @@ class LatestBalance:
                     move.mover.peer,
                     move.source,
                     move.target,
-                    min(order.gain, GAIN_MAX),
+                    min(gain, GAIN_MAX),
                 )
-                for move, (at_s, order) in islice(reversed(self._preparing.items()), MOVES_TOLD_MAX)
+                for move, (at_s, gain) in islice(reversed(self._preparing.items()), MOVES_TOLD_MAX)
             ),
             why=decision.why[:REASON_CHARS] if decision else "",
             stay=tuple(
@@ -124,3 +125,8 @@ class LatestBalance:
             for one in told
         )
         return RunCapacities(servers, len(known))
+
+
+def _move_of(report: OrderedMove | OrderedPreparation) -> PreparedMove:
+    """A move as it is known while it is prepared."""
+    return PreparedMove(report.incarnation, report.source, report.target)

@@ -20,7 +20,7 @@ from p2pswarm.data.document_files import load_documents
 from p2pswarm.data.mixture import mixed
 from p2pswarm.data.ordered_corpus import ordered
 from p2pswarm.data.sources import TOKENIZER_FILE, row_files
-from p2pswarm.data.streamed import StreamedCorpus, streamed
+from p2pswarm.data.streamed import streamed
 from p2pswarm.data.text_files import load_corpus
 from p2pswarm.data.tokenised import learnt_texts, load_tokenised, sources_of
 from p2pswarm.data.tokenizer import (
@@ -46,7 +46,7 @@ KEPT_MAX = 16  # tokenizers beside checkpoints: one a run, of runs that share a 
 def describe(corpus: Corpus, tokenizer: Tokenizer | None) -> str:
     """How much there is to learn from, in a line."""
     files = "1 file" if corpus.files == 1 else f"{corpus.files} files"
-    if any(isinstance(part.corpus, StreamedCorpus) for part in corpus.parts):
+    if not corpus.counted:
         size_bytes = len(corpus.train) + len(corpus.held_out)
         return f"{files}: {size_bytes:,} bytes, read as they are needed"
     unit = "bytes" if tokenizer is None else f"tokens (of {tokenizer.size:,})"

@@ -45,8 +45,9 @@ def evaluate(
             "beside them"
         )
     corpus = read_corpus(config, tokenizer)
-    unit = "tokens" if tokenizer else "bytes"
-    about = "about " if corpus.blocks else ""
+    about, unit = "" if corpus.counted else "about ", "bytes"
+    if tokenizer and corpus.counted:
+        unit = "tokens"
     tell(f"{about}{len(corpus.held_out):,} {unit} are held out")
     texts = []
     for named, part, batches in zip(

@@ -16,7 +16,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 from p2pswarm.errors import BadMessage, NotServing
-from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.flow.exception_group import raising_cause
 from p2pswarm.flow.signal import Signal
 from p2pswarm.ids import PeerId
 from p2pswarm.rpc.base import Priority, Stream
@@ -43,7 +43,7 @@ class Donor:
 
     async def serve(self, stream: Stream) -> None:
         """Serve one newcomer until it has enough, or asks for nothing more."""
-        try:
+        with raising_cause():
             async with asyncio.TaskGroup() as sending:
                 while (asked := await _next(stream)) is not None:
                     match asked:
@@ -53,8 +53,6 @@ class Donor:
                             await self._tell(stream, asked)
                         case _:
                             raise BadMessage(f"{type(asked).__name__} where pieces are asked for")
-        except BaseExceptionGroup as group:
-            raise cause_of(group) from None
 
     async def _give(self, stream: Stream, asked: AskPiece, sending: asyncio.TaskGroup) -> None:
         """Offer a piece; the offers keep the order of the questions, and the bytes follow."""

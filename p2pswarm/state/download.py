@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from p2pswarm.errors import BadMessage, SwarmError
-from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.flow.exception_group import cause_of, raising_cause
 from p2pswarm.ids import Contact
 from p2pswarm.rpc.base import Arrival, Rpc, Stream
 from p2pswarm.state.base import StateInDownload
@@ -40,12 +40,11 @@ class Download:
     ) -> None:
         """Ask `donors`, whose answer may change, until there is `enough`."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                await self._pump(donors, enough, tasks)
-                for talk in self._talks.values():
-                    talk.end()
-        except BaseExceptionGroup as group:
-            raise cause_of(group) from None
+            with raising_cause():
+                async with asyncio.TaskGroup() as tasks:
+                    await self._pump(donors, enough, tasks)
+                    for talk in self._talks.values():
+                        talk.end()
         finally:
             self._talks = {}
 

@@ -16,11 +16,11 @@ Errors:  Busy or TooLarge if the receiver has no memory; BadMessage for an impos
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from p2pswarm.flow.exception_group import cause_of
+from p2pswarm.flow.exception_group import raising_cause
 from p2pswarm.rpc.base import Priority, Stream
 from p2pswarm.tensors.budget import Budget
 from p2pswarm.tensors.codecs.base import CPU, Device, Tensor
@@ -94,22 +94,16 @@ class TensorTransfer:
         None waits until the peer has the one before: that would take a round trip for each.
         """
         match granted(grant, encoded):
-            case [(transfer, data)]:
+            case [(transfer, data)]:  # most often, and then without a task
                 await stream.send_bulk(transfer, data, priority)
             case several:
-                await _together(stream.send_bulk(*each, priority) for each in several)
+                with raising_cause():
+                    async with asyncio.TaskGroup() as tasks:
+                        for transfer, data in several:
+                            tasks.create_task(stream.send_bulk(transfer, data, priority))
 
     def accept(self, stream: Stream, metas: Sequence[TensorMeta]) -> IncomingTensors:
         """Allocate memory for all tensors of `metas`, or for none; use it in an `async with`."""
         reservation = Reservation(stream.peer, metas, self._budget)
         reservation.open(self._pool, stream.expect)
         return IncomingTensors(reservation)
-
-
-async def _together(sends: Iterable[Coroutine[Any, Any, None]]) -> None:
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for send in sends:
-                tasks.create_task(send)
-    except BaseExceptionGroup as group:
-        raise cause_of(group) from None

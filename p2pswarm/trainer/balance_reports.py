@@ -65,11 +65,6 @@ class OrderedMove:
     """Moves of the whole plan."""
 
     @property
-    def move(self) -> PreparedMove:
-        """What it was when it was prepared."""
-        return PreparedMove(self.incarnation, self.source, self.target)
-
-    @property
     def worth(self) -> str:
         """What it brings and what it costs."""
         return worth_text(self.gain, self.planned, self.away_s)
@@ -91,11 +86,6 @@ class OrderedPreparation:
     planned: int
     order: PrepareStage
     """What it is told."""
-
-    @property
-    def move(self) -> PreparedMove:
-        """The move, as it is known while it is prepared."""
-        return PreparedMove(self.incarnation, self.source, self.target)
 
 
 BalanceReport = BalanceAsked | OrderedMove | OrderedPreparation | StopPreparing

@@ -59,6 +59,7 @@ class Dispatcher:
         self._launched: dict[int, dict[asyncio.Task[None], int]] = {}
         """The pushes of each microbatch that are not over, with their attempts."""
         self._reading = asyncio.Lock()
+        """One thread makes samples at a time: a corpus keeps what it planned last."""
         self._under_way: dict[asyncio.Task[None], orders.Order] = {}
         self._pushing: dict[asyncio.Timeout, Incarnation] = {}
         """Our pushes and calls to one server each; one ends when its deadline is moved to now."""

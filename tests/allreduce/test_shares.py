@@ -1,7 +1,7 @@
 """How large each member's shard is."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from p2pswarm.allreduce.plan import pieces
@@ -40,6 +40,7 @@ def test_shares_are_whole_numbers_whose_sum_is_the_whole(rates):
 
 
 @given(KNOWN)
+@example([1.0] * 4 + [6.0, 16.0, 17.0])  # one at the most that counts, one above it
 def test_a_slower_member_never_reduces_more_and_one_below_the_mean_never_more_than_its_part(rates):
     shares = shares_by_bandwidth(rates)
     if not shares:
